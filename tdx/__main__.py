@@ -1,0 +1,5 @@
+"""``python -m tdx`` is ``tdx``."""
+
+from tdx.cli import main
+
+main()

@@ -1,0 +1,47 @@
+"""Settings of every test run: one thread, no screen, fixed seeds."""
+
+from __future__ import annotations
+
+import os
+
+# Set before torch and pygame are imported, here and in the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("tdx", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("tdx")
+
+MOST_WORKERS = 8
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: a worker a core, but each imports torch, so not without end."""
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs an accelerator where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """The same random numbers for a test, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
