@@ -1,0 +1,48 @@
+"""Envs: the base class, Gymnasium's envs, batches of envs, native envs.
+
+Names resolve on first use, so that reading the list of registered ids loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tdx.envs.base import EnvBase, step_mdp
+    from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
+    from tdx.envs.check import check_env_specs
+    from tdx.envs.gym import GymEnv, GymWrapper
+    from tdx.envs.native import CartPoleEnv, PendulumEnv
+
+_MODULES = {
+    "CartPoleEnv": "native",
+    "EnvBase": "base",
+    "EnvCreator": "batched",
+    "GymEnv": "gym",
+    "GymWrapper": "gym",
+    "ParallelEnv": "batched",
+    "PendulumEnv": "native",
+    "SerialEnv": "batched",
+    "check_env_specs": "check",
+    "step_mdp": "base",
+}
+
+__all__ = [
+    "CartPoleEnv",
+    "EnvBase",
+    "EnvCreator",
+    "GymEnv",
+    "GymWrapper",
+    "ParallelEnv",
+    "PendulumEnv",
+    "SerialEnv",
+    "check_env_specs",
+    "step_mdp",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

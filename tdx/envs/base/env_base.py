@@ -1,0 +1,376 @@
+"""The abstract env: ``step``, ``reset``, ``rollout``, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, ClassVar, Self
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from tdx.envs.base.done_flags import (
+    any_done,
+    check_mask,
+    complete_done,
+    complete_rewards,
+    keep_unmasked_rows,
+    reset_masks,
+)
+from tdx.envs.base.env_specs import EnvSpecs
+from tdx.envs.base.rollout import Callback, Policy, collect, stacked
+from tdx.envs.base.step_mdp import advance
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.specs import Composite
+from tdx.tensordicts import new_tensordict, read, write
+
+
+class EnvBase(EnvSpecs):
+    """Abstract env over TensorDicts.
+
+    A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
+    :meth:`_set_seed`.
+
+    Args:
+        device: where the env's tensors live; the CPU by default.
+        batch_size: how many envs are run at once, ``[*B]``; empty for one.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import Composite, Unbounded
+        >>> class Counter(EnvBase):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.observation_spec = Composite(count=Unbounded((1,)))
+        ...         self.action_spec = Unbounded((1,))
+        ...     def _reset(self, tensordict=None, **kwargs):
+        ...         return TensorDict(count=torch.zeros(1))
+        ...     def _step(self, tensordict):
+        ...         count = tensordict["count"] + 1
+        ...         return TensorDict(count=count, reward=torch.ones(1), done=count > 2)
+        ...     def _set_seed(self, seed):
+        ...         return None
+        >>> Counter().rollout(10)["next", "count"].flatten()
+        tensor([1., 2., 3.])
+    """
+
+    _writes_all_outputs: ClassVar[bool] = False
+    """Whether ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
+
+    def __init__(
+        self,
+        *,
+        device: torch.device | str | int | None = None,
+        batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
+    ) -> None:
+        super().__init__(device=device, batch_size=batch_size)
+        self.is_closed = False
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """One step: a new TensorDict with observations, reward and done flags, ``[*B]``."""
+        raise NotImplementedError
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """A new TensorDict with the first observations, ``[*B]``.
+
+        Where ``tensordict`` holds ``_reset`` masks only those rows must be reset; what the
+        others hold is put right afterwards.
+        """
+        raise NotImplementedError
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Seed the env's own randomness."""
+        raise NotImplementedError
+
+    @property
+    def batch_locked(self) -> bool:
+        """Whether only TensorDicts of the env's own batch size are taken."""
+        return True
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The same as :meth:`step`."""
+        return self.step(tensordict)
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Make one step.
+
+        Args:
+            tensordict: holds the action, of shape ``[*B]``. What it already holds under
+                ``next`` prevails over what the step computes.
+
+        Returns:
+            the same TensorDict, with the result under ``next``.
+        """
+        if tensordict.batch_size != self._batch_size:
+            self._check_batch(tensordict)
+        given = tensordict
+        if tensordict.device is not None and tensordict.device != self._device:
+            tensordict = tensordict.to(self._device)
+        preset = tensordict._get_str("next", None)
+        following = self._completed_step(tensordict, preset)
+        if preset is not None:
+            following.update(preset)
+        if given is tensordict:
+            given._set_str("next", following, validated=True, inplace=False, non_blocking=False)
+        else:
+            given.set("next", following.to(given.device))
+        return given
+
+    def _completed_step(
+        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        """:meth:`_step`, with every declared flag and reward in place."""
+        following = self._step(tensordict)
+        if not self._writes_all_outputs:
+            complete_rewards(following, self.full_reward_spec)
+            complete_done(following, self.full_done_spec, reset=False)
+        return following
+
+    def _completed_reset(
+        self, tensordict: TensorDictBase | None = None, **kwargs: Any
+    ) -> TensorDictBase:
+        """:meth:`_reset`, with every declared flag in place."""
+        result = self._reset(tensordict, **kwargs)
+        if not self._writes_all_outputs:
+            complete_done(result, self.full_done_spec, reset=True)
+        return result
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Begin new episodes.
+
+        Args:
+            tensordict: where to write, ``[*B]``. Where it holds ``_reset`` masks (bool, of the
+                done flag's shape) only those rows are reset, the others keep their values.
+            **kwargs: passed to the env's own reset.
+
+        Returns:
+            ``tensordict``, or a new one.
+
+        Raises:
+            EnvError: the mask has a wrong shape or dtype.
+        """
+        if tensordict is not None:
+            self._check_batch(tensordict)
+        masks = reset_masks(tensordict, self.reset_keys)
+        for key, mask in masks.items():
+            check_mask(mask, self._flag_spec_beside(key), key)
+        if masks and all(bool(mask.all()) for mask in masks.values()):
+            partial = len(masks) < len(self.reset_keys)
+        else:
+            partial = bool(masks)
+        result = self._completed_reset(tensordict, **kwargs)
+        if tensordict is None:
+            return result
+        if partial:
+            result = result.clone(recurse=False)
+            keep_unmasked_rows(result, tensordict, masks, self.ndim)
+        for key in masks:
+            del tensordict[key]
+        return tensordict.update(result)
+
+    def _flag_spec_beside(self, reset_key: NestedKey) -> Any:
+        for key, spec in self.full_done_spec.items(True, True):
+            if sibling_key(key, "_reset") == reset_key:
+                return spec
+        raise KeyError(reset_key)
+
+    def _check_batch(self, tensordict: TensorDictBase) -> None:
+        if self.batch_locked and tensordict.batch_size != self.batch_size:
+            raise ArgumentError(
+                f"the TensorDict has batch size {tuple(tensordict.batch_size)}, the env "
+                f"{tuple(self.batch_size)}",
+                hint="the env is batch-locked: give it a TensorDict of its own batch size",
+            )
+
+    def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The input of the next step: root overwritten by ``next``, without rewards."""
+        dropped = self._key_cache.get("rewards")
+        if dropped is None:
+            dropped = self._key_cache["rewards"] = self.reward_keys
+        return advance(tensordict, dropped)
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Reset the rows whose done flag is set at the root, if any is."""
+        if not any_done(tensordict, self.done_keys):
+            return tensordict
+        for group in self.done_keys_groups:
+            ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+            flag = read(tensordict, ends[0])
+            for other in ends[1:]:
+                flag = flag | read(tensordict, other)
+            write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+        return self.reset(tensordict)
+
+    def step_and_maybe_reset(
+        self, tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """One step, and the input of the next one with finished episodes begun anew.
+
+        Returns:
+            the step's TensorDict with ``next``, and the next step's input.
+        """
+        tensordict = self.step(tensordict)
+        return tensordict, self.maybe_reset(self.step_mdp(tensordict))
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Write a random action from the action spec.
+
+        Args:
+            tensordict: where to write, ``[*B]``; a new one by default.
+        """
+        if tensordict is None:
+            tensordict = new_tensordict({}, self.batch_size, self.device)
+        spec = self.full_action_spec
+        for key, leaf in spec.items(True, True):
+            tensordict.set(key, leaf.rand())
+        return tensordict
+
+    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """One step with a random action.
+
+        Args:
+            tensordict: the step's input, ``[*B]``; a new one by default.
+        """
+        return self.step(self.rand_action(tensordict))
+
+    def rollout(
+        self,
+        max_steps: int,
+        policy: Policy | None = None,
+        callback: Callback | None = None,
+        *,
+        auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool = True,
+        break_when_all_done: bool = False,
+        return_contiguous: bool = True,
+        tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+    ) -> TensorDictBase:
+        """Step the env until it is done, or ``max_steps`` times.
+
+        Args:
+            max_steps: the most steps to make.
+            policy: writes the action into the TensorDict it is given; random by default.
+            callback: called after each step with the env and the step's TensorDict.
+            auto_reset: whether to reset the env first.
+            auto_cast_to_device: whether the policy gets its input on its own device.
+            break_when_any_done: whether to stop at the first done flag; otherwise the rows
+                that are done are reset and the rollout goes on.
+            break_when_all_done: whether to stop once every row is done.
+            return_contiguous: whether to return one block; a lazy stack otherwise.
+            tensordict: where to start from if ``auto_reset`` is off.
+            set_truncated: whether the last step is marked as truncated and done.
+
+        Returns:
+            a TensorDict of shape ``[*B, T]``, its last dim named ``time``.
+
+        Raises:
+            ArgumentError: ``max_steps`` is below 1, or there is nothing to start from.
+        """
+        if max_steps < 1:
+            raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
+        steps = collect(
+            self,
+            max_steps,
+            self.rand_action if policy is None else policy,
+            callback,
+            self._rollout_start(auto_reset, tensordict),
+            auto_cast_to_device=auto_cast_to_device,
+            break_when_any_done=break_when_any_done and not break_when_all_done,
+            break_when_all_done=break_when_all_done,
+            set_truncated=set_truncated,
+        )
+        return stacked(steps, self.ndim, return_contiguous)
+
+    def _rollout_start(
+        self, auto_reset: bool, tensordict: TensorDictBase | None
+    ) -> TensorDictBase:
+        if auto_reset:
+            return self.reset(None if tensordict is None else tensordict.clone(recurse=False))
+        if tensordict is None:
+            raise ArgumentError(
+                "auto_reset is off and no tensordict is given to start from",
+                hint="pass tensordict=env.reset()",
+            )
+        return tensordict.clone(recurse=False)
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.
+
+        Args:
+            seed: the seed of the first env; env ``i`` of a batch gets ``seed + i``.
+            static_seed: whether every env of a batch gets the same seed.
+
+        Returns:
+            the seed for an env made beside this one: ``seed`` plus the number of envs, or
+            ``seed`` itself if ``static_seed`` is on.
+        """
+        self._set_seed(seed)
+        if seed is None or static_seed:
+            return seed
+        return seed + max(self.numel(), 1)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """Zeros for every key of a rollout step, in the declared shapes, dtypes and device."""
+        state, action = self.full_state_spec.zero(), self.full_action_spec.zero()
+        observation, done = self.full_observation_spec.zero(), self.full_done_spec.zero()
+        root = new_tensordict({}, self.batch_size, self.device)
+        for part in (observation, done, state, action):
+            root.update(part)
+        following = new_tensordict({}, self.batch_size, self.device)
+        for part in (observation.clone(), self.full_reward_spec.zero(), done.clone()):
+            following.update(part)
+        root.set("next", following)
+        return root
+
+    def append_transform(
+        self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]
+    ) -> EnvBase:
+        """This env with a transform around it; the env itself stays as it is."""
+        # The engine lies above this layer, so it is named here and not imported.
+        wrap: Callable[..., EnvBase] = import_module("tdx.engine").TransformedEnv
+        return wrap(self, transform)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the env to a device; takes what ``nn.Module.to`` takes.
+
+        Raises:
+            DeviceError: the device is not there.
+        """
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        super().to(*args, **kwargs)
+        if device is not None and device != self._device:
+            self._move(device)
+        return self
+
+    def _move(self, device: torch.device) -> None:
+        output_spec, input_spec = self.output_spec, self.input_spec
+        self._device = device
+        self._output_spec = self._moved(output_spec)
+        self._input_spec = self._moved(input_spec)
+        self._forget_specs()
+
+    def _moved(self, spec: Composite) -> Composite:
+        moved = spec.clone()
+        moved.unlock_()
+        return moved.to(self._device).lock_()
+
+    def close(self) -> None:
+        """Release what the env holds; it cannot be used afterwards."""
+        self.is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, "
+            f"device={self.device})"
+        )

@@ -1,0 +1,100 @@
+"""Rollouts that step the env one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+from tdx.envs.base.done_flags import any_done
+from tdx.errors import ArgumentError, EnvError
+from tdx.keys import key_parts
+from tdx.tensordicts import read, write
+
+if TYPE_CHECKING:
+    from tdx.envs.base.env_base import EnvBase
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
+
+class Callback(Protocol):
+    """Called after each step with the env and that step's TensorDict."""
+
+    def __call__(self, env: EnvBase, tensordict: TensorDictBase, /) -> Any: ...
+
+def collect(
+    env: EnvBase,
+    max_steps: int,
+    policy: Policy,
+    callback: Callback | None,
+    start: TensorDictBase,
+    *,
+    auto_cast_to_device: bool,
+    break_when_any_done: bool,
+    break_when_all_done: bool,
+    set_truncated: bool,
+) -> list[TensorDictBase]:
+    """Step the env and keep every step's TensorDict, each of shape ``[*B]``."""
+    policy_device = _policy_device(policy) if auto_cast_to_device else None
+    current, steps = start, []
+    done_keys = env.done_keys
+    for index in range(max_steps):
+        if policy_device is not None:
+            current = policy(current.to(policy_device)).to(env.device)
+        else:
+            current = policy(current)
+        current = env.step(current)
+        last = index == max_steps - 1
+        if last and set_truncated:
+            _truncate(env, current)
+        steps.append(current)
+        if callback is not None:
+            callback(env, current)
+        if last:
+            break
+        following = current.get("next")
+        if break_when_any_done and any_done(following, done_keys):
+            break
+        if break_when_all_done and _all_done(following, done_keys):
+            break
+        current = env.step_mdp(current)
+        if not break_when_any_done and not break_when_all_done:
+            current = env.maybe_reset(current)
+    return steps
+
+def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
+    """The steps along a new dim named ``time``, behind the batch dims."""
+    if not contiguous:
+        lazy = LazyStackedTensorDict.lazy_stack(steps, dim)
+        lazy.refine_names(..., "time")
+        return lazy
+    try:
+        result: TensorDictBase = torch.stack(steps, dim)
+    except RuntimeError as error:
+        raise EnvError(
+            "the steps of this rollout differ in shape or keys and cannot be one block",
+            hint="pass return_contiguous=False",
+        ) from error
+    result.refine_names(..., "time")
+    return result
+
+def _policy_device(policy: Policy) -> torch.device | None:
+    parameters = getattr(policy, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return None if first is None else first.device
+
+def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
+    flags = [read(tensordict, key) for key in done_keys if key_parts(key)[-1] == "done"]
+    return bool(flags) and all(bool(flag.all()) for flag in flags)
+
+def _truncate(env: EnvBase, tensordict: TensorDictBase) -> None:
+    names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]
+    if not any(key_parts(key)[-1] == "truncated" for key in names):
+        raise ArgumentError(
+            "set_truncated needs a truncated key, and the env has none",
+            hint="declare truncated in the done spec",
+        )
+    following = tensordict.get("next")
+    for key in names:
+        write(following, key, torch.ones_like(read(following, key)))

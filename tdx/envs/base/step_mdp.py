@@ -1,0 +1,108 @@
+"""From one step's result to the next step's input."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
+
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.tensordicts import new_tensordict
+
+
+def step_mdp(
+    tensordict: TensorDictBase,
+    next_tensordict: TensorDictBase | None = None,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+    reward_keys: NestedKey | list[NestedKey] = "reward",
+    done_keys: NestedKey | list[NestedKey] = "done",
+    action_keys: NestedKey | list[NestedKey] = "action",
+) -> TensorDictBase:
+    """Move what ``next`` holds to the root: the input of the step after.
+
+    Args:
+        tensordict: the result of ``env.step``, of shape ``[*B]``; left as it is.
+        next_tensordict: where to write; a new TensorDict by default.
+        keep_other: whether root entries that ``next`` does not have stay.
+        exclude_reward: whether rewards are left out.
+        exclude_done: whether done flags are left out.
+        exclude_action: whether actions are left out.
+        reward_keys: the keys that count as rewards.
+        done_keys: the keys that count as done flags.
+        action_keys: the keys that count as actions.
+
+    Returns:
+        a TensorDict of shape ``[*B]`` that shares its tensors with the input.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> after = step_mdp(
+        ...     TensorDict(
+        ...         observation=torch.zeros(1), action=torch.zeros(1),
+        ...         next=TensorDict(observation=torch.ones(1), reward=torch.ones(1)),
+        ...     )
+        ... )
+        >>> after["observation"], sorted(after.keys())
+        (tensor([1.]), ['observation'])
+    """
+    dropped: set[NestedKey] = set()
+    for wanted, keys in (
+        (exclude_reward, reward_keys),
+        (exclude_done, done_keys),
+        (exclude_action, action_keys),
+    ):
+        if wanted:
+            dropped.update(_key_list(keys))
+    result = advance(tensordict, dropped, keep_other)
+    return result if next_tensordict is None else next_tensordict.update(result)
+
+
+def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
+    if isinstance(keys, (str, tuple)):
+        return [normal_key(keys)]
+    return [normal_key(key) for key in keys]
+
+
+def advance(
+    tensordict: TensorDictBase, dropped: Collection[NestedKey], keep_other: bool = True
+) -> TensorDict:
+    """The root entries overwritten by those of ``next``, without the keys in ``dropped``."""
+    following = tensordict._get_str("next", None)
+    return _overlaid(
+        tensordict if keep_other else None,
+        following,
+        {key_parts(key) for key in dropped} | {("next",)},
+    )
+
+
+def _overlaid(
+    under: TensorDictBase | None, over: TensorDictBase | None, dropped: Collection[tuple[str, ...]]
+) -> TensorDict:
+    present = [level for level in (under, over) if level is not None]
+    nested_drops: dict[str, set[tuple[str, ...]]] = {}
+    names = set()
+    for parts in dropped:
+        if len(parts) == 1:
+            names.add(parts[0])
+        else:
+            nested_drops.setdefault(parts[0], set()).add(parts[1:])
+    fields = {}
+    for level in present:
+        for name in level.keys():
+            if name not in names:
+                fields[name] = level._get_str(name, None)
+    for name, value in fields.items():
+        if is_tensor_collection(value) and not _is_non_tensor(value):
+            below, above = (
+                None if level is None else level._get_str(name, None) for level in (under, over)
+            )
+            fields[name] = _overlaid(below, above, nested_drops.get(name, ()))
+    return new_tensordict(fields, present[0].batch_size, present[0].device)
+
+
+def _is_non_tensor(value: object) -> bool:
+    return getattr(type(value), "_is_non_tensor", False)
