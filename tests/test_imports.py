@@ -1,0 +1,84 @@
+"""Public names, and what loading them costs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tdx
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
+RUN_MAIN = """
+import contextlib, io, sys
+from tdx.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+"""
+REPORT = (
+    "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+)
+
+
+def loaded_by(code: str, *arguments: str) -> set[str]:
+    """Top-level modules in a new process after it has run ``code``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{REPORT}", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("code", ["import tdx", "import tdx.cli", "import tdx.errors"])
+def test_import_is_light(code: str) -> None:
+    assert not loaded_by(code) & HEAVY
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["inspect", "spec", "--help"],
+        ["list", "transforms"],
+        ["list", "transforms", "--format", "json"],
+        ["schema"],
+    ],
+    ids=" ".join,
+)
+def test_command_that_only_reads_the_catalogue_is_light(arguments: list[str]) -> None:
+    assert not loaded_by(RUN_MAIN, *arguments) & HEAVY
+
+
+def test_list_of_envs_loads_neither_torch_nor_textual() -> None:
+    assert not loaded_by(RUN_MAIN, "list", "envs") & (HEAVY - {"gymnasium", "numpy"})
+
+
+@pytest.mark.parametrize("name", tdx.__all__)
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(tdx, name) is not None
+    assert name in dir(tdx)
+
+
+@pytest.mark.parametrize(
+    "module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.engine", "tdx.pipeline"]
+)
+def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
+    layer = importlib.import_module(module)
+    missing = set(layer.__all__) - set(tdx.__all__)
+    assert not missing, f"add these to tdx/__init__.pyi: {sorted(missing)}"
+    for name in layer.__all__:
+        assert getattr(tdx, name) is getattr(layer, name)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        _ = tdx.NoSuchName  # type: ignore[attr-defined]

@@ -1,0 +1,58 @@
+"""What is installed: version, console script, and a wheel with every file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import tdx
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_version_is_a_plain_number_and_the_command_prints_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tdx", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert re.fullmatch(r"\d+\.\d+\.\d+", tdx.__version__)
+    assert done.stdout.split()[-1] == tdx.__version__
+    assert done.stderr == ""
+
+
+def test_console_script_points_at_a_function() -> None:
+    script = EntryPoint("tdx", PROJECT["scripts"]["tdx"], "console_scripts")
+    assert callable(script.load())
+
+
+def test_changelog_speaks_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {tdx.__version__}" in changelog
+
+
+def test_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("tdx/")}
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tdx").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == wanted
+    assert {"tdx/py.typed", "tdx/__init__.pyi"} <= packed
