@@ -1,0 +1,125 @@
+"""What a pipeline is: an env and the stages of its chain, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from tdx.pipeline.values import CodeReference, Value
+
+Batching = Literal["vector", "serial", "parallel"]
+BATCHINGS: tuple[str, ...] = get_args(Batching)
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """One stage of the chain: a transform and what it is made with.
+
+    Args:
+        name: class name of the transform, or ``module:name`` for one in Python code.
+        args: positional arguments.
+        kwargs: named arguments.
+        line: its line in the pipeline file, from 1; not part of its identity.
+    """
+
+    name: str
+    args: tuple[Value, ...] = ()
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    line: int | None = field(default=None, compare=False)
+
+    @property
+    def code(self) -> CodeReference | None:
+        """The Python object that it refers to, where it is not a transform of tdx."""
+        return CodeReference.of(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvConfig:
+    """The env at the bottom of the chain.
+
+    Args:
+        id: an id of Gymnasium, the name of a native env, or ``module:factory`` in Python code.
+        kwargs: what the env is made with.
+        from_pixels: add rendered frames under ``"pixels"``.
+        pixels_only: with ``from_pixels``, leave every other observation out.
+        num_envs: how many envs; none for a single one without a batch dimension.
+        batching: what batches them: Gymnasium's vector env (or the native batch), one loop in
+            this process, or a process each.
+        device: where the TensorDicts live, such as ``"cuda:0"``; none for the CPU.
+        seed: the seed that the env gets when it is built.
+    """
+
+    id: str
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    from_pixels: bool = False
+    pixels_only: bool = True
+    num_envs: int | None = None
+    batching: Batching = "vector"
+    device: str | None = None
+    seed: int | None = None
+
+    @property
+    def code(self) -> CodeReference | None:
+        """The Python factory that it refers to, where it is not an id."""
+        return CodeReference.of(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutConfig:
+    """How a rollout of the pipeline runs unless told otherwise.
+
+    Args:
+        max_steps: steps that it takes at most.
+        break_when_any_done: stop at the first done of any env.
+        auto_reset: reset the env before the first step.
+    """
+
+    max_steps: int | None = None
+    break_when_any_done: bool | None = None
+    auto_reset: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """An env plus a chain of transforms.
+
+    Args:
+        env: the env.
+        transforms: the stages in order.
+        policy: ``"random"``, or ``module:name`` in Python code; none for random actions.
+        rollout: defaults of a rollout.
+        version: version of the file format.
+        file: the file it was read from; not part of its identity.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> pipeline = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)", "RewardSum")
+        >>> [stage.name for stage in pipeline.transforms]
+        ['StepCounter', 'RewardSum']
+    """
+
+    env: EnvConfig
+    transforms: tuple[StageConfig, ...] = ()
+    policy: str | None = None
+    rollout: RolloutConfig = RolloutConfig()
+    version: int = VERSION
+    file: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, env: str | EnvConfig, *stages: str | StageConfig) -> Pipeline:
+        """A pipeline from an env and stages, each as a config or as the text of ``--t``.
+
+        Raises:
+            PipelineError: a stage cannot be read.
+        """
+        from tdx.pipeline.grammar import parse_stage
+
+        config = EnvConfig(env) if isinstance(env, str) else env
+        read = (parse_stage(stage) if isinstance(stage, str) else stage for stage in stages)
+        return cls(config, tuple(read))
+
+    def with_stages(self, *stages: StageConfig) -> Pipeline:
+        """The same pipeline with other stages."""
+        return replace(self, transforms=stages)
