@@ -15,4 +15,5 @@ from .errors import Where as Where
 from .errors import WorkerError as WorkerError
 from .errors import WorkerTimeoutError as WorkerTimeoutError
 
+__all__: list[str]
 __version__: str

@@ -1,0 +1,109 @@
+"""The bars, and the table of what was measured against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.table import Table
+
+Contestant = Literal["tdx", "TorchRL", "Gymnasium", "bare"]
+Times = Mapping[Contestant, float]
+COLUMNS: tuple[Contestant, ...] = ("TorchRL", "Gymnasium", "bare", "tdx")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What tdx must reach: a time, or a ratio to a contestant's time.
+
+    Args:
+        limit: the time, or the ratio.
+        of: the contestant whose time it is measured by; ``None`` for a time.
+        faster: the ratio is how many times faster tdx is, else how much of that time it takes.
+    """
+
+    limit: float
+    of: Contestant | None = None
+    faster: bool = False
+
+    def figure(self, times: Times) -> float | None:
+        """Today's figure, or ``None`` where a time that it needs was not measured."""
+        needed = ("tdx",) if self.of is None else ("tdx", self.of)
+        if not all(contestant in times for contestant in needed):
+            return None
+        if self.of is None:
+            return times["tdx"]
+        return times[self.of] / times["tdx"] if self.faster else times["tdx"] / times[self.of]
+
+    def is_met(self, times: Times) -> bool | None:
+        """Whether the bar is reached, or ``None`` where that was not measured."""
+        figure = self.figure(times)
+        if figure is None:
+            return None
+        return figure >= self.limit if self.faster else figure <= self.limit
+
+    def describe(self, unit: str) -> str:
+        """The bar in words: ``≥ 5.5 × TorchRL``."""
+        sign = "≥" if self.faster else "≤"
+        return f"{sign} {self.limit:g} {unit if self.of is None else f'× {self.of}'}"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of the table.
+
+    Args:
+        name: the bar's short name.
+        work: what is timed.
+        unit: the unit of its times.
+        seconds: how many seconds one unit is.
+        goals: what tdx must reach.
+        bare: what the column "bare" stands for in this row.
+    """
+
+    name: str
+    work: str
+    unit: str
+    seconds: float
+    goals: tuple[Goal, ...]
+    bare: str = ""
+
+
+CHAIN_6_STEP = Bar("P3", "env.step(td), chain 6", "µs", 1e-6, (Goal(8, "TorchRL", faster=True),))
+PLAIN_STEP = Bar(
+    "P3", "env.step(td), no transform", "µs", 1e-6, (Goal(5.5, "TorchRL", faster=True),)
+)
+BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
+HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
+LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),), "Typer alone")
+COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),), "Typer alone")
+INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
+BARS = (PLAIN_STEP, CHAIN_6_STEP, BUILD, HELP, LIST, COMPLETION, INSPECT)
+
+
+def results_table(measured: Mapping[Bar, Times]) -> Table:
+    """The bars with today's times, best of all rounds, beside each other."""
+    table = Table("", "work", *COLUMNS, "bar", "today", "", title="Today's figures")
+    for column in table.columns[2:6]:
+        column.justify = "right"
+    for bar in BARS:
+        times = measured.get(bar, {})
+        cells = [_time(times.get(contestant), bar) for contestant in COLUMNS]
+        if bar.bare and "bare" in times:
+            cells[COLUMNS.index("bare")] += f" ({bar.bare})"
+        for goal in bar.goals:
+            table.add_row(bar.name, bar.work, *cells, *_goal_cells(goal, bar, times))
+    return table
+
+
+def _time(seconds: float | None, bar: Bar) -> str:
+    return "" if seconds is None else f"{seconds / bar.seconds:.3g} {bar.unit}"
+
+
+def _goal_cells(goal: Goal, bar: Bar, times: Times) -> tuple[str, str, str]:
+    figure = goal.figure(times)
+    if figure is None:
+        return goal.describe(bar.unit), "", ""
+    today = _time(figure, bar) if goal.of is None else f"{figure:.3g} ×"
+    return goal.describe(bar.unit), today, "ok" if goal.is_met(times) else "missed"

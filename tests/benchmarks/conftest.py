@@ -1,0 +1,68 @@
+"""Times contestants in turns, and prints the table of bars at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from rich.console import Console
+
+from tests.benchmarks.bars import Bar, Contestant, results_table
+
+TURNS = 3
+Measured = defaultdict[Bar, dict[Contestant, float]]
+MEASURED = pytest.StashKey[Measured]()
+Timed = Callable[[], object]
+Measure = Callable[..., None]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print the bars' table alone, not the plugin's own as well."""
+    torch.set_num_threads(1)
+    config.stash[MEASURED] = defaultdict(dict)
+    config.option.benchmark_quiet = True
+    # What an oracle or an old wrapper warns about is not what is measured here.
+    config.addinivalue_line("filterwarnings", "ignore")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each measurement several times, contestant after contestant, so that all share a day."""
+    if "turn" in metafunc.fixturenames:
+        metafunc.parametrize("turn", range(TURNS))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table."""
+    console = Console(file=terminalreporter._tw._file, width=160)
+    console.print(results_table(config.stash[MEASURED]))
+
+
+@pytest.fixture
+def measure(benchmark: BenchmarkFixture, pytestconfig: pytest.Config, turn: int) -> Measure:
+    """Time a function for a contestant of a bar; the median round of the best turn counts."""
+
+    def timed(
+        bar: Bar,
+        contestant: Contestant,
+        function: Timed,
+        *,
+        rounds: int,
+        units: int = 1,
+        before_each: Timed | None = None,
+    ) -> None:
+        benchmark.group = f"{bar.name} {bar.work}"
+        benchmark.name = f"{contestant} {turn}"
+        setup = None if before_each is None else lambda: (before_each(), None)[1]
+        benchmark.pedantic(  # type: ignore[no-untyped-call]
+            function, rounds=rounds, warmup_rounds=1, setup=setup
+        )
+        if benchmark.stats is not None:
+            median = benchmark.stats.stats.median / units
+            row = pytestconfig.stash[MEASURED][bar]
+            row[contestant] = min(median, row.get(contestant, median))
+
+    return timed

@@ -1,0 +1,59 @@
+"""The benchmarks' table: figures, verdicts, and columns without a contestant."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from tests.benchmarks.bars import (
+    BUILD,
+    COLUMNS,
+    INSPECT,
+    PLAIN_STEP,
+    Bar,
+    Goal,
+    Times,
+    results_table,
+)
+
+
+def printed(measured: dict[Bar, Times]) -> list[str]:
+    """The table's lines."""
+    console = Console(width=160, record=True, quiet=True)
+    console.print(results_table(measured))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("goal", "times", "figure", "met"),
+    [
+        (Goal(2.0), {"tdx": 1.5}, 1.5, True),
+        (Goal(2.0), {"tdx": 2.5}, 2.5, False),
+        (Goal(5.0, "TorchRL", faster=True), {"tdx": 2.0, "TorchRL": 12.0}, 6.0, True),
+        (Goal(5.0, "TorchRL", faster=True), {"tdx": 3.0, "TorchRL": 12.0}, 4.0, False),
+        (Goal(1.2, "bare"), {"tdx": 11.0, "bare": 10.0}, 1.1, True),
+        (Goal(1.2, "bare"), {"tdx": 13.0, "bare": 10.0}, 1.3, False),
+        (Goal(5.0, "TorchRL", faster=True), {"tdx": 2.0}, None, None),
+    ],
+)
+def test_goal(goal: Goal, times: Times, figure: float | None, met: bool | None) -> None:
+    assert goal.figure(times) == pytest.approx(figure)
+    assert goal.is_met(times) is met
+
+
+def test_table_shows_times_bars_and_verdicts() -> None:
+    lines = printed({PLAIN_STEP: {"tdx": 20e-6, "TorchRL": 100e-6}, BUILD: {"tdx": 1.5e-3}})
+    (step,) = [line for line in lines if "no transform" in line]
+    (build,) = [line for line in lines if "output_spec" in line]
+    assert "100 µs" in step
+    assert "≥ 5.5 × TorchRL" in step
+    assert "5 ×" in step
+    assert "missed" in step
+    assert "1.5 ms" in build
+    assert "ok" in build
+
+
+def test_table_leaves_what_was_not_measured_empty() -> None:
+    (row,) = [line for line in printed({}) if INSPECT.work in line]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells == ["P8", INSPECT.work, *[""] * len(COLUMNS), "≤ 1.15 × bare", "", ""]
