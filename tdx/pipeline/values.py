@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Value: TypeAlias = (
-    "None | bool | int | float | str | tuple[Value, ...] | Mapping[DictKey, Value] | Dtype | Call"
-    " | CodeReference"
+    "bool | int | float | str | tuple[Value, ...] | Mapping[DictKey, Value] | Dtype | Call"
+    " | CodeReference | None"
 )
 DictKey: TypeAlias = "str | int | tuple[str, ...]"
 

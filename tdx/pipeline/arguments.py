@@ -1,0 +1,213 @@
+"""Check the arguments of a stage against what its transform declares, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean
+from tdx.pipeline.coercion import MismatchError, coerce, plain, read
+from tdx.pipeline.entries import Parameter, TransformInfo, catalogue
+from tdx.pipeline.formatting import format_value
+from tdx.pipeline.grammar import parse_value
+from tdx.pipeline.model import StageConfig
+from tdx.pipeline.types import Type
+from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Value
+
+
+@dataclass
+class BoundStage:
+    """A stage whose arguments have met their declaration.
+
+    Args:
+        stage: the stage as the pipeline has it.
+        info: what its transform declares; none for Python code and unknown names.
+        args: the positional arguments as the constructor wants them.
+        kwargs: the named ones.
+        errors: what is wrong with it.
+    """
+
+    stage: StageConfig
+    info: TransformInfo | None
+    args: list[object] = field(default_factory=list)
+    kwargs: dict[str, object] = field(default_factory=dict)
+    errors: list[TdxError] = field(default_factory=list)
+
+
+def bind_stage(stage: StageConfig) -> BoundStage:
+    """Match a stage with its declaration; what is wrong is listed in ``errors``.
+
+    Example:
+        >>> bound = bind_stage(StageConfig("StepCounter", (), {"max_stesp": 5}))
+        >>> bound.errors[0].message, bound.errors[0].hint
+        ('StepCounter has no argument max_stesp', 'did you mean max_steps?')
+    """
+    if stage.code is not None:
+        kwargs = {name: plain(value) for name, value in stage.kwargs.items()}
+        return BoundStage(stage, None, [plain(value) for value in stage.args], kwargs)
+    try:
+        info = catalogue()[stage.name]
+    except UnknownNameError as error:
+        return BoundStage(stage, None, errors=[error])
+    bound = BoundStage(stage, info)
+    _bind_positional(bound, info)
+    _bind_named(bound, info)
+    given = set(bound.kwargs) | {
+        name for name, _ in zip(_positional(info), stage.args, strict=False)
+    }
+    for parameter in info.parameters:
+        if parameter.required and parameter.name not in given:
+            bound.errors.append(_missing(info, parameter))
+    return bound
+
+
+def named(stage: StageConfig) -> StageConfig:
+    """The same stage with its positional arguments named, where the declaration can name them.
+
+    Example:
+        >>> named(StageConfig("StepCounter", (200,))).kwargs
+        {'max_steps': 200}
+    """
+    info = catalogue().find(stage.name)
+    if info is None or len(stage.args) > len(_positional(info)):
+        return stage
+    positional = dict(zip(_positional(info), stage.args, strict=False))
+    if positional.keys() & stage.kwargs.keys():
+        return stage
+    return StageConfig(stage.name, (), {**positional, **stage.kwargs}, stage.line)
+
+
+def _positional(info: TransformInfo) -> list[str]:
+    return [each.name for each in info.parameters if each.kind == "positional"]
+
+
+def _bind_positional(bound: BoundStage, info: TransformInfo) -> None:
+    taken = [each for each in info.parameters if each.kind == "positional"]
+    rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
+    for index, value in enumerate(bound.stage.args):
+        parameter = taken[index] if index < len(taken) else rest
+        if parameter is None:
+            bound.errors.append(_too_many(info, len(taken), len(bound.stage.args)))
+            return
+        bound.args.extend(_coerced(bound, info, parameter, value))
+
+
+def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
+    positional = _positional(info)[: len(bound.stage.args)]
+    rest = next((each for each in info.parameters if each.kind == "var_keyword"), None)
+    for name, value in bound.stage.kwargs.items():
+        parameter = info.parameter(name)
+        if parameter is None or parameter.kind in ("var_positional", "var_keyword"):
+            parameter = rest
+        if parameter is None:
+            bound.errors.append(_unknown(info, name))
+        elif name in positional:
+            bound.errors.append(
+                ArgumentError(
+                    f"{name} is given twice, by position and by name", hint="give it once"
+                )
+            )
+        else:
+            for result in _coerced(bound, info, parameter, value, name):
+                bound.kwargs[name] = result
+
+
+def _coerced(
+    bound: BoundStage, info: TransformInfo, parameter: Parameter, value: Value, name: str = ""
+) -> Iterator[object]:
+    try:
+        result = coerce(parameter.type, value)
+    except MismatchError as mismatch:
+        bound.errors.append(_wrong_type(name or parameter.name, parameter.type, mismatch))
+        return
+    bound.errors.extend(_inner_errors(result))
+    yield result
+
+
+def _inner_errors(value: object) -> Iterator[TdxError]:
+    """What is wrong with the transforms inside an argument."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _inner_errors(item)
+    elif isinstance(value, Call) and is_transform(value):
+        yield from bind_stage(StageConfig(value.name, value.args, value.kwargs)).errors
+
+
+def is_transform(call: Call) -> bool:
+    """Whether a call makes a transform rather than a spec or a tensor."""
+    return call.name not in SPECS and call.name != TENSOR
+
+
+def code_references(value: object) -> Iterator[CodeReference]:
+    """Every reference to Python code inside a bound argument."""
+    if isinstance(value, CodeReference):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from code_references(item)
+    elif isinstance(value, Mapping):
+        yield from code_references(list(value.values()))
+    elif isinstance(value, Call):
+        reference = CodeReference.of(value.name)
+        if reference:
+            yield reference
+        elif is_transform(value):
+            bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
+            yield from code_references([*bound.args, *bound.kwargs.values()])
+
+
+def _too_many(info: TransformInfo, most: int, given: int) -> TdxError:
+    takes = f"{most} positional argument{'' if most == 1 else 's'}"
+    return ArgumentError(f"{info.name} takes {takes}, got {given}", hint=info.signature)
+
+
+def _unknown(info: TransformInfo, name: str) -> TdxError:
+    names = [each.name for each in info.parameters if not each.kind.startswith("var_")]
+    has = f"it has {', '.join(names)}" if names else "it has no arguments"
+    hint = did_you_mean(name, names, has)
+    return UnknownNameError(f"{info.name} has no argument {name}", hint=hint)
+
+
+def _missing(info: TransformInfo, parameter: Parameter) -> TdxError:
+    hint = f"{parameter.name} is {parameter.type.words()}"
+    return ArgumentError(f"{info.name} needs the argument {parameter.name}", hint=hint)
+
+
+def _wrong_type(name: str, declared: Type, mismatch: MismatchError) -> TdxError:
+    shown = _shown(mismatch.value)
+    inside = f"{name} holds" if mismatch.depth else f"{name} is"
+    wanted = mismatch.type.words()
+    choices = [value for option in declared.options for value in option.values]
+    if isinstance(mismatch.value, str) and choices:
+        hint = did_you_mean(mismatch.value, [str(choice) for choice in choices])
+        return UnknownNameError(f"{name} must be {wanted}, got {shown}", hint=hint)
+    if mismatch.depth:
+        return ArgumentError(
+            f"{inside} {shown}, wanted {wanted}", hint=_type_hint(declared, mismatch)
+        )
+    return ArgumentError(
+        f"{name} must be {wanted}, got {shown}", hint=_type_hint(declared, mismatch)
+    )
+
+
+def _type_hint(declared: Type, mismatch: MismatchError) -> str | None:
+    """What to write instead, where that can be guessed."""
+    value, options = mismatch.value, {option.name for option in mismatch.type.options}
+    if isinstance(value, str) and "keys" in options:
+        return f"write [{_shown(value)}]"
+    if isinstance(value, float) and value.is_integer() and "int" in options:
+        return f"write {int(value)}"
+    if isinstance(value, str) and options & {"int", "float", "bool"}:
+        return "write it without quotes" if _is_literal(value) else None
+    if isinstance(value, Dtype | Call) and "str" in options:
+        return "put a string in quotes"
+    return f"declared as {declared.text}" if declared.text else None
+
+
+def _is_literal(text: str) -> bool:
+    return isinstance(read(parse_value, text), int | float)
+
+
+def _shown(value: object) -> str:
+    text = format_value(value)  # type: ignore[arg-type]
+    return text if len(text) <= 60 else f"{text[:57]}..."

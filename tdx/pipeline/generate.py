@@ -1,0 +1,83 @@
+"""Write what is made from the sources of the transforms: ``python -m tdx.pipeline.generate``.
+
+That is the catalogue, the JSON Schema, and the block of ``tdx/__init__.pyi`` that names every
+transform. With ``--check`` nothing is written, and the exit code says whether all is fresh.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tdx.pipeline.declarations import read_declarations
+from tdx.pipeline.entries import CATALOGUE_FILE, TransformInfo, catalogue_json
+from tdx.pipeline.json_schema import SCHEMA_FILE, schema_json
+
+PACKAGE = Path(__file__).parent.parent
+STUB_FILE = PACKAGE / "__init__.pyi"
+STUB_START = "# transforms: generated"
+STUB_END = "# transforms: end"
+
+
+def public_transforms() -> list[tuple[str, str]]:
+    """Every public transform as (module, class name), sorted by name; read from the sources."""
+    return sorted(_named(read_declarations(PACKAGE)), key=lambda pair: pair[1])
+
+
+def stub_block(stub: str, transforms: list[TransformInfo]) -> str:
+    """The text of a stub file with the block between its two markers written anew.
+
+    Without the markers it stays as it is.
+    """
+    if STUB_START not in stub or STUB_END not in stub:
+        return stub
+    before, _, rest = stub.partition(STUB_START)
+    after = rest.partition(STUB_END)[2]
+    pairs = sorted(_named(transforms))
+    lines = [f"from {_relative(module)} import {name} as {name}" for module, name in pairs]
+    return "\n".join([before + STUB_START, *lines, STUB_END]) + after
+
+
+def generated() -> Iterator[tuple[Path, str]]:
+    """Every generated file with the text that it should have."""
+    transforms = read_declarations(PACKAGE)
+    yield CATALOGUE_FILE, catalogue_json(transforms)
+    yield SCHEMA_FILE, schema_json(transforms)
+    if STUB_FILE.exists():
+        yield STUB_FILE, stub_block(STUB_FILE.read_text(encoding="utf-8"), transforms)
+
+
+def stale() -> list[Path]:
+    """The generated files that are not what the sources say."""
+    return [path for path, text in generated() if not path.exists() or _read(path) != text]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or with ``--check`` name those that are not fresh."""
+    outdated = stale()
+    if "--check" in arguments:
+        for path in outdated:
+            print(f"{path.relative_to(PACKAGE.parent)} is not fresh", file=sys.stderr)
+        return 1 if outdated else 0
+    for path, text in generated():
+        if path in outdated:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(PACKAGE.parent)}")
+    return 0
+
+
+def _named(transforms: list[TransformInfo]) -> Iterator[tuple[str, str]]:
+    return ((info.module, info.name) for info in transforms)
+
+
+def _relative(module: str) -> str:
+    return "." + module.partition(".")[2]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

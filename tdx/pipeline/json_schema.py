@@ -1,0 +1,229 @@
+"""The JSON Schema of the pipeline file, made from the catalogue; editors complete from it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+from tdx.pipeline.entries import COMPOSE, Parameter, TransformInfo
+from tdx.pipeline.model import BATCHINGS, VERSION
+from tdx.pipeline.types import Type
+from tdx.pipeline.values import DTYPES, SPECS
+
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+_KEY = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+_LEAVES: dict[str, dict[str, Any]] = {
+    "none": {"type": "null"},
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "str": {"type": "string"},
+    "key": {"$ref": "#/$defs/key"},
+    "keys": {"type": "array", "items": {"$ref": "#/$defs/key"}},
+    "dtype": {"$ref": "#/$defs/dtype"},
+    "device": {"type": "string", "pattern": r"^[a-z]+(:\d+)?$"},
+    "tensor": {"$ref": "#/$defs/tensor"},
+    "spec": {"$ref": "#/$defs/spec"},
+    "transform": {"$ref": "#/$defs/stage"},
+    "callable": {"$ref": "#/$defs/reference"},
+}
+
+
+def schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+    """The schema (draft 2020-12) of a pipeline file that may name these transforms."""
+    return {
+        "$schema": DIALECT,
+        "title": "tdx pipeline",
+        "description": "An env and a chain of transforms, as `tdx --pipeline FILE` reads it.",
+        "type": "object",
+        "properties": {
+            "version": {"const": VERSION, "description": "Version of this file format."},
+            "env": {"anyOf": [{"$ref": "#/$defs/env"}, {"type": "string"}]},
+            "transforms": {
+                "type": ["array", "null"],
+                "items": {"$ref": "#/$defs/stage"},
+                "description": "The stages of the chain, in order.",
+            },
+            "policy": _described(
+                {"anyOf": [{"enum": ["random", None]}, {"$ref": "#/$defs/reference"}]},
+                "random, or module:name of a policy in Python code.",
+            ),
+            "rollout": {"$ref": "#/$defs/rollout"},
+        },
+        "required": ["version", "env"],
+        "additionalProperties": False,
+        "$defs": _definitions([*transforms, COMPOSE]),
+    }
+
+
+def schema_json(transforms: list[TransformInfo]) -> str:
+    """The text of the schema's file."""
+    return json.dumps(schema(transforms), indent=1, ensure_ascii=False) + "\n"
+
+
+def _definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
+    dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
+    return {
+        "env": _env(),
+        "rollout": _rollout(),
+        "stage": _stage(transforms),
+        "key": _described(_KEY, "A key; a list of strings is a nested one."),
+        "dtype": _described({"enum": dtypes}, "A torch dtype."),
+        "spec": {
+            "type": "string",
+            "pattern": rf"^({'|'.join(SPECS)})(\(.*\))?$",
+            "description": "A spec written as a call, such as Unbounded(shape=(3,)).",
+        },
+        "tensor": {
+            "anyOf": [
+                {"type": ["number", "boolean"]},
+                {"type": "array", "items": {"$ref": "#/$defs/tensor"}},
+                {"type": "string", "pattern": r"^(torch\.)?tensor\(.*\)$"},
+            ],
+            "description": "A tensor: a number, or lists of numbers.",
+        },
+        "reference": {
+            "type": "string",
+            "pattern": _REFERENCE,
+            "description": "A Python object, module:name; imported only with --allow-code.",
+        },
+        **{info.name: _arguments(info) for info in transforms},
+    }
+
+
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**schema, "description": text} if text else schema
+
+
+def _env() -> dict[str, Any]:
+    properties = {
+        "id": {"type": "string", "description": "Id of Gymnasium, native env, or module:factory."},
+        "kwargs": {"type": ["object", "null"], "description": "What the env is made with."},
+        "from_pixels": {"type": "boolean", "default": False, "description": "Add rendered frames."},
+        "pixels_only": {
+            "type": "boolean",
+            "default": True,
+            "description": "With from_pixels, leave every other observation out.",
+        },
+        "num_envs": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "How many envs; without it, one and no batch dimension.",
+        },
+        "batching": {
+            "enum": list(BATCHINGS),
+            "default": BATCHINGS[0],
+            "description": "What batches them.",
+        },
+        "device": {"type": ["string", "null"], "description": "Where the TensorDicts live."},
+        "seed": {"type": ["integer", "null"], "minimum": 0, "description": "Seed of the env."},
+    }
+    return _closed(properties, ["id"])
+
+
+def _rollout() -> dict[str, Any]:
+    properties = {
+        "max_steps": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "Steps that a rollout takes at most.",
+        },
+        "break_when_any_done": {
+            "type": ["boolean", "null"],
+            "description": "Stop at the first done.",
+        },
+        "auto_reset": {"type": ["boolean", "null"], "description": "Reset before the first step."},
+    }
+    return {**_closed(properties, []), "type": ["object", "null"]}
+
+
+def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _stage(transforms: list[TransformInfo]) -> dict[str, Any]:
+    names = [info.name for info in transforms]
+    as_map = {
+        "type": "object",
+        "properties": {
+            info.name: _described({"$ref": f"#/$defs/{info.name}"}, info.summary)
+            for info in transforms
+        },
+        "patternProperties": {_REFERENCE: {"type": ["object", "array", "null"]}},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    as_text = {"type": "string", "pattern": rf"^({'|'.join(names)}|[A-Za-z_][\w.]*:[\w.]+)\(.*\)$"}
+    bare = {"enum": [info.name for info in transforms if not _required(info)]}
+    return {"anyOf": [bare, as_map, as_text, {"$ref": "#/$defs/reference"}]}
+
+
+def _required(info: TransformInfo) -> list[str]:
+    return [parameter.name for parameter in info.parameters if parameter.required]
+
+
+def _arguments(info: TransformInfo) -> dict[str, Any]:
+    named = [each for each in info.parameters if each.kind in ("positional", "keyword")]
+    by_name = _closed({each.name: _argument(each) for each in named}, _required(info))
+    for parameter in info.parameters:
+        if parameter.kind == "var_keyword":
+            by_name["additionalProperties"] = _argument(parameter)
+    options = [by_name, _by_position(info)]
+    if not _required(info):
+        options.append({"type": "null"})
+    return _described({"anyOf": options}, info.summary)
+
+
+def _by_position(info: TransformInfo) -> dict[str, Any]:
+    positional = [each for each in info.parameters if each.kind == "positional"]
+    rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
+    prefix = [_argument(each) for each in positional]
+    return {
+        "type": "array",
+        **({"prefixItems": prefix} if prefix else {}),
+        "items": _argument(rest) if rest else False,
+        "minItems": sum(each.required for each in positional),
+    }
+
+
+def _argument(parameter: Parameter) -> dict[str, Any]:
+    described = _described(_type(parameter.type), parameter.help)
+    known, default = _default(parameter)
+    return {**described, "default": default} if known else described
+
+
+def _default(parameter: Parameter) -> tuple[bool, Any]:
+    """Whether the default is a literal that JSON can hold, and that literal."""
+    try:
+        value = ast.literal_eval(parameter.default or "")
+        return True, json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, SyntaxError, TypeError):
+        return False, None
+
+
+def _type(declared: Type) -> dict[str, Any]:
+    if declared.name == "union":
+        return {"anyOf": [_type(option) for option in declared.items]}
+    if declared.name == "literal":
+        return {"enum": list(declared.values)}
+    if declared.name == "sequence":
+        return {"type": "array", "items": _type(declared.items[0])}
+    if declared.name == "dict":
+        return {"type": "object", "additionalProperties": _type(declared.items[0])}
+    return dict(_LEAVES.get(declared.name, {}))
