@@ -76,8 +76,8 @@ PLAIN_STEP = Bar(
 )
 BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
 HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
-LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),), "Typer alone")
-COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),), "Typer alone")
+LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
+COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
 BARS = (PLAIN_STEP, CHAIN_6_STEP, BUILD, HELP, LIST, COMPLETION, INSPECT)
 

@@ -23,7 +23,8 @@ Measure = Callable[..., None]
 def pytest_configure(config: pytest.Config) -> None:
     """Print the bars' table alone, not the plugin's own as well."""
     torch.set_num_threads(1)
-    config.stash[MEASURED] = defaultdict(dict)
+    measured: Measured = defaultdict(dict)
+    config.stash[MEASURED] = measured
     config.option.benchmark_quiet = True
     # What an oracle or an old wrapper warns about is not what is measured here.
     config.addinivalue_line("filterwarnings", "ignore")
@@ -37,8 +38,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table."""
+    measured = config.stash[MEASURED]
     console = Console(file=terminalreporter._tw._file, width=160)
-    console.print(results_table(config.stash[MEASURED]))
+    console.print(results_table(measured))
 
 
 @pytest.fixture

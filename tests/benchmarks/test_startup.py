@@ -55,10 +55,9 @@ def test_startup(
     measure(bar, "tdx", lambda: run(command, variables), rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("bar", [HELP, LIST, COMPLETION], ids=["help", "list", "completion"])
-def test_typer_alone(measure: Measure, bar: Bar) -> None:
+def test_typer_alone(measure: Measure) -> None:
     assert "Usage" in run(["-c", TYPER])
-    measure(bar, "bare", lambda: run(["-c", TYPER]), rounds=ROUNDS)
+    measure(HELP, "bare", lambda: run(["-c", TYPER]), rounds=ROUNDS)
 
 
 def test_import_of_torch_and_tensordict(measure: Measure) -> None:
