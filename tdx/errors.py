@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from tdx.keys import NestedKey, format_key
 
@@ -108,7 +108,7 @@ class TdxError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.where)
 
-    def at(self, **place: Any) -> TdxError:
+    def at(self, **place: Any) -> Self:
         """Fill in what is not yet known of the place; returns this same error."""
         self.where = self.where.merged(Where(**place))
         return self

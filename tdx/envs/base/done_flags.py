@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, format_key, key_parts, parent_key, sibling_key
+from tdx.keys import NestedKey, key_parts, normal_key, parent_key, sibling_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -97,6 +97,15 @@ def reset_masks(
     return {key: mask for key, mask in found.items() if mask is not None}
 
 
+def masks_in(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
+    """Every ``_reset`` mask in the TensorDict, also in nested groups, by key."""
+    return {
+        normal_key(key): tensordict.get(key)
+        for key in tensordict.keys(True, True)
+        if key_parts(key)[-1] == "_reset"
+    }
+
+
 def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
     """Raise where a reset mask is not a bool tensor of the done flag's shape.
 
@@ -174,12 +183,3 @@ def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     """Whether any flag that ends in ``done`` (or, without one, any flag at all) is set."""
     ends = [key for key in done_keys if key_parts(key)[-1] == "done"] or done_keys
     return any(bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None)
-
-
-def describe_entries(tensordict: TensorDictBase) -> str:
-    """The keys of a TensorDict in one line, for messages."""
-    return ", ".join(
-        format_key(key)
-        for key in tensordict.keys(True, True)
-        if not is_tensor_collection(tensordict.get(key))
-    )

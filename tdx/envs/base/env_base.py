@@ -343,9 +343,13 @@ class EnvBase(EnvSpecs):
         """
         device = torch._C._nn._parse_to(*args, **kwargs)[0]
         super().to(*args, **kwargs)
-        if device is not None and device != self._device:
-            self._move(device)
+        if device is not None:
+            self._move_to(device)
         return self
+
+    def _move_to(self, device: torch.device) -> None:
+        if device != self._device:
+            self._move(device)
 
     def _move(self, device: torch.device) -> None:
         output_spec, input_spec = self.output_spec, self.input_spec

@@ -45,6 +45,12 @@ class EnvSpecs(nn.Module):
         self._input_spec: Composite | None = None
         self._output_spec: Composite | None = None
         self._key_cache: dict[str, Any] = {}
+        self._own_spec_version = 0
+
+    @property
+    def _spec_version(self) -> int:
+        """Grows whenever a spec changes, here or in an env inside."""
+        return self._own_spec_version
 
     @property
     def device(self) -> torch.device:
@@ -87,6 +93,7 @@ class EnvSpecs(nn.Module):
     def _forget_specs(self) -> None:
         """Drop what was derived from the specs; called whenever one of them changes."""
         self._key_cache = {}
+        self._own_spec_version += 1
 
     def _composite(self, **children: Any) -> Composite:
         return Composite(children, shape=self.batch_size, device=self.device)

@@ -1,0 +1,256 @@
+"""An env with a chain of transforms around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from tdx.envs.base import EnvBase
+from tdx.errors import ArgumentError, ChainError
+from tdx.specs import Composite, TensorSpec
+from tdx.tensordicts import new_tensordict
+from tdx.transforms.base import Compose, Transform
+from tdx.transforms.base.callable_transform import TensorDictFunction, as_transform
+
+
+class TransformedEnv(EnvBase):
+    """An env whose inputs and outputs go through a chain of transforms.
+
+    Args:
+        env: the env inside, which may be transformed itself.
+        transform: a transform, a ``Compose`` of them, or a function over a TensorDict; none by
+            default.
+        device: where the env is moved; its own by default.
+
+    Raises:
+        ArgumentError: ``env`` is not an env, or ``transform`` not a transform.
+        ChainError: the transform is already part of a chain.
+
+    Example:
+        >>> from tdx import GymEnv, StepCounter
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(max_steps=20))
+        >>> env.rollout(max_steps=1000).batch_size
+        torch.Size([20])
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        transform: Transform | TensorDictFunction | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        if not isinstance(env, EnvBase):
+            raise ArgumentError(
+                f"env must be an env, got {type(env).__name__}",
+                hint="wrap a Gymnasium env first: GymWrapper(env)",
+            )
+        super().__init__(device=env.device, batch_size=env.batch_size)
+        if device is not None:
+            env.to(device)
+        self.base_env = env
+        # Attributes of a module that are modules are looked up slowly; the step loop reads these.
+        self.__dict__["_inner"] = env
+        self._known_base_version = -1
+        self._set_transform(Compose() if transform is None else as_transform(transform))
+
+    # The chain
+
+    def _set_transform(self, transform: Transform) -> None:
+        transform.set_container(self)
+        transform.train(self.training)
+        self.transform = transform
+        self._chain_changed()
+
+    def _chain_changed(self) -> None:
+        transform = self._chain
+        stages = transform._stages if isinstance(transform, Compose) else (transform,)
+        self.__dict__["_outermost"] = transform
+        self._inverse_stages = tuple(stage for stage in reversed(stages) if stage.invertible)
+        self._batch_size = transform.transform_env_batch_size(self.base_env.batch_size)
+        self._device = torch.device(transform.transform_env_device(self.base_env.device))
+        self._forget_specs()
+
+    @property
+    def _chain(self) -> Transform:
+        found = self.transform
+        assert isinstance(found, Transform)
+        return found
+
+    @property
+    def stages(self) -> tuple[Transform, ...]:
+        """The transforms in order."""
+        chain = self._chain
+        return tuple(chain) if isinstance(chain, Compose) else (chain,)
+
+    def append_transform(self, transform: nn.Module | TensorDictFunction) -> TransformedEnv:
+        """Add a stage at the end of the chain; it takes over train or eval mode.
+
+        Args:
+            transform: a transform, or a function over a TensorDict.
+
+        Returns:
+            this env.
+        """
+        return self.insert_transform(len(self.stages), transform)
+
+    def insert_transform(
+        self, index: int, transform: nn.Module | TensorDictFunction
+    ) -> TransformedEnv:
+        """Add a stage so that it gets this index.
+
+        Args:
+            index: from 0; negative ones count from the end.
+            transform: a transform, or a function over a TensorDict.
+
+        Returns:
+            this env.
+        """
+        stage, chain = as_transform(transform), self._chain
+        if isinstance(chain, Compose):
+            chain.insert(index, stage)
+            return self
+        chain.reset_parent()
+        longer = Compose(chain)
+        longer.insert(index, stage)
+        self._set_transform(longer)
+        return self
+
+    def _env_before(self, stage: Transform) -> TransformedEnv:
+        """The env as the outermost transform sees it."""
+        return TransformedEnv(self.base_env)
+
+    # Specs
+
+    @property
+    def _spec_version(self) -> int:
+        return self._own_spec_version + self.base_env._spec_version
+
+    @property
+    def output_spec(self) -> Composite:
+        """What the env returns after the chain; computed without a step, and locked."""
+        self._compute_specs()
+        assert self._output_spec is not None
+        return self._output_spec
+
+    @property
+    def input_spec(self) -> Composite:
+        """What the env takes before the chain; computed without a step, and locked."""
+        self._compute_specs()
+        assert self._input_spec is not None
+        return self._input_spec
+
+    def _compute_specs(self) -> None:
+        version = self.base_env._spec_version
+        if self._output_spec is not None and version == self._known_base_version:
+            return
+        base = self.base_env
+        input_spec, output_spec = self._chain._transform_specs(base.input_spec, base.output_spec)
+        self._input_spec = self._placed(input_spec)
+        self._output_spec = self._placed(output_spec)
+        self._key_cache = {}
+        self._known_base_version = version
+        self._inverse_stages = tuple(
+            stage for stage in reversed(self.stages) if stage.invertible
+        )
+
+    def _placed(self, spec: Composite) -> Composite:
+        if spec.device != self._device:
+            spec = spec.clone()
+            spec.unlock_()
+            spec = spec.to(self._device)
+        return spec if spec.is_locked else spec.lock_()
+
+    def _forget_specs(self) -> None:
+        super()._forget_specs()
+        self._input_spec = self._output_spec = None
+
+    def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None:
+        raise ChainError(
+            f"{part} of a transformed env follows from its chain and cannot be set",
+            hint=f"set it on the env inside: env.base_env.{part.removeprefix('full_')} = ...",
+        )
+
+    # Data
+
+    def _completed_step(
+        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        if self._output_spec is None:
+            self._compute_specs()
+        if self._inverse_stages:
+            tensordict = self._outermost._inv_call(tensordict.clone(recurse=False))
+        following = self._inner._completed_step(tensordict)
+        if preset is not None:
+            known = set(following.keys(True, True))
+            following.update(preset.exclude(*known))
+        return self._outermost._step(tensordict, following)
+
+    def _completed_reset(
+        self, tensordict: TensorDictBase | None = None, **kwargs: Any
+    ) -> TensorDictBase:
+        if self._output_spec is None:
+            self._compute_specs()
+        given = new_tensordict({}, self._batch_size, self._device)
+        if tensordict is not None:
+            given = tensordict
+        inner = self._outermost._reset_env_preprocess(given.clone(recurse=False))
+        passed = None if tensordict is None and inner.is_empty() else inner
+        result = self._inner._completed_reset(passed, **kwargs)
+        return self._outermost._reset(given, result)
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed the env inside; see :meth:`EnvBase.set_seed`."""
+        return self.base_env.set_seed(seed, static_seed=static_seed)
+
+    @property
+    def batch_locked(self) -> bool:
+        """Whether only TensorDicts of the env's own batch size are taken."""
+        return self.base_env.batch_locked
+
+    def _move(self, device: torch.device) -> None:
+        self.base_env._move_to(device)
+        self._chain_changed()
+
+    def close(self) -> None:
+        """Close the transforms and the env inside."""
+        self._chain.close()
+        self.base_env.close()
+        super().close()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "base_env" not in self.__dict__.get("_modules", {}):
+                raise
+        return getattr(self.base_env, name)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._relink()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TransformedEnv:
+        from copy import deepcopy
+
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        copied._relink()
+        return copied
+
+    def _relink(self) -> None:
+        self.__dict__["_inner"] = self.base_env
+        self._chain.reset_parent()
+        self._chain.set_container(self)
+        self._chain_changed()
+
+    def __repr__(self) -> str:
+        inner = str(self.base_env).replace("\n", "\n    ")
+        chain = str(self._chain).replace("\n", "\n    ")
+        return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
+
+

@@ -1,0 +1,104 @@
+"""Transforms that depend on the earlier steps of the same episode."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base.done_flags import as_row_mask, mask_for, masks_in
+from tdx.keys import NestedKey
+from tdx.tensordicts import read, write
+from tdx.transforms.base.time_behaviour import TimeBehaviour
+from tdx.transforms.base.transform import Transform
+
+
+class RunningTransform(Transform):
+    """A scan whose state is the very entry it writes: a running sum, a counter.
+
+    It is defined by :meth:`_initial` and :meth:`_advance`. A step takes the state from the root
+    of the TensorDict it is given; where a later stage renamed or dropped that key, from the last
+    step that this instance made. Rows that a partial reset leaves alone keep their state.
+    """
+
+    time_behaviour = TimeBehaviour.SCAN
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._last: dict[NestedKey, Tensor] = {}
+
+    @abstractmethod
+    def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
+        """The state under ``key`` after a reset of every row, ``[*B, ...]``."""
+
+    @abstractmethod
+    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
+        """The state under ``key`` one step on; ``value`` is the step's in-key, if there is one."""
+
+    @abstractmethod
+    def _state_pairs(self) -> tuple[tuple[NestedKey | None, NestedKey], ...]:
+        """The in-key (if there is one) and the key of the state, for each state."""
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for _, key in self._state_pairs():
+            fresh = self._initial(key, tensordict_reset)
+            write(tensordict_reset, key, fresh)
+            self._last[key] = self._kept_rows(key, fresh, tensordict)
+        return tensordict_reset
+
+    def _kept_rows(
+        self, key: NestedKey, fresh: Tensor, tensordict: TensorDictBase | None
+    ) -> Tensor:
+        last = self._last.get(key)
+        rows = reset_rows(tensordict, key, fresh)
+        if rows is None or last is None or last.shape != fresh.shape:
+            return fresh
+        return fresh.where(rows, last)
+
+    def _step(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> TensorDictBase:
+        for in_key, key in self._state_pairs():
+            state = read(tensordict, key)
+            if state is None:
+                state = self._last.get(key)
+            if state is None:
+                state = self._initial(key, next_tensordict)
+            value = None
+            if in_key is not None:
+                value = read(next_tensordict, in_key)
+                if value is None:
+                    raise self._missing(in_key, next_tensordict)
+            state = self._last[key] = self._advance(key, state, value)
+            write(next_tensordict, key, state)
+        return next_tensordict
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_last": {}}
+
+    def clone(self) -> Any:
+        """A transform of its own, with no episode begun."""
+        copied = super().clone()
+        copied._last = {}
+        return copied
+
+
+def reset_rows(
+    tensordict: TensorDictBase | None, key: NestedKey, like: Tensor
+) -> Tensor | None:
+    """Which rows a reset is for, as a mask that broadcasts to ``like``; ``None`` for all.
+
+    Args:
+        tensordict: what ``reset`` was called with, ``[*B]``.
+        key: the entry that asks; the mask is that of its nearest enclosing group.
+        like: a tensor ``[*B, ...]``.
+    """
+    if tensordict is None:
+        return None
+    masks = masks_in(tensordict)
+    mask = mask_for(key, masks)
+    return None if mask is None else as_row_mask(mask, like, tensordict.ndim)
