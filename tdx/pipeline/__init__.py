@@ -8,6 +8,7 @@ from __future__ import annotations
 from tdx.pipeline.formatting import format_stage, format_value
 from tdx.pipeline.grammar import parse_kwargs, parse_stage, parse_value
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig, StageConfig
+from tdx.pipeline.pipeline_file import PipelineFile
 from tdx.pipeline.values import Call, CodeReference, Dtype, Value
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Dtype",
     "EnvConfig",
     "Pipeline",
+    "PipelineFile",
     "RolloutConfig",
     "StageConfig",
     "Value",

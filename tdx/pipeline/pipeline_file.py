@@ -1,0 +1,223 @@
+"""A pipeline file: load it, change a stage, save it; comments, order and quoting stay."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tdx.errors import ArgumentError, PipelineError
+from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.reader import pipeline_of, read_pipeline
+from tdx.pipeline.section_edit import edited_section, edited_stage, new_stage
+from tdx.pipeline.writer import write_pipeline
+from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
+from tdx.pipeline.yaml_text import load_yaml
+
+STDIN = "-"
+
+
+class PipelineFile:
+    r"""The text of a pipeline file, and the pipeline in it.
+
+    Args:
+        text: YAML.
+        name: what errors call it; for a file its path.
+
+    Raises:
+        PipelineError: it is not a pipeline.
+
+    Example:
+        >>> from tdx.pipeline import PipelineFile, parse_stage
+        >>> file = PipelineFile("version: 1\nenv: Pendulum-v1  # swing up\n")
+        >>> file.insert(0, parse_stage("StepCounter(max_steps=200)"))
+        >>> print(file.text)
+        version: 1
+        env: Pendulum-v1  # swing up
+        transforms:
+          - StepCounter: {max_steps: 200}
+        <BLANKLINE>
+    """
+
+    def __init__(self, text: str, name: str = "pipeline") -> None:
+        self.name = name
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+        self.pipeline = read_pipeline(self.text, name)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PipelineFile:
+        """The file at ``path``, or standard input for ``-``.
+
+        Raises:
+            PipelineError: it cannot be read, or is not a pipeline.
+        """
+        name = str(path)
+        if name == STDIN:
+            return cls(sys.stdin.read(), "<stdin>")
+        try:
+            with open(path, encoding="utf-8", newline="") as stream:
+                text = stream.read()
+        except UnicodeDecodeError as error:
+            raise PipelineError(f"{name} is not a text file in UTF-8") from error
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise PipelineError(
+                f"cannot read {name}: {reason}", hint="- reads standard input"
+            ) from error
+        return cls(text, name)
+
+    @classmethod
+    def new(cls, pipeline: Pipeline, name: str = "pipeline") -> PipelineFile:
+        """A file for a pipeline that has none yet."""
+        return cls(write_pipeline(pipeline), name)
+
+    def insert(self, index: int, stage: StageConfig) -> None:
+        """Put a stage before the one at ``index``; at the length of the chain it goes last."""
+        stages = list(self.pipeline.transforms)
+        self._check(index, len(stages) + 1)
+        stages.insert(index, stage)
+        block = self._block()
+        if block is not None:
+            lines = StageLines([], new_stage(stage, block.indent))
+            if block.stages:
+                block.gaps.insert(min(index, len(block.gaps)), [])
+            block.stages.insert(index, lines)
+        self._accept(block, stages)
+
+    def remove(self, index: int) -> None:
+        """Take a stage out, with the comment right above it."""
+        stages = list(self.pipeline.transforms)
+        self._check(index, len(stages))
+        del stages[index]
+        block = self._block() if stages else None
+        if block is not None:
+            del block.stages[index]
+            kept = block.gaps.pop(min(index, len(block.gaps) - 1))
+            if index and index - 1 < len(block.gaps):
+                block.gaps[index - 1] = kept
+        self._accept(block, stages)
+
+    def move(self, index: int, to: int) -> None:
+        """Move a stage, with its comments, so that it ends up at ``to``."""
+        stages = list(self.pipeline.transforms)
+        self._check(index, len(stages))
+        self._check(to, len(stages))
+        stages.insert(to, stages.pop(index))
+        block = self._block()
+        if block is not None:
+            block.stages.insert(to, block.stages.pop(index))
+        self._accept(block, stages)
+
+    def replace(self, index: int, stage: StageConfig) -> None:
+        """Put a stage in the place of another; arguments that stay keep how they are written."""
+        stages = list(self.pipeline.transforms)
+        self._check(index, len(stages))
+        stages[index] = stage
+        block = self._block()
+        if block is not None:
+            lines = block.stages[index]
+            lines.body = edited_stage(lines.body, stage, block.indent)
+        self._accept(block, stages)
+
+    def update(self, pipeline: Pipeline) -> None:
+        """Make the file hold this pipeline, changing no more of its text than that needs."""
+        self._update_stages(pipeline.transforms)
+        for key in ("env", "policy", "rollout"):
+            if getattr(self.pipeline, key) != getattr(pipeline, key):
+                self._set_text(edited_section(self.text, load_yaml(self.text), pipeline, key))
+        if self.pipeline != pipeline and self.pipeline != self._read(write_pipeline(pipeline)):
+            self._set_text(write_pipeline(pipeline))
+
+    def save(self, path: str | Path | None = None) -> None:
+        """Write the file, whole or not at all; ``-`` writes to standard output.
+
+        Args:
+            path: where to; without it, where it was loaded from.
+
+        Raises:
+            PipelineError: it cannot be written.
+        """
+        target = self.name if path is None else str(path)
+        text = self.text.replace("\n", self.newline)
+        if target in (STDIN, "<stdin>"):
+            sys.stdout.write(text)
+            return
+        try:
+            _write_atomically(Path(target).resolve(), text)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise PipelineError(f"cannot write {target}: {reason}") from error
+
+    def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
+        """Reach the wanted stages by few edits: what is equal at both ends is left alone."""
+        have, goal = list(self.pipeline.transforms), list(wanted)
+        start = 0
+        while start < min(len(have), len(goal)) and have[start] == goal[start]:
+            start += 1
+        while len(have) > start and len(goal) > start and have[-1] == goal[-1]:
+            have.pop()
+            goal.pop()
+        for index in range(start, min(len(have), len(goal))):
+            self.replace(index, goal[index])
+        for _ in range(len(goal), len(have)):
+            self.remove(len(goal))
+        for index in range(len(have), len(goal)):
+            self.insert(index, goal[index])
+
+    def _check(self, index: int, length: int) -> None:
+        if not 0 <= index < length:
+            chain = f"the chain has {len(self.pipeline.transforms)} stages"
+            raise ArgumentError(f"there is no stage {index}", hint=chain)
+
+    def _block(self) -> StageBlock | None:
+        return stage_block(self.text, load_yaml(self.text))
+
+    def _accept(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
+        """Take the edited text if it says what was meant, else write the whole list anew."""
+        wanted = self.pipeline.with_stages(*stages)
+        if block is not None:
+            text = block.text()
+            with suppress(PipelineError):
+                if self._read(text) == self._read(write_pipeline(wanted)):
+                    self._set_text(text)
+                    return
+        self._set_text(edited_section(self.text, load_yaml(self.text), wanted, "transforms"))
+
+    def _read(self, text: str) -> Pipeline:
+        return replace(pipeline_of(load_yaml(text), self.name))
+
+    def _set_text(self, text: str) -> None:
+        self.pipeline = read_pipeline(text, self.name)
+        self.text = text
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Write beside the file and rename, so that no one ever sees half of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, _mode(path))
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """The permissions of the file, or those that a new one would get."""
+    if path.exists():
+        return path.stat().st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+__all__ = ["PipelineFile"]
