@@ -28,6 +28,7 @@ class RunningTransform(Transform):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._last: dict[NestedKey, Tensor] = {}
+        self._reset_key_of: dict[NestedKey, NestedKey] = {}
 
     @abstractmethod
     def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
@@ -45,19 +46,14 @@ class RunningTransform(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         for _, key in self._state_pairs():
-            fresh = self._initial(key, tensordict_reset)
-            write(tensordict_reset, key, fresh)
-            self._last[key] = self._kept_rows(key, fresh, tensordict)
+            state = self._initial(key, tensordict_reset)
+            rows = reset_rows(tensordict, self._reset_key_of.get(key, key), state)
+            last = self._last.get(key)
+            if rows is not None and last is not None and last.shape == state.shape:
+                state = state.where(rows, last)
+            self._last[key] = state
+            write(tensordict_reset, key, state)
         return tensordict_reset
-
-    def _kept_rows(
-        self, key: NestedKey, fresh: Tensor, tensordict: TensorDictBase | None
-    ) -> Tensor:
-        last = self._last.get(key)
-        rows = reset_rows(tensordict, key, fresh)
-        if rows is None or last is None or last.shape != fresh.shape:
-            return fresh
-        return fresh.where(rows, last)
 
     def _step(
         self, tensordict: TensorDictBase, next_tensordict: TensorDictBase

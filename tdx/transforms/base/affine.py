@@ -1,0 +1,116 @@
+"""The affine map ``value * scale + loc`` on tensors and on specs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.specs import Bounded, TensorSpec, Unbounded
+from tdx.transforms.base.transform import Transform
+
+SMALLEST_SCALE = 1e-6
+
+
+class AffineTransform(Transform):
+    """A transform that maps by ``loc`` and ``scale``, which it keeps as buffers.
+
+    The plain form is ``value * scale + loc``. The standard form, ``(value - loc) / scale``, is
+    what statistics of the data are for: with their mean as ``loc`` and their standard deviation
+    as ``scale`` it yields zero mean and unit variance.
+    """
+
+    loc: Tensor | None
+    scale: Tensor | None
+    standard_normal: bool
+
+    def _set_affine(
+        self,
+        loc: float | Tensor | None,
+        scale: float | Tensor | None,
+        standard_normal: bool,
+        eps: float = SMALLEST_SCALE,
+    ) -> None:
+        """Set the map; a divisor closer to zero than ``eps`` counts as ``eps``.
+
+        Raises:
+            ArgumentError: one of them is no finite number or tensor.
+        """
+        divisor = None if scale is None else finite_tensor(scale, "scale")
+        if divisor is not None and standard_normal:
+            divisor = torch.where(divisor.abs() < eps, torch.full_like(divisor, eps), divisor)
+        self.standard_normal = standard_normal
+        self.register_buffer("loc", None if loc is None else finite_tensor(loc, "loc"))
+        self.register_buffer("scale", divisor)
+
+    def _affine(self, value: Tensor) -> Tensor:
+        # Straight from the buffers: a module's attribute lookup costs more than the addition.
+        buffers: dict[str, Any] = self._buffers
+        if self.standard_normal:
+            return (value - buffers["loc"]) / buffers["scale"]  # type: ignore[no-any-return]
+        return value * buffers["scale"] + buffers["loc"]  # type: ignore[no-any-return]
+
+    def _affine_inverse(self, value: Tensor) -> Tensor:
+        buffers: dict[str, Any] = self._buffers
+        if self.standard_normal:
+            return value * buffers["scale"] + buffers["loc"]  # type: ignore[no-any-return]
+        return (value - buffers["loc"]) / buffers["scale"]  # type: ignore[no-any-return]
+
+    def _key_repr(self) -> str:
+        """The keys as the representation shows them."""
+        return f"keys={self.in_keys}"
+
+    def __repr__(self) -> str:
+        values = [
+            f"{name}={_short(self._buffers[name])}"
+            for name in ("loc", "scale")
+            if self._buffers.get(name) is not None
+        ]
+        return f"{type(self).__name__}({', '.join([*values, self._key_repr()])})"
+
+
+def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """The spec of an elementwise affine function's result: its bounds mapped, and put in order.
+
+    Args:
+        spec: of what goes in.
+        function: the map.
+    """
+    if not isinstance(spec, Bounded):
+        probe = function(torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device))
+        return Unbounded(shape=probe.shape, dtype=probe.dtype, device=probe.device)
+    ends = function(spec.low), function(spec.high)
+    low, high = torch.minimum(*ends), torch.maximum(*ends)
+    return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
+
+
+def finite_tensor(value: Any, name: str) -> Tensor:
+    """The argument as a float tensor.
+
+    Args:
+        value: a number, a sequence of numbers or a tensor.
+        name: the argument's name, for the message.
+
+    Raises:
+        ArgumentError: it is none of these, or holds NaN or infinity.
+    """
+    if isinstance(value, (bool, str)):
+        raise ArgumentError(f"{name} must be a number or a tensor, got {value!r}")
+    try:
+        result = value if isinstance(value, Tensor) else torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"{name} must be a number or a tensor, got {value!r}") from None
+    if not result.is_floating_point():
+        result = result.to(torch.get_default_dtype())
+    if not bool(result.isfinite().all()):
+        raise ArgumentError(f"{name} must be finite, got {value!r}")
+    return result
+
+
+def _short(value: Tensor | None) -> str:
+    if value is None:
+        return "None"
+    return f"{value.item():.4f}" if value.numel() == 1 else f"tensor{tuple(value.shape)}"

@@ -1,0 +1,34 @@
+"""Where episodes begin in stored data."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.keys import NestedKey
+from tdx.tensordicts import read
+
+
+def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor | None:
+    """Which steps of a stored rollout are the first of their episode.
+
+    Args:
+        tensordict: ``[*B, T]``, in time order along its last dim.
+        done_key: the flag that a step's ``next`` is the end of its episode.
+
+    Returns:
+        bool, ``[*B, T]``, its first step always set; ``None`` where neither the flag nor
+        ``is_init`` is there.
+    """
+    done, is_init = read(tensordict, done_key), read(tensordict, "is_init")
+    if done is None and is_init is None:
+        return None
+    starts = torch.zeros(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
+    starts[..., 0] = True
+    if done is not None:
+        ended = done.reshape(*tensordict.batch_size, -1).any(-1)
+        starts[..., 1:] |= ended[..., :-1]
+    if is_init is not None:
+        starts |= is_init.reshape(*tensordict.batch_size, -1).any(-1)
+    return starts

@@ -1,0 +1,89 @@
+"""Mark the first step of every episode."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, format_key
+from tdx.specs import Categorical, Composite
+from tdx.tensordicts import write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.scan import reset_rows
+from tdx.transforms.base.spec_edits import DoneGroup, done_groups, refuse_taken, with_entries
+
+
+class InitTracker(Transform):
+    """Write a flag that is true right after a reset and false after every step.
+
+    There is one flag beside each group of done flags, of their shape.
+
+    Args:
+        init_key: the flag's name.
+
+    Raises:
+        ArgumentError: ``init_key`` is no string.
+        ChainError: the env already writes that key (when its specs are computed).
+
+    Example:
+        >>> from tdx import GymEnv, InitTracker, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
+        >>> env.rollout(3)["is_init"].flatten()
+        tensor([ True, False, False])
+    """
+
+    time_behaviour = TimeBehaviour.SCAN
+
+    def __init__(self, init_key: str = "is_init") -> None:
+        if not isinstance(init_key, str):
+            raise ArgumentError(
+                f"init_key must be a string, got {init_key!r}",
+                hint="nested flags get the name beside their done flags by themselves",
+            )
+        super().__init__(in_keys=[], out_keys=[init_key])
+        self.init_key = init_key
+        self._groups: tuple[DoneGroup, ...] = ()
+        self._flags: tuple[tuple[NestedKey, torch.Size, torch.device], ...] = ()
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        self._groups = done_groups(output_spec["full_done_spec"])
+        self._flags = tuple(
+            (group.beside(self.init_key), group.shape, group.device) for group in self._groups
+        )
+        self._set_keys([], [key for key, _, _ in self._flags])
+
+    def _step(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> TensorDictBase:
+        for key, shape, device in self._flags:
+            write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for key, shape, device in self._flags:
+            begun = torch.ones(shape, dtype=torch.bool, device=device)
+            rows = reset_rows(tensordict, key, begun)
+            write(tensordict_reset, key, begun if rows is None else begun & rows)
+        return tensordict_reset
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec with the flags."""
+        for group in self._groups:
+            refuse_taken(observation_spec, group.beside(self.init_key))
+        return with_entries(
+            observation_spec,
+            {
+                key: Categorical(2, shape=shape, dtype=torch.bool, device=device)
+                for key, shape, device in self._flags
+            },
+        )
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Stored data, which already holds its flags, as it is."""
+        return tensordict
+
+    def __repr__(self) -> str:
+        return f"InitTracker(keys=[{', '.join(repr(format_key(key)) for key in self.out_keys)}])"

@@ -1,0 +1,157 @@
+"""Count the steps of an episode, and end it after so many."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, format_key
+from tdx.specs import Bounded, Categorical, Composite, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import RunningTransform, TimeBehaviour
+from tdx.transforms.base.spec_edits import DoneGroup, done_groups, refuse_taken, with_entries
+
+
+class StepCounter(RunningTransform):
+    """Write the number of steps since the reset, and truncate the episode at ``max_steps``.
+
+    There is one counter beside each group of done flags, of their shape. A truncation by the
+    env itself is kept, and an episode may be truncated and terminated at once.
+
+    Args:
+        max_steps: the step at which ``truncated`` is set; none to only count.
+        truncated_key: the name of the flag that is set.
+        step_count_key: the counter's name.
+        update_done: whether ``done`` is set with ``truncated``.
+
+    Raises:
+        ArgumentError: ``max_steps`` is no integer of at least 1, or a key is no string.
+        ChainError: the env already writes the counter's key (when its specs are computed).
+
+    Example:
+        >>> from tdx import GymEnv, StepCounter, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(max_steps=3))
+        >>> rollout = env.rollout(100)
+        >>> rollout["next", "step_count"].flatten(), rollout["next", "truncated"].flatten()
+        (tensor([1, 2, 3]), tensor([False, False,  True]))
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(
+        self,
+        max_steps: int | None = None,
+        truncated_key: str | None = "truncated",
+        step_count_key: str | None = "step_count",
+        update_done: bool = True,
+    ) -> None:
+        if max_steps is not None and (
+            isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1
+        ):
+            raise ArgumentError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
+        self.max_steps = max_steps
+        self.truncated_key = _name(truncated_key, "truncated_key", "truncated")
+        self.step_count_key = _name(step_count_key, "step_count_key", "step_count")
+        self.update_done = update_done
+        super().__init__(in_keys=[], out_keys=[self.step_count_key])
+        self._groups: tuple[DoneGroup, ...] = ()
+        self._counters: tuple[tuple[None, NestedKey], ...] = ((None, self.step_count_key),)
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        self._groups = done_groups(output_spec["full_done_spec"])
+        self._counters = tuple((None, group.beside(self.step_count_key)) for group in self._groups)
+        self._set_keys([], [key for _, key in self._counters])
+
+    def _state_pairs(self) -> tuple[tuple[None, NestedKey], ...]:
+        return self._counters
+
+    def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
+        for group in self._groups:
+            if group.beside(self.step_count_key) == key:
+                return torch.zeros(group.shape, dtype=torch.int64, device=group.device)
+        shape, device = (*tensordict_reset.batch_size, 1), tensordict_reset.device
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
+        return state + 1
+
+    def _step(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> TensorDictBase:
+        next_tensordict = super()._step(tensordict, next_tensordict)
+        if self.max_steps is not None:
+            for group in self._groups:
+                self._truncate(group, next_tensordict)
+        return next_tensordict
+
+    def _truncate(self, group: DoneGroup, next_tensordict: TensorDictBase) -> None:
+        ended = read(next_tensordict, group.beside(self.step_count_key)) >= self.max_steps
+        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+        for name in dict.fromkeys(names):
+            flag = read(next_tensordict, group.beside(name))
+            if flag is not None:
+                write(next_tensordict, group.beside(name), flag | ended)
+            elif name == self.truncated_key:
+                write(next_tensordict, group.beside(name), ended.clone())
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        tensordict_reset = super()._reset(tensordict, tensordict_reset)
+        if self.max_steps is not None:
+            for group in self._groups:
+                key = group.beside(self.truncated_key)
+                if read(tensordict_reset, key) is None:
+                    zeros = torch.zeros(group.shape, dtype=torch.bool, device=group.device)
+                    write(tensordict_reset, key, zeros)
+        return tensordict_reset
+
+    def _counter_specs(self) -> dict[NestedKey, TensorSpec]:
+        most = torch.iinfo(torch.int64).max
+        return {
+            group.beside(self.step_count_key): Bounded(
+                0, most, shape=group.shape, dtype=torch.int64, device=group.device
+            )
+            for group in self._groups
+        }
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec with the counters."""
+        entries = self._counter_specs()
+        for key in entries:
+            refuse_taken(observation_spec, key)
+        return with_entries(observation_spec, entries)
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec with the counters, which a step reads."""
+        return with_entries(state_spec, self._counter_specs())
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The done flags' spec, with the truncated flag where it was not there."""
+        if self.max_steps is None:
+            return done_spec
+        flags = {
+            group.beside(self.truncated_key): Categorical(
+                2, shape=group.shape, dtype=torch.bool, device=group.device
+            )
+            for group in self._groups
+            if not group.has(self.truncated_key)
+        }
+        return with_entries(done_spec, flags)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(repr(format_key(key)) for key in self.out_keys)
+        return f"StepCounter(max_steps={self.max_steps}, keys=[{keys}])"
+
+
+def _name(value: str | None, argument: str, default: str) -> str:
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise ArgumentError(
+            f"{argument} must be a string, got {value!r}",
+            hint="nested counters get the name beside their done flags by themselves",
+        )
+    return value

@@ -1,0 +1,240 @@
+"""Stack the last frames of an episode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.keys import NestedKey, join_keys, normal_key
+from tdx.specs import Bounded, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.episodes import episode_starts
+from tdx.transforms.base.scan import reset_rows
+from tdx.transforms.base.transform import Transform
+
+
+class CatFrames(ObservationTransform):
+    """Concatenate the last ``N`` frames of the episode along ``dim``, the newest last.
+
+    Offline, in :meth:`forward`, it does the same to a stored rollout ``[*B, T]``, at the root and
+    in ``next``, without ever reaching across the end of an episode.
+
+    Args:
+        N: the number of frames.
+        dim: the dim along which they are concatenated; negative, so that batch dims don't count.
+        in_keys: the frames read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+        padding: what fills the stack at the start of an episode: ``same`` for copies of the first
+            frame, ``constant`` for ``padding_value``.
+        padding_value: the value for ``constant``.
+        as_inverse: whether to do nothing in an env, and stack on the way into a replay buffer.
+        reset_key: the reset mask to follow; that of the frame's group by default.
+        done_key: the done flag that tells stored episodes apart; ``("next", "done")`` by default.
+
+    Raises:
+        ArgumentError: ``N`` is below 1, ``dim`` not negative, or ``padding`` unknown.
+
+    Example:
+        >>> from tdx import CatFrames, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(
+        ...     GymEnv("CartPole-v1"), CatFrames(4, dim=-1, in_keys=["observation"])
+        ... )
+        >>> env.reset()["observation"].shape
+        torch.Size([16])
+    """
+
+    time_behaviour = TimeBehaviour.SCAN
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        N: int,
+        dim: int,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        padding: str = "same",
+        padding_value: float = 0,
+        as_inverse: bool = False,
+        reset_key: NestedKey | None = None,
+        done_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        if isinstance(N, bool) or not isinstance(N, int) or N < 1:
+            raise ArgumentError(f"N must be an integer of at least 1, got {N!r}")
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim >= 0:
+            raise ArgumentError(
+                f"dim must be a negative integer, got {dim!r}",
+                hint="count from the end, so that batch dims don't matter: -1, or -3 for [C, H, W]",
+            )
+        if padding not in ("same", "constant"):
+            raise ArgumentError(f"padding must be 'same' or 'constant', got {padding!r}")
+        self.N, self.dim = N, dim
+        self.padding, self.padding_value = padding, padding_value
+        self.as_inverse = as_inverse
+        self.reset_key = None if reset_key is None else normal_key(reset_key)
+        self.done_key: NestedKey = ("next", "done") if done_key is None else normal_key(done_key)
+        self._frames: dict[NestedKey, list[Tensor]] = {}
+        if as_inverse:
+            self._set_inverse_keys(self.out_keys, self.in_keys)
+
+    def _padding(self, frame: Tensor) -> Tensor:
+        return frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
+
+    def _step(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> TensorDictBase:
+        if self.as_inverse:
+            return next_tensordict
+        for in_key, out_key in self._pairs:
+            frame = read(next_tensordict, in_key)
+            if frame is None:
+                raise self._missing(in_key, next_tensordict)
+            earlier = self._frames.get(in_key)
+            if earlier is None:
+                earlier = [self._padding(frame)] * (self.N - 1)
+            frames = [*earlier, frame]
+            self._frames[in_key] = frames[1:]
+            write(next_tensordict, out_key, torch.cat(frames, self.dim))
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        if self.as_inverse:
+            return tensordict_reset
+        for in_key, out_key in self._pairs:
+            frame = read(tensordict_reset, in_key)
+            if frame is None:
+                raise self._missing(in_key, tensordict_reset)
+            earlier = [self._padding(frame)] * (self.N - 1)
+            rows = reset_rows(tensordict, self.reset_key or in_key, frame)
+            before = self._frames.get(in_key)
+            if rows is not None and before is not None:
+                pairs = zip(earlier, before, strict=True)
+                earlier = [new.where(rows, old) for new, old in pairs]
+                frame = frame.where(rows, before[-1]) if before else frame
+            frames = [*earlier, frame]
+            self._frames[in_key] = frames[1:]
+            write(tensordict_reset, out_key, torch.cat(frames, self.dim))
+        return tensordict_reset
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._step(next_tensordict, next_tensordict)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        if self.as_inverse:
+            return spec
+        if -self.dim > len(spec.shape):
+            raise ArgumentError(
+                f"dim={self.dim} is beyond the frame's {len(spec.shape)} dims {tuple(spec.shape)}"
+            )
+        shape = list(spec.shape)
+        shape[self.dim] *= self.N
+        if not isinstance(spec, Bounded):
+            return spec.replace(shape=torch.Size(shape))
+        low, high = (torch.cat([end] * self.N, self.dim) for end in (spec.low, spec.high))
+        if self.padding == "constant" and not math.isnan(self.padding_value):
+            low, high = low.clamp(max=self.padding_value), high.clamp(min=self.padding_value)
+        return Bounded(low, high, shape=torch.Size(shape), dtype=spec.dtype, device=spec.device)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Stack the frames of a stored rollout, at the root and in ``next``, in place.
+
+        Args:
+            tensordict: ``[*B, T]``, in time order along its last dim.
+
+        Raises:
+            ArgumentError: it has no dim of time.
+            KeyNotFoundError: it has neither the done key nor ``is_init`` to tell episodes apart.
+        """
+        if tensordict.ndim < 1:
+            raise ArgumentError(
+                "CatFrames needs a dim of time to stack stored frames",
+                hint="give it a rollout of shape [*B, T]",
+            )
+        explicit = {key for key in self.in_keys if key[0] == "next"}
+        for in_key, out_key in self._pairs:
+            if in_key in explicit:
+                continue
+            frames = read(tensordict, in_key)
+            if frames is None:
+                raise self._missing(in_key, tensordict)
+            ages = self._ages(tensordict, in_key)
+            following = read(tensordict, join_keys("next", in_key))
+            tensordict.set(out_key, self._windows(frames, frames, ages, tensordict.ndim - 1, 0))
+            if following is not None:
+                stacks = self._windows(following, frames, ages, tensordict.ndim - 1, 1)
+                tensordict.set(join_keys("next", out_key), stacks)
+        return tensordict
+
+    def _ages(self, tensordict: TensorDictBase, in_key: NestedKey) -> Tensor:
+        """How many steps before each step its episode began, ``[*B, T]``."""
+        starts = episode_starts(tensordict, self.done_key)
+        if starts is None:
+            raise KeyNotFoundError(
+                "the stored data has neither a done flag nor is_init to tell episodes apart",
+                hint=f"keep {self.done_key!r} in the data, or name another done_key",
+            )
+        time = torch.arange(starts.shape[-1], device=starts.device).expand(starts.shape)
+        return time - torch.where(starts, time, 0).cummax(-1).values
+
+    def _windows(
+        self, newest: Tensor, frames: Tensor, ages: Tensor, time_dim: int, ahead: int
+    ) -> Tensor:
+        """For each step ``newest``, behind the ``N - 1`` frames before it of the same episode.
+
+        Args:
+            newest: the newest frame of each stack, ``[*B, T, ...]``.
+            frames: the root's frames, ``[*B, T, ...]``.
+            ages: steps since the episode's start, ``[*B, T]``.
+            time_dim: the dim of time.
+            ahead: 1 where ``newest`` is one step ahead of ``frames``, else 0.
+        """
+        steps = ages.shape[-1]
+        time = torch.arange(steps, device=ages.device)
+        stack = [newest]
+        for back in range(1, self.N):
+            distance = back - ahead
+            inside = ages >= distance
+            source = time - torch.where(inside, distance, ages)
+            index = source.reshape(*source.shape, *([1] * (frames.ndim - time_dim - 1)))
+            frame = frames.gather(time_dim, index.expand(frames.shape))
+            if self.padding == "constant":
+                mask = inside.reshape(index.shape)
+                frame = frame.where(mask, torch.full_like(frame, self.padding_value))
+            stack.insert(0, frame)
+        return torch.cat(stack, self.dim)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self.forward(tensordict) if self.as_inverse else tensordict
+
+    @property
+    def invertible(self) -> bool:
+        """Whether it works on the way into a replay buffer."""
+        return self.as_inverse
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict
+
+    def transform_input_spec(self, input_spec: Any) -> Any:
+        """The input spec, which stays as it is."""
+        return input_spec
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_frames": {}}
+
+    def clone(self) -> Any:
+        """A transform of its own, with no episode begun."""
+        copied = Transform.clone(self)
+        copied._frames = {}
+        return copied
+
+    def __repr__(self) -> str:
+        return f"CatFrames(N={self.N}, dim={self.dim}, keys={self.in_keys})"

@@ -1,0 +1,172 @@
+"""Normalise observations by a fixed offset and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey, format_key, normal_key
+from tdx.specs import TensorSpec
+from tdx.tensordicts import read
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.affine import SMALLEST_SCALE, AffineTransform, mapped_spec
+
+
+class ObservationNorm(AffineTransform, ObservationTransform):
+    """Map observations to ``observation * scale + loc``, or to ``(observation - loc) / scale``.
+
+    Without ``loc`` and ``scale`` they are measured by :meth:`init_stats`. Keys of the way in
+    are mapped by the inverse.
+
+    Args:
+        loc: the offset; broadcasts with the observation.
+        scale: the factor; broadcasts with the observation.
+        in_keys: the observations read; ``observation`` by default.
+        out_keys: the keys written; the in-keys by default.
+        in_keys_inv: the inputs of the env that are mapped by the inverse; none by default.
+        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        standard_normal: whether to map to ``(observation - loc) / scale``.
+        eps: a divisor closer to zero counts as this.
+
+    Raises:
+        ArgumentError: ``loc`` or ``scale`` is not a finite number or tensor, or only one of them
+            is given.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import ObservationNorm
+        >>> norm = ObservationNorm(loc=1.0, scale=2.0, standard_normal=True)
+        >>> norm(TensorDict(observation=torch.tensor([5.0])))["observation"]
+        tensor([2.])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self,
+        loc: float | Tensor | None = None,
+        scale: float | Tensor | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        standard_normal: bool = False,
+        eps: float = SMALLEST_SCALE,
+    ) -> None:
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        if (loc is None) != (scale is None):
+            raise ArgumentError(
+                "loc and scale go together, only one of them is given",
+                hint="give both, or neither and call init_stats",
+            )
+        self.eps = eps
+        self._set_affine(loc, scale, standard_normal, eps)
+
+    @property
+    def initialized(self) -> bool:
+        """Whether there are a ``loc`` and a ``scale``."""
+        return self._buffers["loc"] is not None
+
+    def _check_initialized(self) -> None:
+        if not self.initialized:
+            raise ChainError(
+                "ObservationNorm has no loc and scale yet",
+                hint="give them, or call init_stats(num_iter) once the transform is in its env",
+            )
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        if self._buffers["loc"] is None:
+            self._check_initialized()
+        return self._affine(tensor)
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        self._check_initialized()
+        return self._affine_inverse(tensor)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped_spec(spec, self._affine) if self.initialized else spec
+
+    def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        # What the outside gives is mapped by the inverse, so its bounds are the forward's.
+        return mapped_spec(spec, self._affine) if self.initialized else spec
+
+    def init_stats(
+        self,
+        num_iter: int,
+        reduce_dim: int | Sequence[int] = 0,
+        cat_dim: int | None = None,
+        key: NestedKey | None = None,
+        keep_dims: Sequence[int] | None = None,
+    ) -> None:
+        """Measure ``loc`` and ``scale`` on random steps, so that the result is standard normal.
+
+        The steps are made in the parent env, which this resets; reset the env afterwards.
+
+        Args:
+            num_iter: the number of steps.
+            reduce_dim: the dims of the collected data ``[*B, T, ...]`` over which the mean and
+                the standard deviation are taken.
+            cat_dim: the dim of time in the data; ``reduce_dim`` by default.
+            key: the observation to measure; needed where there are several in-keys.
+            keep_dims: dims that stay, with size 1; by default no reduced dim stays.
+
+        Raises:
+            ArgumentError: a dim or the key is not given and cannot be told.
+            ChainError: there is no env around, or ``loc`` and ``scale`` are there already.
+        """
+        if self.initialized:
+            raise ChainError(
+                "loc and scale are there already", hint="make a new ObservationNorm without them"
+            )
+        parent = self.parent
+        if parent is None:
+            raise ChainError(
+                "init_stats needs an env to measure",
+                hint="put the transform into a TransformedEnv first",
+            )
+        if num_iter < 2:
+            raise ArgumentError(f"num_iter must be at least 2, got {num_iter}")
+        if cat_dim is None and not isinstance(reduce_dim, int):
+            raise ArgumentError(
+                "cat_dim must be given where several dims are reduced",
+                hint=f"the dim of time is {parent.ndim} for this env",
+            )
+        rollout = parent.rollout(num_iter, break_when_any_done=False)
+        data = read(rollout, self._stats_key(key))
+        loc, scale = _statistics(data, reduce_dim, keep_dims)
+        scale = scale.clamp_min(self.eps)
+        if not self.standard_normal:
+            loc, scale = -loc / scale, 1 / scale
+        self._set_affine(loc, scale, self.standard_normal, self.eps)
+        owner = None if self._container_ref is None else self._container_ref()
+        changed = getattr(owner, "_chain_changed", None)
+        if changed is not None:
+            changed()
+
+    def _stats_key(self, key: NestedKey | None) -> NestedKey:
+        if key is not None:
+            return normal_key(key)
+        if len(self.in_keys) != 1:
+            listed = ", ".join(map(format_key, self.in_keys))
+            raise ArgumentError(
+                f"which of the in-keys ({listed}) is to be measured?", hint="pass key="
+            )
+        return self.in_keys[0]
+
+
+def _statistics(
+    data: Tensor, reduce_dim: int | Sequence[int], keep_dims: Sequence[int] | None
+) -> tuple[Tensor, Tensor]:
+    dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
+    if not data.is_floating_point():
+        data = data.to(torch.get_default_dtype())
+    loc, scale = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)
+    kept = {dim % data.ndim for dim in keep_dims or ()}
+    gone = sorted({dim % data.ndim for dim in dims} - kept, reverse=True)
+    for dim in gone:
+        loc, scale = loc.squeeze(dim), scale.squeeze(dim)
+    return loc, scale
