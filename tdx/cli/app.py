@@ -1,0 +1,75 @@
+"""The commands of ``tdx`` and how they hang together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tdx import __version__
+from tdx.cli.commands.check import check
+from tdx.cli.commands.inspect import inspect_spec
+from tdx.cli.commands.list import list_envs, list_transforms
+from tdx.cli.commands.schema import schema
+from tdx.cli.commands.show import show_transform
+from tdx.cli.options import takes_options
+
+_ORDER = ("inspect", "check", "list", "show", "schema")
+_SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "rich",
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["--help", "-h"]},
+}
+
+
+class _Ordered(TyperGroup):
+    """Lists the commands in the order in which a user needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_ORDER.index)
+
+
+def build_command() -> Any:
+    """The whole command line as one command."""
+    app = typer.Typer(**_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False)
+    app.add_typer(_group(spec=inspect_spec), name="inspect", help="Look at what a chain does.")
+    app.add_typer(
+        _group(envs=list_envs, transforms=list_transforms),
+        name="list",
+        help="List the envs and transforms there are.",
+    )
+    app.add_typer(
+        _group(transform=show_transform), name="show", help="Show all about one transform."
+    )
+    app.command("check")(takes_options(check))
+    app.command("schema")(takes_options(schema))
+    return get_command(app)
+
+
+def _group(**commands: Any) -> typer.Typer:
+    group = typer.Typer(**_SETTINGS, callback=_nothing)
+    for name, command in commands.items():
+        group.command(name)(takes_options(command))
+    return group
+
+
+def _nothing() -> None:
+    """Make a group of a typer app that has one command only."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tdx {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """See what a chain of RL transforms does to your data, and whether it is right."""

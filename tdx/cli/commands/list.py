@@ -1,0 +1,46 @@
+"""``tdx list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tdx.cli.options import OutputOptions
+
+Search = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SEARCH]...", help="Words that must all occur; case is ignored."),
+]
+
+
+def list_envs(
+    output: OutputOptions,
+    search: Search = None,
+    missing: Annotated[
+        bool, typer.Option("--all", help="Also those whose package is not installed.")
+    ] = False,
+) -> None:
+    """List the envs that --env takes.
+
+    tdx list envs pong
+    """
+    from tdx.cli.output.write import write
+    from tdx.cli.views.list_view import envs_view
+    from tdx.inspection.env_list import list_envs
+
+    words = " ".join(search or ())
+    write(envs_view(list_envs(words, missing=missing), words), output)
+
+
+def list_transforms(output: OutputOptions, search: Search = None) -> None:
+    """List the transforms that --t takes.
+
+    tdx list transforms reward
+    """
+    from tdx.cli.output.write import write
+    from tdx.cli.views.list_view import transforms_view
+    from tdx.pipeline.entries import catalogue
+
+    words = " ".join(search or ())
+    write(transforms_view(catalogue().search(words), words), output)

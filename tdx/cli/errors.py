@@ -1,0 +1,104 @@
+"""Errors as the user of the command line sees them: one line, a hint, an exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tdx.errors import ArgumentError, ExitCode, TdxError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from tdx.cli.options import Early
+
+SCHEMA_VERSION = 1
+
+
+def show_error(error: TdxError, early: Early) -> None:
+    """Write an error to stderr, as JSON where the output would have been JSON."""
+    place = str(error.where)
+    _write(
+        f"{place}: {error.message}" if place else error.message,
+        error.hint,
+        {**error.to_dict(), "exit_code": int(error.exit_code)},
+        early,
+    )
+
+
+def show_unexpected(error: Exception, early: Early) -> int:
+    """Write an error that tdx did not foresee; returns the exit code for it."""
+    name = type(error).__name__
+    message = f"unexpected {name}: {error}" if str(error) else f"unexpected {name}"
+    hint = None if early.debug else "--debug shows where it happened"
+    data: dict[str, Any] = {
+        "code": TdxError.code,
+        "error": name,
+        "message": message,
+        "hint": hint,
+        "where": {},
+    }
+    _write(message, hint, {**data, "exit_code": int(ExitCode.ENVIRONMENT)}, early)
+    return ExitCode.ENVIRONMENT
+
+
+def _write(message: str, hint: str | None, data: dict[str, Any], early: Early) -> None:
+    if early.json:
+        document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
+        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+        return
+    red, cyan, plain = (
+        ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if early.wants_color(sys.stderr) else ("", "", "")
+    )
+    print(f"{red}error:{plain} {_one_line(message)}", file=sys.stderr)
+    if hint:
+        print(f"{cyan}hint:{plain} {_one_line(hint)}", file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def asked_for_nothing(error: Exception) -> bool:
+    """Whether it is how Typer ends after it has shown the help to a user who gave no command."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
+    """The same error in tdx's own family, with the nearest spelling where a name is unknown."""
+    if isinstance(error, TdxError):
+        return error
+    context: typer.Context | None = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoSuchOption" and option is not None:
+        return _unknown_option(option, context)
+    unknown = re.fullmatch(r"No such command '(.*)'\.?.*", error.format_message(), re.DOTALL)
+    if unknown and context is not None:
+        return _unknown_command(unknown.group(1), context)
+    message = re.sub(r"^Invalid value(?: for '.*?')?: ", "", error.format_message()).rstrip(".")
+    return ArgumentError(_lower_first(message), hint=_usage_hint(context))
+
+
+def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
+    known: list[str] = []
+    if context is not None:
+        known = [name for param in context.command.params for name in param.opts]
+        known = [name for name in known if name.startswith("--")]
+    hint = did_you_mean(option, known, otherwise=_usage_hint(context))
+    return UnknownNameError(f"no such option: {option}", hint=hint)
+
+
+def _unknown_command(name: str, context: typer.Context) -> TdxError:
+    known: list[str] = list(getattr(context.command, "commands", {}))
+    hint = did_you_mean(name, known, otherwise=f"the commands are {', '.join(known)}")
+    return UnknownNameError(f"no such command: {context.command_path} {name}", hint=hint)
+
+
+def _usage_hint(context: typer.Context | None) -> str | None:
+    return None if context is None else f"{context.command_path} --help lists what it takes"
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

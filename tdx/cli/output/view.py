@@ -1,0 +1,93 @@
+"""What a command has to show, before anything is decided about how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A piece of text and what it means.
+
+    Args:
+        text: what is shown.
+        style: its meaning, from which the colour follows.
+    """
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Args:
+        title: its heading.
+        fixed: whether its cells are kept on one line in a narrow terminal.
+        right: whether its cells end at the right edge.
+    """
+
+    title: str = ""
+    fixed: bool = False
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns; a row of one cell is a heading across all of them."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A line over what follows.
+
+    Args:
+        text: the heading.
+        aside: what stands beside it, less loud.
+        level: 1 for the page, 2 for a part of it.
+    """
+
+    text: str
+    aside: str = ""
+    level: Literal[1, 2] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text, wrapped at the width of the terminal.
+
+    Args:
+        cells: its pieces.
+        indent: columns left free at the left edge.
+    """
+
+    cells: Sequence[Cell]
+    indent: int = 0
+
+
+Block = Table | Heading | Paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A result in each of the forms it can be written in.
+
+    Args:
+        kind: what it is, for readers of the JSON.
+        data: all of it, as plain data.
+        records: its rows as plain data, for formats that have rows only.
+        blocks: its layout for people, given the width in columns.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+    blocks: Callable[[int], Sequence[Block]]

@@ -1,0 +1,78 @@
+"""Write a view to stdout in the format that was asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from tdx.cli.errors import SCHEMA_VERSION
+from tdx.cli.options import Format, OutputOptions
+from tdx.cli.output.markdown import markdown
+from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
+from tdx.cli.output.view import View
+
+
+def write(view: View, options: OutputOptions) -> None:
+    """Write ``view`` to stdout.
+
+    Args:
+        view: what to show.
+        options: the format, and whether to colour.
+    """
+    sys.stdout.write(as_text(view, options))
+
+
+def as_text(view: View, options: OutputOptions, width: int | None = None) -> str:
+    """The text that :func:`write` writes.
+
+    Args:
+        view: what to show.
+        options: the format, and whether to colour.
+        width: columns to fit into; by default those of the terminal, unlimited in a pipe.
+
+    Returns:
+        Whole lines.
+    """
+    match options.format:
+        case Format.JSON:
+            return _json({"schema_version": SCHEMA_VERSION, "kind": view.kind, **view.data})
+        case Format.JSONL:
+            return "".join(_json_line(view.kind, record) for record in view.records)
+        case Format.CSV:
+            return _csv(view)
+        case Format.MD:
+            return markdown(view.blocks(UNLIMITED))
+        case Format.TABLE:
+            columns = terminal_width() if width is None else width
+            return terminal_text(
+                view.blocks(columns), columns, color=options.color.wanted(sys.stdout)
+            )
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _json_line(kind: str, record: Mapping[str, Any]) -> str:
+    line = {"schema_version": SCHEMA_VERSION, "kind": kind, **record}
+    return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _csv(view: View) -> str:
+    names = list(dict.fromkeys(name for record in view.records for name in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for record in view.records:
+        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return value

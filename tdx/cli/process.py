@@ -1,0 +1,90 @@
+"""One run of ``tdx`` from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+import typer
+
+from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
+from tdx.cli.options import Early
+from tdx.errors import ExitCode, TdxError
+
+PROGRAM = "tdx"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``tdx`` with these arguments.
+
+    Every error that is meant for the user is shown as one line with a hint on stderr.
+
+    Args:
+        arguments: what stands after ``tdx`` on the command line.
+
+    Returns:
+        The exit code of the process, one of :class:`tdx.errors.ExitCode`.
+    """
+    early = Early.read(arguments)
+    try:
+        with _short_warnings():
+            code = _invoke(list(arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        close_quietly(sys.stdout)
+        return ExitCode.OK
+    except (TdxError, typer.TyperException) as error:
+        if asked_for_nothing(error):
+            return ExitCode.USAGE
+        return _failed(as_tdx_error(error), early)
+    except Exception as error:
+        if early.debug:
+            traceback.print_exc()
+        return show_unexpected(error, early)
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    from tdx.cli.app import build_command
+
+    outcome = build_command().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+    return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _failed(error: TdxError, early: Early) -> int:
+    if early.debug:
+        traceback.print_exc()
+    show_error(error, early)
+    return int(error.exit_code)
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Show a Python warning as one line on stderr, without the source line it came from."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def close_quietly(stream: TextIO) -> None:
+    """Let nothing complain any more that the reader of ``stream`` has gone."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

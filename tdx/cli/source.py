@@ -1,0 +1,97 @@
+"""The pipeline that the options describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from tdx.cli.options import PipelineOptions
+from tdx.errors import ArgumentError, PipelineError, TdxError
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+
+
+def read_pipeline(options: PipelineOptions) -> Pipeline:
+    """The pipeline of ``--pipeline FILE``, or of ``--env`` and ``--t``.
+
+    Options that say how the env runs go before what the file says, and stages given with ``--t``
+    stand after those of the file.
+
+    Raises:
+        ArgumentError: neither an env nor a file is given, or both.
+        PipelineError: the file or a stage cannot be read.
+    """
+    from tdx.pipeline import EnvConfig, Pipeline
+    from tdx.pipeline.pipeline_file import PipelineFile
+
+    stages = _stages(options.transforms or [])
+    if options.pipeline is not None:
+        if options.env is not None or options.env_kwargs is not None:
+            given = "--env" if options.env is not None else "--env-kwargs"
+            raise ArgumentError(
+                f"{given} and --pipeline cannot be given together",
+                hint="the file names the env: leave one of them out",
+            )
+        pipeline = PipelineFile.load(options.pipeline).pipeline
+        stages = (*pipeline.transforms, *stages)
+    elif options.env is not None:
+        pipeline = Pipeline(EnvConfig(options.env, kwargs=_env_kwargs(options.env_kwargs)))
+    else:
+        raise ArgumentError(
+            "no env is given", hint="add --env ID (`tdx list envs` has them) or --pipeline FILE"
+        )
+    return replace(pipeline, env=_with_options(pipeline.env, options), transforms=stages)
+
+
+def _stages(texts: list[str]) -> tuple[StageConfig, ...]:
+    from tdx.pipeline import parse_stage
+
+    stages = []
+    for index, text in enumerate(texts):
+        try:
+            stages.append(parse_stage(text))
+        except TdxError as error:
+            raise error.at(stage=index) from None
+    return tuple(stages)
+
+
+def _env_kwargs(text: str | None) -> dict[str, Any]:
+    from tdx.pipeline import parse_kwargs
+
+    if text is None:
+        return {}
+    try:
+        return cast("dict[str, Any]", parse_kwargs(text))
+    except PipelineError as error:
+        hint = """write --env-kwargs '{"name": value}'"""
+        raise ArgumentError(
+            f"--env-kwargs: {error.message}", hint=hint, where=error.where
+        ) from None
+
+
+def _with_options(env: EnvConfig, options: PipelineOptions) -> EnvConfig:
+    """The env with what was given on the command line in the place of what the file says."""
+    given: dict[str, Any] = {
+        "num_envs": options.num_envs,
+        "batching": None if options.batching is None else options.batching.value,
+        "device": options.device,
+        "seed": options.seed,
+        "from_pixels": options.from_pixels or None,
+    }
+    return replace(env, **{name: value for name, value in given.items() if value is not None})
+
+
+@contextmanager
+def built_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
+    """The env of a pipeline with its chain, closed at the end."""
+    from tdx.pipeline import build_env
+
+    env = build_env(pipeline, allow_code=options.allow_code)
+    try:
+        yield env
+    finally:
+        env.close()

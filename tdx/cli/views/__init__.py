@@ -1,0 +1,1 @@
+"""How each result is laid out for people and for programs."""

@@ -1,0 +1,86 @@
+"""The layout of all about one transform."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.views.comparison import comparison
+from tdx.cli.views.prose import paragraphs, plain
+
+if TYPE_CHECKING:
+    from tdx.inspection.transform_example import TransformExample
+    from tdx.pipeline.entries import Parameter, TransformInfo
+
+
+def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
+    """Lay out a transform.
+
+    Args:
+        info: what it declares.
+        example: what it makes of the specs of an env that it fits.
+    """
+    arguments = [_argument(parameter) for parameter in info.parameters]
+    data = {
+        "name": info.name,
+        "category": info.category,
+        "time_behaviour": info.time_behaviour,
+        "module": info.module,
+        "signature": info.signature,
+        "summary": info.summary,
+        "doc": info.doc,
+        "arguments": arguments,
+        "example": example.to_dict() if example else None,
+    }
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading(info.name, f"{info.category}, {info.time_behaviour}", level=1)
+        return [
+            head,
+            *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
+            *_arguments(info),
+            *_example(example, width),
+        ]
+
+    return View("transform", data, arguments, blocks)
+
+
+def _argument(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "type": parameter.annotation,
+        "words": parameter.type.words(),
+        "default": parameter.default,
+        "required": parameter.required,
+        "kind": parameter.kind,
+        "help": parameter.help,
+    }
+
+
+def _arguments(info: TransformInfo) -> list[Block]:
+    if not info.parameters:
+        return [Paragraph([Cell("It takes no arguments.", "dim")])]
+    rows = [
+        [
+            Cell(parameter.name, "name"),
+            Cell(_type(parameter)),
+            Cell("required" if parameter.required else parameter.default or ""),
+            Cell(plain(parameter.help)),
+        ]
+        for parameter in info.parameters
+    ]
+    columns = [Column("argument", fixed=True), Column("type"), Column("default"), Column("meaning")]
+    return [Heading("arguments"), Table(columns, rows)]
+
+
+def _type(parameter: Parameter) -> str:
+    return (parameter.annotation or "any").replace("NestedKey", "key")
+
+
+def _example(example: TransformExample | None, width: int) -> list[Block]:
+    if example is None:
+        return []
+    return [
+        Heading("example", example.command),
+        comparison(example.changes, width, sides=("before", "after")),
+    ]

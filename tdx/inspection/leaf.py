@@ -1,0 +1,150 @@
+"""One spec as plain data: what it promises, without its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tdx.keys import NestedKey, format_key
+
+if TYPE_CHECKING:
+    from tdx.specs import Composite, TensorSpec
+
+Part = Literal["observation", "reward", "done", "action", "state"]
+
+OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
+INPUT_PARTS: tuple[Part, ...] = ("action", "state")
+PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
+
+Number = int | float
+Numbers = Any
+"""A number, or lists of numbers nested as deep as the shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values that a spec lets through.
+
+    Args:
+        low: smallest value, one number where all elements agree, else nested lists.
+        high: largest value, in the same form.
+        choices: how many values there are to choose from; a tuple where elements differ.
+    """
+
+    low: Numbers = None
+    high: Numbers = None
+    choices: int | tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data that JSON can hold: an infinite end is the string ``"inf"``."""
+        choices = list(self.choices) if isinstance(self.choices, tuple) else self.choices
+        return {"low": _finite(self.low), "high": _finite(self.high), "choices": choices}
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """What is promised of one key.
+
+    Args:
+        part: what the key is to the env.
+        key: the key.
+        kind: class of the spec, such as ``"Bounded"``.
+        shape: with the batch dims.
+        dtype: such as ``"float32"``; ``"object"`` where it is no tensor.
+        device: such as ``"cuda:0"``.
+        domain: the values it lets through.
+    """
+
+    part: Part
+    key: NestedKey
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    domain: Domain
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "part": self.part,
+            "key": format_key(self.key),
+            "kind": self.kind,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "device": self.device,
+            **self.domain.to_dict(),
+        }
+
+
+def composite_leaves(input_spec: Composite, output_spec: Composite) -> tuple[LeafSpec, ...]:
+    """The leaves of an input and an output spec, part after part.
+
+    Args:
+        input_spec: what an env takes, in its parts ``full_action_spec``, ``full_state_spec``.
+        output_spec: what it gives, in ``full_observation_spec``, ``full_reward_spec``,
+            ``full_done_spec``.
+    """
+    found: list[LeafSpec] = []
+    for part in PARTS:
+        whole = output_spec if part in OUTPUT_PARTS else input_spec
+        name = f"full_{part}_spec"
+        spec = whole[name] if name in whole.keys() else None
+        found += [leaf_spec(part, key, leaf) for key, leaf in _leaves(spec)]
+    return tuple(found)
+
+
+def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:
+    if spec is not None:
+        yield from spec.items(include_nested=True, leaves_only=True)
+
+
+def leaf_spec(part: Part, key: NestedKey, spec: TensorSpec) -> LeafSpec:
+    """One spec as plain data."""
+    dtype = "object" if spec.dtype is None else str(spec.dtype).removeprefix("torch.")
+    return LeafSpec(
+        part=part,
+        key=key,
+        kind=type(spec).__name__,
+        shape=tuple(spec.shape),
+        dtype=dtype,
+        device=str(spec.device),
+        domain=_domain(spec),
+    )
+
+
+def _domain(spec: TensorSpec) -> Domain:
+    from tdx.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot
+
+    if isinstance(spec, Bounded):
+        return Domain(low=_numbers(spec.space.low), high=_numbers(spec.space.high))
+    if isinstance(spec, MultiOneHot | MultiCategorical):
+        return Domain(choices=_choices(spec))
+    if isinstance(spec, Binary):
+        return Domain(choices=2)
+    if isinstance(spec, OneHot | Categorical):
+        return Domain(choices=int(spec.space.n))
+    return Domain()
+
+
+def _choices(spec: Any) -> int | tuple[int, ...]:
+    nvec = getattr(spec, "nvec", None)
+    if nvec is None:
+        return tuple(int(box.n) for box in spec.space)
+    return tuple(int(n) for n in nvec.reshape(-1).tolist())
+
+
+def _numbers(bound: Any) -> Numbers:
+    """A bound as one number where all its elements agree, else as nested lists."""
+    if bound.numel() == 0:
+        return None
+    first = bound.reshape(-1)[0]
+    return first.item() if bool((bound == first).all()) else bound.tolist()
+
+
+def _finite(numbers: Numbers) -> Numbers:
+    if isinstance(numbers, list):
+        return [_finite(number) for number in numbers]
+    if isinstance(numbers, float) and numbers in (float("inf"), float("-inf")):
+        return "inf" if numbers > 0 else "-inf"
+    return numbers
