@@ -54,6 +54,13 @@ from .transforms import TimeBehaviour as TimeBehaviour
 from .transforms import Transform as Transform
 
 # transforms: generated
+from .transforms.episode.init_tracker import InitTracker as InitTracker
+from .transforms.episode.step_counter import StepCounter as StepCounter
+from .transforms.observation.cat_frames import CatFrames as CatFrames
+from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
+from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
+from .transforms.reward.reward_scaling import RewardScaling as RewardScaling
+from .transforms.reward.reward_sum import RewardSum as RewardSum
 # transforms: end
 from .engine import StageSpecs as StageSpecs
 from .engine import TransformedEnv as TransformedEnv

@@ -1,7 +1,7 @@
 """Write what is made from the sources of the transforms: ``python -m tdx.pipeline.generate``.
 
-That is the catalogue, the JSON Schema, and the block of ``tdx/__init__.pyi`` that names every
-transform. With ``--check`` nothing is written, and the exit code says whether all is fresh.
+That is the catalogue, the JSON Schema, and the blocks of ``tdx/__init__.pyi`` and
+``tdx/transforms/__init__.pyi`` that name every transform. With ``--check`` nothing is written, and the exit code says whether all is fresh.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tdx.pipeline.entries import CATALOGUE_FILE, TransformInfo, catalogue_json
 from tdx.pipeline.json_schema import SCHEMA_FILE, schema_json
 
 PACKAGE = Path(__file__).parent.parent
-STUB_FILE = PACKAGE / "__init__.pyi"
+STUB_FILES = {"tdx": PACKAGE / "__init__.pyi", "tdx.transforms": PACKAGE / "transforms/__init__.pyi"}
 STUB_START = "# transforms: generated"
 STUB_END = "# transforms: end"
 
@@ -25,8 +25,8 @@ def public_transforms() -> list[tuple[str, str]]:
     return sorted(_named(read_declarations(PACKAGE)), key=lambda pair: pair[1])
 
 
-def stub_block(stub: str, transforms: list[TransformInfo]) -> str:
-    """The text of a stub file with the block between its two markers written anew.
+def stub_block(stub: str, transforms: list[TransformInfo], package: str = "tdx") -> str:
+    """The text of a package's stub file with the block between its two markers written anew.
 
     Without the markers it stays as it is.
     """
@@ -35,7 +35,7 @@ def stub_block(stub: str, transforms: list[TransformInfo]) -> str:
     before, _, rest = stub.partition(STUB_START)
     after = rest.partition(STUB_END)[2]
     pairs = sorted(_named(transforms))
-    lines = [f"from {_relative(module)} import {name} as {name}" for module, name in pairs]
+    lines = [f"from {_relative(module, package)} import {name} as {name}" for module, name in pairs]
     return "\n".join([before + STUB_START, *lines, STUB_END]) + after
 
 
@@ -44,8 +44,9 @@ def generated() -> Iterator[tuple[Path, str]]:
     transforms = read_declarations(PACKAGE)
     yield CATALOGUE_FILE, catalogue_json(transforms)
     yield SCHEMA_FILE, schema_json(transforms)
-    if STUB_FILE.exists():
-        yield STUB_FILE, stub_block(STUB_FILE.read_text(encoding="utf-8"), transforms)
+    for package, stub in STUB_FILES.items():
+        if stub.exists():
+            yield stub, stub_block(_read(stub), transforms, package)
 
 
 def stale() -> list[Path]:
@@ -71,8 +72,8 @@ def _named(transforms: list[TransformInfo]) -> Iterator[tuple[str, str]]:
     return ((info.module, info.name) for info in transforms)
 
 
-def _relative(module: str) -> str:
-    return "." + module.partition(".")[2]
+def _relative(module: str, package: str) -> str:
+    return module.removeprefix(package)
 
 
 def _read(path: Path) -> str:

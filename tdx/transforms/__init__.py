@@ -1,0 +1,10 @@
+"""Transforms: the base class, the chain, and one transform a file in a folder by category.
+
+Names resolve on first use; which there are is listed in ``__init__.pyi``.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
