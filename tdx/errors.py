@@ -2,7 +2,8 @@
 
 Example:
     >>> from tdx.errors import ArgumentError, Where
-    >>> print(ArgumentError("N must be at least 1, got 0", where=Where(stage=2, transform="CatFrames")))
+    >>> where = Where(stage=2, transform="CatFrames")
+    >>> print(ArgumentError("N must be at least 1, got 0", where=where))
     stage 2 (CatFrames): N must be at least 1, got 0
 """
 
@@ -131,9 +132,7 @@ class TdxError(Exception):
         }
 
 
-def _rebuild(
-    kind: type[TdxError], message: str, hint: str | None, where: Where
-) -> TdxError:
+def _rebuild(kind: type[TdxError], message: str, hint: str | None, where: Where) -> TdxError:
     error = kind.__new__(kind)
     TdxError.__init__(error, message, hint=hint, where=where)
     return error

@@ -39,7 +39,8 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
 
     Example:
         >>> from tdx import GymEnv, StepCounter, TransformedEnv
-        >>> [stage.name for stage in stage_specs(TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()))]
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+        >>> [stage.name for stage in stage_specs(env)]
         ['GymEnv', 'StepCounter']
     """
     if not isinstance(env, TransformedEnv):

@@ -153,9 +153,7 @@ class TransformedEnv(EnvBase):
         self._output_spec = self._placed(output_spec)
         self._key_cache = {}
         self._known_base_version = version
-        self._inverse_stages = tuple(
-            stage for stage in reversed(self.stages) if stage.invertible
-        )
+        self._inverse_stages = tuple(stage for stage in reversed(self.stages) if stage.invertible)
 
     def _placed(self, spec: Composite) -> Composite:
         if spec.device != self._device:
@@ -252,5 +250,3 @@ class TransformedEnv(EnvBase):
         inner = str(self.base_env).replace("\n", "\n    ")
         chain = str(self._chain).replace("\n", "\n    ")
         return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
-
-

@@ -149,7 +149,10 @@ def mask_for(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
 
 
 def keep_unmasked_rows(
-    result: TensorDictBase, previous: TensorDictBase, masks: dict[NestedKey, Tensor], batch_dims: int
+    result: TensorDictBase,
+    previous: TensorDictBase,
+    masks: dict[NestedKey, Tensor],
+    batch_dims: int,
 ) -> None:
     """Give every row of ``result`` that was not reset the value it had in ``previous``.
 
@@ -182,4 +185,6 @@ def _any_of(masks: dict[NestedKey, Tensor], batch_dims: int) -> Tensor | None:
 def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     """Whether any flag that ends in ``done`` (or, without one, any flag at all) is set."""
     ends = [key for key in done_keys if key_parts(key)[-1] == "done"] or done_keys
-    return any(bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None)
+    return any(
+        bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None
+    )

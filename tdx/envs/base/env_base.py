@@ -286,9 +286,7 @@ class EnvBase(EnvSpecs):
         )
         return stacked(steps, self.ndim, return_contiguous)
 
-    def _rollout_start(
-        self, auto_reset: bool, tensordict: TensorDictBase | None
-    ) -> TensorDictBase:
+    def _rollout_start(self, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
         if auto_reset:
             return self.reset(None if tensordict is None else tensordict.clone(recurse=False))
         if tensordict is None:
@@ -375,6 +373,5 @@ class EnvBase(EnvSpecs):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, "
-            f"device={self.device})"
+            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
         )

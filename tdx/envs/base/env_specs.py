@@ -113,7 +113,7 @@ class EnvSpecs(nn.Module):
 
     @property
     def output_spec(self) -> Composite:
-        """What the env returns: ``full_observation_spec``, ``full_reward_spec``, ``full_done_spec``.
+        """What the env returns: ``full_observation_spec``, ``full_reward_spec`` and so on.
 
         It is locked; set its parts through their own properties.
         """

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
+
 class Callback(Protocol):
     """Called after each step with the env and that step's TensorDict."""
 
     def __call__(self, env: EnvBase, tensordict: TensorDictBase, /) -> Any: ...
+
 
 def collect(
     env: EnvBase,
@@ -63,6 +65,7 @@ def collect(
             current = env.maybe_reset(current)
     return steps
 
+
 def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
     """The steps along a new dim named ``time``, behind the batch dims."""
     if not contiguous:
@@ -79,14 +82,17 @@ def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDi
     result.refine_names(..., "time")
     return result
 
+
 def _policy_device(policy: Policy) -> torch.device | None:
     parameters = getattr(policy, "parameters", None)
     first = next(iter(parameters()), None) if callable(parameters) else None
     return None if first is None else first.device
 
+
 def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
     flags = [read(tensordict, key) for key in done_keys if key_parts(key)[-1] == "done"]
     return bool(flags) and all(bool(flag.all()) for flag in flags)
+
 
 def _truncate(env: EnvBase, tensordict: TensorDictBase) -> None:
     names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]

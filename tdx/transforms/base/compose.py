@@ -220,9 +220,7 @@ class Compose(Transform):
         for stage in self._stages:
             stage.init(tensordict)
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         stage: Transform
         try:
             for stage in self._stages:

@@ -55,9 +55,7 @@ class RunningTransform(Transform):
             write(tensordict_reset, key, state)
         return tensordict_reset
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for in_key, key in self._state_pairs():
             state = read(tensordict, key)
             if state is None:
@@ -83,9 +81,7 @@ class RunningTransform(Transform):
         return copied
 
 
-def reset_rows(
-    tensordict: TensorDictBase | None, key: NestedKey, like: Tensor
-) -> Tensor | None:
+def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) -> Tensor | None:
     """Which rows a reset is for, as a mask that broadcasts to ``like``; ``None`` for all.
 
     Args:

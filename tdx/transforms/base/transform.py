@@ -158,9 +158,7 @@ class Transform(nn.Module):
             write(next_tensordict, out_key, self._apply_transform(value))
         return next_tensordict
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Map a step's output.
 
         Args:
@@ -198,9 +196,7 @@ class Transform(nn.Module):
         return tensordict
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if not self.invertible or any(
-            read(tensordict, key) is None for key in self._out_keys_inv
-        ):
+        if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
             return tensordict
         return self._inv_call(tensordict)
 

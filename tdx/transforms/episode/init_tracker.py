@@ -53,9 +53,7 @@ class InitTracker(Transform):
         )
         self._set_keys([], [key for key, _, _ in self._flags])
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for key, shape, device in self._flags:
             write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
         return next_tensordict

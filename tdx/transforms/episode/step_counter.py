@@ -77,9 +77,7 @@ class StepCounter(RunningTransform):
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
         return state + 1
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
         if self.max_steps is not None:
             for group in self._groups:

@@ -87,9 +87,7 @@ class CatFrames(ObservationTransform):
     def _padding(self, frame: Tensor) -> Tensor:
         return frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
 
-    def _step(
-        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
-    ) -> TensorDictBase:
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         if self.as_inverse:
             return next_tensordict
         for in_key, out_key in self._pairs:
