@@ -1,0 +1,45 @@
+"""Specs: what tensors and TensorDicts look like, without holding any.
+
+Example:
+    >>> spec = Composite(observation=Bounded(-1.0, 1.0, shape=(3,)), done=Binary(1, dtype=torch.bool))
+    >>> spec.is_in(spec.rand())
+    True
+"""
+
+from tdx.specs.binary import Binary
+from tdx.specs.bounded import Bounded, BoundedContinuous, BoundedDiscrete
+from tdx.specs.boxes import Box, BoxList, CategoricalBox, ContinuousBox
+from tdx.specs.categorical import Categorical
+from tdx.specs.choice import Choice
+from tdx.specs.composite import Composite
+from tdx.specs.multi_categorical import MultiCategorical
+from tdx.specs.multi_one_hot import MultiOneHot
+from tdx.specs.non_tensor import NonTensor
+from tdx.specs.one_hot import OneHot
+from tdx.specs.spec import TensorSpec
+from tdx.specs.stacked import Stacked, StackedComposite
+from tdx.specs.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
+
+__all__ = [
+    "Binary",
+    "Bounded",
+    "BoundedContinuous",
+    "BoundedDiscrete",
+    "Box",
+    "BoxList",
+    "Categorical",
+    "CategoricalBox",
+    "Choice",
+    "Composite",
+    "ContinuousBox",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
+    "OneHot",
+    "Stacked",
+    "StackedComposite",
+    "TensorSpec",
+    "Unbounded",
+    "UnboundedContinuous",
+    "UnboundedDiscrete",
+]

@@ -1,0 +1,46 @@
+"""Specs of zeros and ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tdx.errors import SpecError
+from tdx.specs.arguments import Device, as_size
+from tdx.specs.categorical import Categorical
+
+
+class Binary(Categorical):
+    """Zeros and ones.
+
+    Args:
+        n: size of the last dimension; follows from ``shape`` where it is left out.
+        shape: shape of the values, ``(n,)`` where it is left out.
+        device: device of the values.
+        dtype: dtype of the values.
+
+    Raises:
+        SpecError: neither ``n`` nor ``shape`` is given, or ``shape`` does not end in ``n``.
+
+    Example:
+        >>> Binary(3).zero()
+        tensor([0, 0, 0], dtype=torch.int8)
+    """
+
+    def __init__(
+        self,
+        n: int | None = None,
+        shape: Any = None,
+        device: Device | None = None,
+        dtype: torch.dtype | str = torch.int8,
+    ) -> None:
+        if n is None and shape is None:
+            raise SpecError("a Binary needs a size", hint="give n or shape")
+        size = as_size(n if shape is None else shape)
+        if n is not None and (not size or size[-1] != n):
+            raise SpecError(f"the shape {tuple(size)} of a Binary must end in n={n}")
+        super().__init__(2, size, device, dtype)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"shape": self._shape, "device": self._device, "dtype": self._dtype}

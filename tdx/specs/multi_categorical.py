@@ -1,0 +1,272 @@
+"""Specs of several categories at once, as their numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tdx.errors import SpecError
+from tdx.specs.arguments import Device, as_device, as_dtype, as_size
+from tdx.specs.bounds import ordered
+from tdx.specs.boxes import BoxList
+from tdx.specs.categorical import Categorical, _same
+from tdx.specs.masks import as_mask, draw_masked, nearest_allowed
+from tdx.specs.spec import TensorSpec, View
+
+if TYPE_CHECKING:
+    from tdx.specs.multi_one_hot import MultiOneHot
+
+
+class MultiCategorical(Categorical):
+    """Integers from 0 to ``nvec - 1``, element by element.
+
+    Args:
+        nvec: how many categories each variable has; nested for variables of several dimensions.
+        shape: shape of the values, which ends in the shape of ``nvec``; that shape where it is
+            left out.
+        device: device of the values.
+        dtype: dtype of the values.
+        mask: which categories are allowed, bool, broadcast to ``[*shape[:-1], sum(nvec)]``: the
+            categories of all variables side by side.
+        remove_singleton: kept for the API.
+
+    Raises:
+        SpecError: the shape does not end in that of ``nvec``.
+
+    Example:
+        >>> spec = MultiCategorical([2, 3])
+        >>> spec.is_in(torch.tensor([1, 2])), spec.is_in(torch.tensor([2, 1]))
+        (True, False)
+    """
+
+    _nvec: Tensor
+
+    def __init__(
+        self,
+        nvec: Any,
+        shape: Any = None,
+        device: Device | None = None,
+        dtype: torch.dtype | str | None = torch.int64,
+        mask: Any = None,
+        remove_singleton: bool = True,
+    ) -> None:
+        self._device = as_device(device)
+        self._dtype = as_dtype(torch.int64 if dtype is None else dtype)
+        self.remove_singleton = remove_singleton
+        counts = torch.as_tensor(nvec, dtype=torch.int64).cpu()
+        counts = counts if counts.ndim else counts.unsqueeze(0)
+        self._shape = counts.shape if shape is None else as_size(shape)
+        ending = self._shape[len(self._shape) - counts.ndim :]
+        if ending != counts.shape:
+            raise SpecError(
+                f"the shape {tuple(self._shape)} of a MultiCategorical must end in the shape "
+                f"{tuple(counts.shape)} of nvec"
+            )
+        self._nvec = counts.expand(self._shape)
+        self._n = -1
+        if mask is not None:
+            self.update_mask(mask)
+
+    @property
+    def nvec(self) -> Tensor:
+        """How many categories each element has, int64 of the spec's shape, on the CPU."""
+        return self._nvec
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """How many combinations of categories there are."""
+        return self.cardinality()
+
+    @property
+    def space(self) -> BoxList:  # type: ignore[override]
+        """The categories of each variable."""
+        return BoxList.from_nvec(self._columns())
+
+    def _columns(self) -> list[Any]:
+        counts = self._counts()
+        return counts.movedim(-1, 0).tolist()  # type: ignore[no-any-return]
+
+    def _counts(self) -> Tensor:
+        """``nvec`` without the leading dimensions that it is the same along."""
+        counts = self._nvec
+        while counts.ndim > 1 and _constant_along_first(counts):
+            counts = counts[0]
+        return counts
+
+    def update_mask(self, mask: Any) -> None:
+        """Change in place which categories are allowed; ``None`` allows all.
+
+        Raises:
+            SpecError: the mask does not broadcast to ``[*shape[:-1], sum(nvec)]``.
+        """
+        if mask is None:
+            self._mask = None
+            return
+        nvec = self._flat_nvec("a mask")
+        self._mask = as_mask(mask, self._shape[:-1], sum(nvec), self._device)
+
+    def _flat_nvec(self, purpose: str) -> list[int]:
+        counts = self._counts()
+        if counts.ndim != 1:
+            raise SpecError(f"{purpose} needs the same nvec along all leading dimensions")
+        return counts.tolist()  # type: ignore[no-any-return]
+
+    def rand(self, shape: Any = ()) -> Tensor:
+        """Categories drawn with equal chances among those allowed."""
+        lead = torch.Size(() if shape is None else (shape,) if isinstance(shape, int) else shape)
+        own = self._shape[:-1]
+        if self._mask is not None:
+            masks = self._mask.split(self._flat_nvec("a mask"), -1)
+            columns = [draw_masked(mask, torch.Size((*lead, *own))) for mask in masks]
+        else:
+            columns = [
+                self._draw_column(self._nvec.select(-1, i), lead) for i in range(self._shape[-1])
+            ]
+        if not columns:
+            return self.zero(lead)  # type: ignore[no-any-return]
+        return torch.stack(columns, -1).to(self._dtype)
+
+    def _draw_column(self, counts: Tensor, lead: torch.Size) -> Tensor:
+        own, extra = counts.shape, tuple(range(counts.ndim, counts.ndim + len(lead)))
+        if not counts.numel():
+            return torch.zeros((*lead, *own), dtype=torch.int64, device=self._device)
+        first = int(counts.flatten()[0])
+        if bool((counts == first).all()):
+            drawn = torch.randint(0, first, (*own, *lead), device=self._device)
+        else:
+            drawn = torch.stack(
+                [torch.randint(0, n, lead, device=self._device) for n in counts.flatten().tolist()]
+            ).reshape(*own, *lead)
+        return drawn.permute((*extra, *range(counts.ndim)))
+
+    def _contains(self, val: Tensor) -> bool:
+        value = val.view(torch.int64) if val.dtype is torch.uint64 else ordered(val)
+        if val.dtype.is_floating_point and not bool((value == value.floor()).all()):
+            return False
+        inside = (value >= 0) & (value < self._nvec.to(val.device))
+        if not bool(inside.all()):
+            return False
+        if self._mask is None:
+            return True
+        blocks = self._mask.split(self._flat_nvec("a mask"), -1)
+        return all(
+            bool(block.expand(*column.shape, -1).gather(-1, column.unsqueeze(-1)).all())
+            for block, column in zip(blocks, value.long().unbind(-1), strict=True)
+        )
+
+    def _project(self, val: Tensor) -> Tensor:
+        value = torch.nan_to_num(val.double(), 0.0) if val.dtype.is_floating_point else val
+        index = torch.minimum(value.long().clamp(min=0), self._nvec.to(val.device) - 1)
+        if self._mask is not None:
+            blocks = self._mask.split(self._flat_nvec("a mask"), -1)
+            index = torch.stack(
+                [
+                    nearest_allowed(block, column)
+                    for block, column in zip(blocks, index.unbind(-1), strict=True)
+                ],
+                -1,
+            )
+        return index.to(self._dtype)
+
+    def _describe_space(self) -> str:
+        return f"the categories counted by nvec={self._columns()}"
+
+    def cardinality(self) -> int:
+        """How many combinations there are; leading dimensions beyond ``nvec`` count as one."""
+        return math.prod(self._counts().flatten().tolist())
+
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        """Every combination along a new first dimension, the last variable changing fastest.
+
+        Args:
+            use_mask: leave out what the mask forbids; ``nvec`` must be flat then, without leading
+                dimensions.
+        """
+        counts = self._counts()
+        choices: list[list[int]] = [list(range(n)) for n in counts.flatten().tolist()]
+        if use_mask and self._mask is not None:
+            if self._mask.ndim > 1:
+                raise SpecError("a mask with leading dimensions differs between elements")
+            blocks = self._mask.split(self._flat_nvec("a mask"), -1)
+            choices = [block.nonzero().flatten().tolist() for block in blocks]
+        rows = torch.tensor(list(itertools.product(*choices)), device=self._device)
+        rows = rows.to(self._dtype).reshape(len(rows), *counts.shape)
+        lead = self._shape[: len(self._shape) - counts.ndim]
+        return rows.view(len(rows), *(1 for _ in lead), *counts.shape).expand(-1, *self._shape)
+
+    def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
+        """The entries of a tensor at each variable's category, ``[*A, n]`` to ``[*A, *B, k]``."""
+        return tensor_to_index[..., index.long()]
+
+    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """Categories as one-hot rows side by side, ``[*B, k]`` to ``[*B, sum(nvec)]``, bool."""
+        if safe:
+            self.assert_is_in(val)
+        return torch.cat(
+            [
+                torch.nn.functional.one_hot(column.long(), n)
+                for column, n in zip(val.unbind(-1), self._flat_nvec("one-hot"), strict=True)
+            ],
+            -1,
+        ).bool()
+
+    def to_one_hot_spec(self) -> MultiOneHot:  # type: ignore[override]
+        """The spec of the same categories as one-hot rows side by side."""
+        from tdx.specs.multi_one_hot import MultiOneHot
+
+        nvec = self._flat_nvec("one-hot")
+        shape = (*self._shape[:-1], sum(nvec))
+        return MultiOneHot(nvec, shape=shape, device=self._device, mask=self._mask)
+
+    def to_categorical_spec(self) -> MultiCategorical:
+        """This spec itself."""
+        return self
+
+    def _viewed(self, view: View) -> TensorSpec:
+        shape = self._viewed_shape(view)
+        nvec = view(self._nvec)
+        if self._mask is not None:
+            return self._viewed_with_mask(view, shape)
+        if not shape:
+            return Categorical(int(nvec), shape, self._device, self._dtype)
+        viewed = self.clone()
+        viewed._shape, viewed._nvec = shape, nvec
+        return viewed
+
+    def _viewed_with_mask(self, view: View, shape: torch.Size) -> TensorSpec:
+        assert self._mask is not None
+        nvec = view(self._nvec)
+        rows = view(
+            torch.arange(self._shape[:-1].numel()).reshape(*self._shape[:-1], 1).expand(self._shape)
+        )
+        if shape[-1:] != self._shape[-1:] or not torch.equal(
+            nvec, self._nvec.reshape(-1, shape[-1])[0].expand(shape)
+        ):
+            raise SpecError("the last dimension of a masked MultiCategorical must stay")
+        mask = self._mask.reshape(-1, self._mask.shape[-1])[rows[..., 0].to(self._device)]
+        viewed = self.clone()
+        viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
+        return viewed
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "nvec": self._counts(),
+            "shape": self._shape,
+            "device": self._device,
+            "dtype": self._dtype,
+            "mask": self._mask,
+            "remove_singleton": self.remove_singleton,
+        }
+
+    def _equals(self, other: Any) -> bool:
+        return torch.equal(self._nvec, other._nvec) and _same(self._mask, other._mask)
+
+
+def _constant_along_first(counts: Tensor) -> bool:
+    if counts.stride(0) == 0 or counts.shape[0] <= 1:
+        return counts.shape[0] > 0 and counts.stride(0) == 0
+    return False

@@ -1,0 +1,44 @@
+"""torch functions on specs: ``torch.stack([spec, spec])`` and what else makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+
+class TorchFunctions:
+    """Lets a class be an argument of the torch functions registered for it."""
+
+    _handled: ClassVar[dict[Callable[..., Any], Callable[..., Any]]] = {
+        torch.squeeze: lambda input, dim=None: input.squeeze(dim),
+        torch.unsqueeze: lambda input, dim: input.unsqueeze(dim),
+        torch.flatten: lambda input, start_dim=0, end_dim=-1: input.flatten(start_dim, end_dim),
+        torch.unflatten: lambda input, dim, sizes: input.unflatten(dim, sizes),
+        torch.reshape: lambda input, shape: input.reshape(shape),
+        torch.unbind: lambda input, dim=0: input.unbind(dim),
+    }
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        handler = cls._handled.get(func)
+        if handler is None:
+            return NotImplemented
+        return handler(*args, **(kwargs or {}))
+
+    @classmethod
+    def handles(cls, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register the decorated function for a torch function."""
+
+        def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+            cls._handled[function] = handler
+            return handler
+
+        return register
