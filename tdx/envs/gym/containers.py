@@ -1,0 +1,154 @@
+"""Codecs of Dict and Tuple spaces, and the layout of keys at a TensorDict's root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict, TensorDictBase
+
+from tdx.envs.gym.codec import Codec, Layout
+from tdx.envs.gym.spaces import codec_of
+from tdx.specs import Composite, NonTensor
+from tdx.tensordicts import new_tensordict, read
+
+_CPU = torch.device("cpu")
+
+
+@codec_of.register
+def _dict(space: spaces.Dict, layout: Layout) -> Codec:
+    names = list(space.spaces)
+    keys = [entry_key(name, names, layout) for name in names]
+    return _nested(names, keys, [codec_of(space.spaces[name], layout) for name in names], layout)
+
+
+def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
+    """The key of a dict space's entry: its name, and ``observation`` for ``state``."""
+    if layout.remap_state and name == "state" and "observation" not in names:
+        return "observation"
+    return str(name)
+
+
+def _nested(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layout) -> Codec:
+    size = torch.Size(layout.lead)
+    encoders = [
+        (name, key, codec.encode) for name, key, codec in zip(names, keys, codecs, strict=True)
+    ]
+    decoders = [
+        (name, key, codec.decode) for name, key, codec in zip(names, keys, codecs, strict=True)
+    ]
+
+    def encode(value: Any) -> TensorDict:
+        fields = {key: inner(value[name]) for name, key, inner in encoders}
+        return new_tensordict(fields, size, _CPU)
+
+    def decode(tensordict: TensorDictBase) -> dict[Any, Any]:
+        return {name: inner(read(tensordict, key)) for name, key, inner in decoders}
+
+    specs = {key: codec.spec for key, codec in zip(keys, codecs, strict=True)}
+    return Codec(Composite(specs, shape=layout.lead), encode, decode)
+
+
+@codec_of.register
+def _tuple(space: spaces.Tuple, layout: Layout) -> Codec:
+    codecs = [codec_of(inner, layout) for inner in space.spaces]
+    if _alike(codecs):
+        return _stacked(codecs, layout)
+    names = list(range(len(codecs)))
+    by_index = _nested(names, [str(name) for name in names], codecs, layout)
+
+    def decode(tensordict: TensorDictBase) -> tuple[Any, ...]:
+        return tuple(by_index.decode(tensordict).values())
+
+    return Codec(by_index.spec, by_index.encode, decode)
+
+
+def _alike(codecs: list[Codec]) -> bool:
+    """Whether the values of all codecs make one dense block."""
+    if not codecs or any(isinstance(codec.spec, NonTensor) for codec in codecs):
+        return False
+    first = codecs[0].spec
+    if isinstance(first, Composite):
+        dense = all(not isinstance(leaf, NonTensor) for leaf in first.values(True, True))
+        return dense and all(codec.spec == first for codec in codecs)
+    return all(
+        type(codec.spec) is type(first)
+        and codec.spec.shape == first.shape
+        and codec.spec.dtype == first.dtype
+        for codec in codecs
+    )
+
+
+def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
+    """Elements of one kind, stacked along a dim behind the batch dims."""
+    dim = len(layout.lead)
+    encoders = [codec.encode for codec in codecs]
+    decoders = [codec.decode for codec in codecs]
+
+    def encode(value: Any) -> Any:
+        parts = [inner(part) for inner, part in zip(encoders, value, strict=True)]
+        return torch.stack(parts, dim)
+
+    def decode(block: Any) -> tuple[Any, ...]:
+        return tuple(inner(part) for inner, part in zip(decoders, block.unbind(dim), strict=True))
+
+    return Codec(torch.stack([codec.spec for codec in codecs], dim), encode, decode)
+
+
+def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+    """The codec of all that an env observes: ``encode`` returns the entries of the root by key.
+
+    A dict space gives one entry a key; an image (integers, ``[H, W, 3]``) is ``pixels``, all
+    else ``observation``.
+    """
+    if isinstance(space, spaces.Dict):
+        return _root_dict(space, layout)
+    codec = codec_of(space, layout)
+    key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
+
+    def encode(value: Any) -> dict[str, Any]:
+        return {key: encode_value(value)}
+
+    return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode)
+
+
+def _root_dict(space: spaces.Dict, layout: Layout) -> Codec:
+    codec = codec_of(space, layout)
+    names = list(space.spaces)
+    parts = [
+        (name, entry_key(name, names, layout), codec_of(inner, layout).encode)
+        for name, inner in space.spaces.items()
+    ]
+
+    def encode(value: Any) -> dict[str, Any]:
+        return {key: inner(value[name]) for name, key, inner in parts}
+
+    return Codec(codec.spec, encode, codec.decode)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Whether the values are images: integers of shape ``[H, W, 3]``."""
+    return (
+        isinstance(space, spaces.Box)
+        and len(space.shape) == 3
+        and space.shape[-1] == 3
+        and np.dtype(space.dtype).kind in "iu"
+    )
+
+
+def action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+    """The codec of the actions: ``decode`` takes the whole TensorDict, ``[*B]``.
+
+    The entries of a dict space are at the root, every other action is at ``action``.
+    """
+    codec = codec_of(space, layout)
+    if isinstance(space, spaces.Dict):
+        return codec
+    decode_value = codec.decode
+
+    def decode(tensordict: TensorDictBase) -> Any:
+        return decode_value(read(tensordict, "action"))
+
+    return Codec(Composite({"action": codec.spec}, shape=layout.lead), codec.encode, decode)

@@ -1,0 +1,74 @@
+"""What a user reads where Gymnasium or one of its envs raises."""
+
+from __future__ import annotations
+
+from tdx.envs.gym.providers import install_hint, requirement
+from tdx.errors import ArgumentError, EnvError, MissingPackageError, TdxError, Where, did_you_mean
+
+_OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
+
+
+def env_failed(name: str, phase: str, error: Exception) -> TdxError:
+    """The error to raise where an env raised in ``reset``, ``step`` or ``render``.
+
+    Args:
+        name: the env, as the user named it.
+        phase: the method that raised.
+        error: what it raised.
+    """
+    if isinstance(error, TdxError):
+        return error
+    return EnvError(f"{phase} raised {one_line(error)}", hint=_OWN, where=Where(env=name))
+
+
+def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
+    """The error to raise where an env could not be made.
+
+    Args:
+        name: the env, as the user named it.
+        entry_point: where its class lives.
+        error: what ``gymnasium.make`` raised.
+    """
+    from gymnasium.error import DependencyNotInstalled
+
+    if isinstance(error, TdxError):
+        return error
+    where = Where(env=name)
+    if isinstance(error, (ImportError, DependencyNotInstalled)):
+        needed = requirement(entry_point)
+        hint = install_hint(needed[1]) if needed else "install it, or see the env's own docs"
+        return MissingPackageError(
+            f"it cannot be loaded: {one_line(error)}", hint=hint, where=where
+        )
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        keyword = str(error).partition("unexpected keyword argument")[2].split("'")[1]
+        return ArgumentError(
+            f"the env takes no argument {keyword!r}",
+            hint=did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
+            where=where,
+        )
+    return EnvError(f"it cannot be made: {one_line(error)}", hint=_OWN, where=where)
+
+
+def one_line(error: BaseException) -> str:
+    """The error's type and the first line of what it says.
+
+    Example:
+        >>> one_line(ValueError("bad\\nand more"))
+        'ValueError: bad'
+    """
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _arguments_of(entry_point: object) -> list[str]:
+    import inspect
+
+    from gymnasium.envs.registration import load_env_creator
+
+    try:
+        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        parameters = inspect.signature(creator).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+    return [name for name in parameters if name != "self"]

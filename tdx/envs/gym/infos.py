@@ -1,0 +1,218 @@
+"""Entries of Gymnasium's ``info`` as entries of the TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tensordict import NonTensorStack, TensorDictBase
+
+from tdx.envs.gym.codec import tensor_dtype
+from tdx.envs.gym.objects import encode_object
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
+from tdx.tensordicts import write
+
+Info = Mapping[str, Any]
+
+
+class InfoReader(Protocol):
+    """Writes what it wants of an ``info`` into the TensorDict that a reset or a step returns.
+
+    A reader may have an ``info_spec`` (a ``Composite`` of what it writes, ``[*B]``), which then
+    becomes part of the env's observation spec.
+    """
+
+    def __call__(self, info: Info, tensordict: TensorDictBase, /) -> TensorDictBase | None: ...
+
+
+class default_info_dict_reader:  # noqa: N801  the documented name
+    """Reads entries of ``info`` by name.
+
+    Entries are numbers, arrays, nested dicts of these, or any other object, which is kept as it
+    is. What an ``info`` leaves out (many envs give entries at a step only, not at a reset) is
+    written as zeros.
+
+    Args:
+        keys: which entries to read; all by default.
+        spec: their specs, in the keys' order or by key, ``[*B, ...]``. By default the specs are
+            read off a reset and a few random steps when the reader is given to an env.
+        ignore_private: whether entries that begin with an underscore are left out.
+
+    Example:
+        >>> from tdx import GymEnv
+        >>> env = GymEnv("FrozenLake-v1")
+        >>> reader = default_info_dict_reader(["prob"])
+        >>> env.set_info_dict_reader(reader).reset()["prob"]
+        tensor(1., dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[NestedKey] | None = None,
+        spec: Sequence[TensorSpec] | Mapping[NestedKey, TensorSpec] | Composite | None = None,
+        ignore_private: bool = True,
+    ) -> None:
+        self.keys = None if keys is None else [normal_key(key) for key in keys]
+        self.ignore_private = ignore_private
+        self.info_spec = _given_spec(self.keys, spec)
+        self._leaves: list[tuple[NestedKey, TensorSpec]] = []
+        if self.info_spec is not None:
+            self._set_leaves(self.info_spec)
+
+    def learn(self, infos: Sequence[Info], batch_size: torch.Size) -> None:
+        """Take the specs from examples of ``info``, where none were given.
+
+        Args:
+            infos: what resets and steps returned.
+            batch_size: the env's batch size.
+
+        Raises:
+            ArgumentError: a key is in none of them.
+        """
+        if self.info_spec is not None:
+            return
+        seen: dict[NestedKey, TensorSpec] = {}
+        for info in infos:
+            for key, value in _entries(info, self.ignore_private):
+                seen.setdefault(key, _spec_of(value, batch_size))
+        if self.keys is not None:
+            seen = {key: spec for key, spec in seen.items() if self._wanted(key)}
+            self._check_found(seen)
+        self.info_spec = Composite(shape=batch_size)
+        for key, spec in seen.items():
+            self.info_spec[key] = spec
+        self._set_leaves(self.info_spec)
+
+    def _wanted(self, key: NestedKey) -> bool:
+        assert self.keys is not None
+        parts = key_parts(key)
+        return any(parts[: len(key_parts(want))] == key_parts(want) for want in self.keys)
+
+    def _check_found(self, seen: Mapping[NestedKey, TensorSpec]) -> None:
+        for want in self.keys or ():
+            parts = key_parts(want)
+            if not any(key_parts(key)[: len(parts)] == parts for key in seen):
+                known = ", ".join(sorted({key_parts(key)[0] for key in seen})) or "none"
+                raise ArgumentError(
+                    f"a reset and a few steps gave no info entry {want!r}",
+                    hint=f"entries seen: {known}; give its spec where it comes later",
+                )
+
+    def _set_leaves(self, spec: Composite) -> None:
+        self._leaves = [(normal_key(key), leaf) for key, leaf in spec.items(True, True)]
+
+    def __call__(self, info: Info, tensordict: TensorDictBase) -> TensorDictBase:
+        for key, spec in self._leaves:
+            write(tensordict, key, _encoded(_lookup(info, key), spec))
+        return tensordict
+
+
+def _given_spec(
+    keys: list[NestedKey] | None,
+    spec: Sequence[TensorSpec] | Mapping[NestedKey, TensorSpec] | Composite | None,
+) -> Composite | None:
+    if spec is None or isinstance(spec, Composite):
+        return spec
+    if isinstance(spec, Mapping):
+        pairs = list(spec.items())
+    elif keys is None or len(keys) != len(spec):
+        raise ArgumentError(
+            f"{len(spec)} specs for {'all' if keys is None else len(keys)} keys",
+            hint="give one spec a key, or a dict of specs by key",
+        )
+    else:
+        pairs = list(zip(keys, spec, strict=True))
+    given = Composite()
+    for key, leaf in pairs:
+        given[key] = leaf
+    return given
+
+
+def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
+    found: list[tuple[NestedKey, Any]] = []
+    for name, value in info.items():
+        if ignore_private and str(name).startswith("_"):
+            continue
+        if isinstance(value, Mapping):
+            inner = _entries(value, ignore_private)
+            found += [((str(name), *key_parts(key)), leaf) for key, leaf in inner]
+        else:
+            found.append((str(name), value))
+    return found
+
+
+def _spec_of(value: Any, batch_size: torch.Size) -> TensorSpec:
+    array = _numbers(value)
+    if array is None:
+        example = value[0] if batch_size and len(value) else value
+        return NonTensor(shape=batch_size, example_data=example)
+    return Unbounded(shape=array.shape, dtype=tensor_dtype(array.dtype)[1])
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
+    """The value as an array of numbers, none where it is something else."""
+    if isinstance(value, (str, bytes, tuple, set)) or value is None:
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _lookup(info: Any, key: NestedKey) -> Any:
+    for part in key_parts(key):
+        if not isinstance(info, Mapping) or part not in info:
+            return None
+        info = info[part]
+    return info
+
+
+def _encoded(value: Any, spec: TensorSpec) -> Any:
+    if isinstance(spec, NonTensor):
+        return _encoded_object(value, spec)
+    if value is None:
+        return spec.zero().cpu()
+    held = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        blank = np.zeros(tuple(spec.shape[1:]), held)
+        value = np.stack([blank if row is None else np.asarray(row, held) for row in value])
+    return torch.from_numpy(np.array(value, held, order="C").reshape(tuple(spec.shape)))
+
+
+def _encoded_object(value: Any, spec: TensorSpec) -> Any:
+    if not spec.shape:
+        return encode_object(value)
+    rows = [None] * spec.shape[0] if value is None else list(value)
+    return NonTensorStack(*[encode_object(row) for row in rows])
+
+
+def merged_final_info(info: Info) -> Info:
+    """The info of a step after which rows reset themselves, with those rows' last info.
+
+    Args:
+        info: of a vector env that resets in the same step, which keeps the last info of ended
+            rows at ``final_info``.
+    """
+    final = info.get("final_info")
+    if not isinstance(final, Mapping):
+        return info
+    merged = {name: value for name, value in info.items() if not name.endswith("final_info")}
+    for name, last in final.items():
+        rows = final.get(f"_{name}")
+        if rows is None:
+            continue
+        if isinstance(last, Mapping):
+            inner = {**merged.get(name, {}), "final_info": last}
+            merged[name] = merged_final_info(inner)
+        elif isinstance(merged.get(name), np.ndarray):
+            kept = merged[name].copy()
+            kept[rows] = last[rows]
+            merged[name] = kept
+        else:
+            merged[name] = last
+    return merged

@@ -1,0 +1,195 @@
+"""The env ids that Gymnasium knows: finding one, listing all. Loads no torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdx.envs.gym.providers import (
+    PROVIDERS,
+    install_hint,
+    load_installed,
+    provider_of,
+    requirement,
+)
+from tdx.errors import EnvNotFoundError, MissingPackageError, Where, did_you_mean
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
+_OTHERWISE = "`tdx list envs` shows every id; a module can be named before it: module:EnvId-v0"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredEnv:
+    """One env id.
+
+    Args:
+        id: what ``GymEnv`` takes.
+        package: the package that registers it.
+        installed: whether all that it needs to run is installed.
+        hint: what to install where it is not.
+    """
+
+    id: str
+    package: str
+    installed: bool
+    hint: str | None = None
+
+
+def find_env(env_id: str) -> EnvSpec:
+    """The registered spec of an env id; imports the package that registers it where need be.
+
+    Args:
+        env_id: an id, with or without its version, or ``module:id`` for one that ``module``
+            registers on import.
+
+    Raises:
+        EnvNotFoundError: nothing of that id is registered.
+        MissingPackageError: the package that brings it is not installed.
+
+    Example:
+        >>> find_env("Pendulum").id
+        'Pendulum-v1'
+    """
+    import gymnasium
+
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import_registering(module, env_id)
+    found = _registered(name)
+    if found is not None:
+        return found
+    provider = provider_of(name)
+    if provider is not None and not provider.installed:
+        raise MissingPackageError(
+            f"the env needs the package {provider.package}, which is not installed",
+            hint=provider.hint,
+            where=Where(env=env_id),
+        )
+    load_installed()
+    found = _registered(name)
+    if found is None:
+        raise EnvNotFoundError(
+            "no env of this id is registered",
+            hint=did_you_mean(name, gymnasium.registry, _OTHERWISE),
+            where=Where(env=env_id),
+        )
+    return found
+
+
+def _registered(name: str) -> EnvSpec | None:
+    from gymnasium import error
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
+
+    if name in registry:
+        return registry[name]
+    try:
+        namespace, base, version = parse_env_id(name)
+    except error.Error:
+        return None
+    newest = None if version is not None else find_highest_version(namespace, base)
+    return None if newest is None else registry[get_env_id(namespace, base, newest)]
+
+
+def _import_registering(module: str, env_id: str) -> None:
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        raise MissingPackageError(
+            f"the module {missing} is not installed",
+            hint=f"install the package that brings {missing}, or mend the part before the colon",
+            where=Where(env=env_id),
+        ) from error
+
+
+def available_envs() -> list[RegisteredEnv]:
+    """Every env id of Gymnasium and of the known packages that are installed, sorted.
+
+    Where Gymnasium is not loaded yet the answer comes from a cache file, kept until one of the
+    packages changes its version; ids that a running process registered itself are always there.
+
+    Example:
+        >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
+        ['gymnasium']
+    """
+    if "gymnasium" in sys.modules:
+        return _listed()
+    versions = _versions()
+    cached = _read_cache(versions)
+    if cached is None:
+        cached = _listed()
+        _write_cache(versions, cached)
+    return cached
+
+
+def _listed() -> list[RegisteredEnv]:
+    import gymnasium
+
+    load_installed()
+    packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
+    listed = []
+    for env_id, spec in gymnasium.registry.items():
+        module = _module_of(spec)
+        needed = requirement(spec.entry_point)
+        missing = needed is not None and find_spec(needed[0]) is None
+        hint = install_hint(needed[1]) if needed is not None and missing else None
+        listed.append(RegisteredEnv(env_id, packages.get(module, module), not missing, hint))
+    return sorted(listed, key=lambda env: env.id)
+
+
+def _module_of(spec: EnvSpec) -> str:
+    entry = spec.entry_point or spec.vector_entry_point
+    name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _versions() -> dict[str, str | None]:
+    names = ["gymnasium", *(provider.package for provider in PROVIDERS)]
+    names += ["box2d", "mujoco", "jax"]
+    return {name: _version(name) for name in names}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cache_file() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tdx") / "envs.json"
+
+
+def _read_cache(versions: dict[str, str | None]) -> list[RegisteredEnv] | None:
+    try:
+        stored: dict[str, Any] = json.loads(_cache_file().read_text(encoding="utf-8"))
+        if stored["versions"] != {"python": sys.version, **versions}:
+            return None
+        return [RegisteredEnv(**entry) for entry in stored["envs"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write_cache(versions: dict[str, str | None], envs: list[RegisteredEnv]) -> None:
+    content = {
+        "versions": {"python": sys.version, **versions},
+        "envs": [asdict(env) for env in envs],
+    }
+    path = _cache_file()
+    unfinished = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(path)
+    except OSError:
+        # Without a place to write the list is made anew each time.
+        return

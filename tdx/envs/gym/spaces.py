@@ -1,0 +1,207 @@
+"""Codecs of the spaces that hold numbers: Box, Discrete, MultiDiscrete, MultiBinary."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from tdx.envs.gym.codec import Codec, Layout, array_of, tensor_dtype
+from tdx.envs.gym.objects import object_codec
+from tdx.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
+
+Array = np.ndarray[Any, Any]
+_from_numpy, _array = torch.from_numpy, np.array
+
+
+@singledispatch
+def codec_of(space: spaces.Space[Any], layout: Layout) -> Codec:
+    """The codec of a space.
+
+    A space that is no array of numbers of a fixed shape (Text, Sequence, Graph, OneOf, a
+    package's own) is kept as the Python object that the env returns.
+
+    Args:
+        space: a space of a single env, also where ``layout`` says that the env is a vector env.
+        layout: what the codecs of one env have in common.
+    """
+    return object_codec(space, layout)
+
+
+@codec_of.register
+def _box(space: spaces.Box, layout: Layout) -> Codec:
+    held, dtype = tensor_dtype(space.dtype)
+    shape = (*layout.lead, *(space.shape or (1,)))
+    inner = (*layout.lead, *space.shape)
+
+    if space.shape:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(_array(value, held, order="C"))
+    else:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(_array(value, held).reshape(shape))
+
+    def decode(tensor: torch.Tensor) -> Any:
+        return array_of(tensor)
+
+    def decode_cast(tensor: torch.Tensor) -> Any:
+        return array_of(tensor).astype(space.dtype, copy=False).reshape(inner)
+
+    plain = space.shape and held == space.dtype
+    return Codec(_box_spec(space, held, dtype, shape), encode, decode if plain else decode_cast)
+
+
+def _box_spec(
+    space: spaces.Box, held: np.dtype[Any], dtype: torch.dtype, shape: tuple[int, ...]
+) -> TensorSpec:
+    least, most = _ends(space.dtype)
+    if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
+        return Unbounded(shape=shape, dtype=dtype)
+    low, high = (
+        torch.from_numpy(np.array(np.broadcast_to(bound.astype(held), shape)))
+        for bound in (space.low, space.high)
+    )
+    return Bounded(low, high, shape=shape, dtype=dtype)
+
+
+def _ends(dtype: Any) -> tuple[Any, Any]:
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return False, True
+    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    return limits.min, limits.max
+
+
+@codec_of.register
+def _multi_binary(space: spaces.MultiBinary, layout: Layout) -> Codec:
+    shape = (*layout.lead, *space.shape)
+
+    def encode(value: Any) -> torch.Tensor:
+        return _from_numpy(_array(value, np.int8, order="C"))
+
+    def decode(tensor: torch.Tensor) -> Any:
+        return array_of(tensor).astype(np.int8, copy=False)
+
+    return Codec(Binary(shape=shape, dtype=torch.int8), encode, decode)
+
+
+@codec_of.register
+def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
+    if layout.rows is not None:
+        return _batched_discrete(space, layout)
+    count, start = int(space.n), int(space.start)
+    if layout.categorical:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(_array(int(value) - start, np.int64))
+
+        def decode(tensor: torch.Tensor) -> Any:
+            return int(tensor) + start
+
+        return Codec(Categorical(count, dtype=torch.int64), encode, decode)
+
+    def encode_one_hot(value: Any) -> torch.Tensor:
+        row = np.zeros(count, np.int64)
+        row[int(value) - start] = 1
+        return _from_numpy(row)
+
+    def decode_few(tensor: torch.Tensor) -> Any:
+        # A search of a short list takes a third of the time of an argmax.
+        try:
+            return tensor.tolist().index(1) + start
+        except ValueError:
+            return int(tensor.argmax()) + start
+
+    def decode_many(tensor: torch.Tensor) -> Any:
+        return int(array_of(tensor).argmax()) + start
+
+    spec = OneHot(count, dtype=torch.int64)
+    return Codec(spec, encode_one_hot, decode_few if count <= 32 else decode_many)
+
+
+def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
+    count, start = int(space.n), space.start
+    if layout.categorical:
+        spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
+    else:
+        spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
+    return _indices(spec, np.array([count]), start, np.dtype(np.int64), layout.lead, layout)
+
+
+@codec_of.register
+def _multi_discrete(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
+    sizes, shape = space.nvec, (*layout.lead, *space.nvec.shape)
+    largest, total = int(sizes.max()), int(sizes.sum())
+    same = bool((sizes == largest).all())
+    spec: TensorSpec
+    if same and layout.categorical:
+        spec = Categorical(largest, shape=shape, dtype=torch.int64)
+    elif same:
+        spec = OneHot(largest, shape=(*shape, largest), dtype=torch.int64)
+    elif layout.categorical:
+        spec = MultiCategorical(torch.from_numpy(sizes.copy()), shape=shape, dtype=torch.int64)
+    else:
+        spec = MultiOneHot(sizes.flatten().tolist(), shape=(*layout.lead, total), dtype=torch.int64)
+    return _indices(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
+
+
+def _indices(
+    spec: TensorSpec,
+    sizes: Array,
+    start: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    layout: Layout,
+) -> Codec:
+    """The codec of indices ``[*B, ...]`` that begin at ``start``, each below its own size."""
+    if layout.categorical:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(_array(value - start, np.int64).reshape(shape))
+
+        def decode(tensor: torch.Tensor) -> Any:
+            return (array_of(tensor).reshape(shape) + start).astype(dtype, copy=False)
+
+        return Codec(spec, encode, decode)
+    return _one_hot_indices(spec, sizes, start, dtype, shape, layout)
+
+
+def _one_hot_indices(
+    spec: TensorSpec,
+    sizes: Array,
+    start: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    layout: Layout,
+) -> Codec:
+    lead, total = layout.lead, int(sizes.sum())
+    offsets = np.cumsum(sizes) - sizes
+    spec_shape = tuple(spec.shape)
+    borders = offsets[1:].tolist()
+
+    def encode(value: Any) -> torch.Tensor:
+        flat = _array(value - start, np.int64).reshape(*lead, -1) + offsets
+        rows = np.zeros((*lead, total), np.int64)
+        np.put_along_axis(rows, flat, 1, -1)
+        return _from_numpy(rows.reshape(spec_shape))
+
+    def decode(tensor: torch.Tensor) -> Any:
+        flat = array_of(tensor).reshape(*lead, total)
+        parts = [part.argmax(-1) for part in np.split(flat, borders, axis=-1)]
+        return (np.stack(parts, -1).reshape(shape) + start).astype(dtype, copy=False)
+
+    return Codec(spec, encode, decode)

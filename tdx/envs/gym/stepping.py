@@ -1,0 +1,161 @@
+"""The step and the reset of a single Gymnasium env, put together once from what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx.envs.gym.codec import Codec
+from tdx.envs.gym.failures import env_failed
+from tdx.envs.gym.infos import InfoReader
+from tdx.errors import KeyNotFoundError, TdxError, Where
+from tdx.keys import NestedKey, format_key
+from tdx.tensordicts import new_tensordict, read
+
+Step = Callable[[TensorDictBase], TensorDict]
+Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
+
+_CPU = torch.device("cpu")
+# Copies of these are the cheapest way to a fresh flag tensor.
+_TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """All that stands between an env's own values and TensorDicts.
+
+    Args:
+        name: the env, as the user named it.
+        observation: ``encode`` gives the root's entries by key.
+        action: ``decode`` takes the whole TensorDict.
+        action_keys: where its parts are.
+        reward: the codec of an env that declares a reward space; otherwise one number an env.
+        readers: what is read from ``info``.
+        batch_size: the env's.
+        device: the env's.
+    """
+
+    name: str
+    observation: Codec
+    action: Codec
+    action_keys: tuple[NestedKey, ...]
+    reward: Codec | None
+    readers: tuple[InfoReader, ...]
+    batch_size: torch.Size
+    device: torch.device
+
+    def act(self) -> Callable[[TensorDictBase], Any]:
+        """The action of a TensorDict as the env takes it."""
+        decode, keys = self.action.decode, self.action_keys
+        if self.device.type == "cpu":
+            return decode
+        return lambda tensordict: decode(tensordict.select(*keys).to(_CPU))
+
+    def finish(self) -> Callable[[TensorDict, Any], TensorDict] | None:
+        """What is left to do with a result and its info; nothing in the common case."""
+        readers, device = self.readers, self.device
+        if not readers and device.type == "cpu":
+            return None
+
+        def finished(result: TensorDict, info: Any) -> TensorDict:
+            for reader in readers:
+                read_into = reader(info, result)
+                result = result if read_into is None else read_into  # type: ignore[assignment]
+            return result if device.type == "cpu" else result.to(device)
+
+        return finished
+
+    def failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
+        """The error to raise instead of ``error``."""
+        if tensordict is not None:
+            for key in self.action_keys:
+                if read(tensordict, key) is None:
+                    return KeyNotFoundError(
+                        f"the step's input has no {format_key(key)!r}",
+                        hint="write an action first: env.rand_action(td), or a policy",
+                        where=Where(env=self.name),
+                    )
+        return env_failed(self.name, phase, error)
+
+
+def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
+    """The step of a single env: a function of the TensorDict that holds the action."""
+    act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
+    reward_of, size, finish = _reward(conversion), conversion.batch_size, conversion.finish()
+    tensor, true, false = torch.from_numpy, _TRUE.copy, _FALSE.copy
+
+    def step(tensordict: TensorDictBase) -> TensorDict:
+        try:
+            observation, reward, terminated, truncated, info = env_step(act(tensordict))
+        except Exception as error:
+            raise failure(tensordict, "step", error) from error
+        fields = observe(observation)
+        fields["reward"] = reward_of(reward)
+        fields["done"] = tensor(true() if terminated or truncated else false())
+        fields["terminated"] = tensor(true() if terminated else false())
+        fields["truncated"] = tensor(true() if truncated else false())
+        result = new_tensordict(fields, size, _CPU)
+        return result if finish is None else finish(result, info)
+
+    return step
+
+
+def _reward(conversion: Conversion) -> Callable[[Any], torch.Tensor]:
+    if conversion.reward is not None:
+        return conversion.reward.encode
+    tensor, array, kind = torch.from_numpy, np.array, np.float32
+    return lambda reward: tensor(array(reward, kind, ndmin=1))
+
+
+class SingleEnv:
+    """Steps and resets one env.
+
+    Args:
+        env: the Gymnasium env.
+        conversion: from and to TensorDicts.
+    """
+
+    def __init__(self, env: Any, conversion: Conversion) -> None:
+        self._env = env
+        self._conversion = conversion
+        self._finish = conversion.finish()
+        self.step = single_step(env.step, conversion)
+
+    def reset(
+        self, tensordict: TensorDictBase | None, seed: int | None, **kwargs: Any
+    ) -> TensorDictBase:
+        """Begin an episode, unless the ``_reset`` mask says not to."""
+        mask = None if tensordict is None else read(tensordict, "_reset")
+        if tensordict is not None and mask is not None and not bool(mask.any()):
+            return unchanged(tensordict, self._conversion)
+        try:
+            observation, info = self._env.reset(seed=seed, **kwargs)
+        except Exception as error:
+            raise self._conversion.failure(None, "reset", error) from error
+        fields = self._conversion.observation.encode(observation)
+        for flag in ("done", "terminated", "truncated"):
+            fields[flag] = torch.from_numpy(_FALSE.copy())
+        result = new_tensordict(fields, self._conversion.batch_size, _CPU)
+        return result if self._finish is None else self._finish(result, info)
+
+    def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
+        """The infos of a reset and of a few steps."""
+        env = self._env
+        infos = [env.reset()[1]]
+        for action in actions:
+            _, _, terminated, truncated, info = env.step(action)
+            infos.append(info)
+            if terminated or truncated:
+                break
+        return infos
+
+
+def unchanged(tensordict: TensorDictBase, conversion: Conversion) -> TensorDictBase:
+    """What the TensorDict holds already, for a reset that resets no row."""
+    others = ["_reset", "next", *conversion.action_keys]
+    return tensordict.exclude(*others)

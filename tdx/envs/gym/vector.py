@@ -1,0 +1,214 @@
+"""The step and the reset of Gymnasium's vector envs, in each of their autoreset modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+
+from tdx.envs.gym.infos import merged_final_info
+from tdx.envs.gym.stepping import Conversion, unchanged
+from tdx.errors import EnvError, Where
+from tdx.tensordicts import new_tensordict, read, write
+
+Rows = np.ndarray[Any, np.dtype[np.bool_]]
+
+_CPU = torch.device("cpu")
+
+
+class VectorEnvRows:
+    """Steps and resets a vector env so that tdx alone decides when a row begins anew.
+
+    Whatever the env's autoreset mode, ``next`` holds an ended row's terminal observation, the row
+    starts over when it is reset, and until then it stands still: the same observation, the same
+    flags, no reward.
+
+    Args:
+        env: the vector env.
+        conversion: from and to TensorDicts.
+    """
+
+    def __init__(self, env: Any, conversion: Conversion) -> None:
+        self._env = env
+        self._conversion = conversion
+        self._act, self._finish = conversion.act(), conversion.finish()
+        self._mode = autoreset_mode_of(env)
+        self._resets_rows = resets_rows(env, self._mode)
+        self._rows = conversion.batch_size[0]
+        self._ended: Rows = np.zeros(self._rows, np.bool_)
+        """Rows that ended and that nobody has reset since."""
+        self._over: Rows = np.zeros(self._rows, np.bool_)
+        """Rows that ended in the env's last step."""
+        self._last: TensorDictBase | None = None
+        self._current: tuple[Any, Any] | None = None
+
+    def step(self, tensordict: TensorDictBase) -> TensorDict:
+        """One step of every row that has not ended."""
+        try:
+            if self._mode is AutoresetMode.DISABLED and self._over.any():
+                self._reset_rows(self._over, None)
+            observation, reward, terminated, truncated, info = self._env.step(self._act(tensordict))
+        except Exception as error:
+            raise self._conversion.failure(tensordict, "step", error) from error
+        self._over = np.logical_or(terminated, truncated)
+        self._current = (observation, info)
+        if self._mode is AutoresetMode.SAME_STEP and self._over.any():
+            observation = self._with_final(observation, info)
+            info = merged_final_info(info)
+        fields = self._conversion.observation.encode(observation)
+        fields["reward"] = self._reward(reward)
+        fields.update(self._flags(self._over, terminated, truncated))
+        return self._held(self._finished(fields, info))
+
+    def _reward(self, reward: Any) -> torch.Tensor:
+        if self._conversion.reward is not None:
+            return self._conversion.reward.encode(reward)
+        return torch.from_numpy(np.array(reward, np.float32).reshape(-1, 1))
+
+    def _flags(self, done: Any, terminated: Any, truncated: Any) -> dict[str, torch.Tensor]:
+        named = {"done": done, "terminated": terminated, "truncated": truncated}
+        return {
+            name: torch.from_numpy(np.array(rows, np.bool_).reshape(-1, 1))
+            for name, rows in named.items()
+        }
+
+    def _finished(self, fields: dict[str, Any], info: Any) -> TensorDict:
+        result = new_tensordict(fields, self._conversion.batch_size, _CPU)
+        if self._finish is None:
+            return result
+        hidden = ("final_obs", "final_info", "final_observation")
+        return self._finish(result, {k: v for k, v in info.items() if k not in hidden})
+
+    def _held(self, result: TensorDict) -> TensorDict:
+        """The result with the rows that ended earlier standing still."""
+        if self._last is not None and self._ended.any():
+            keep_rows(result, self._last, self._ended)
+            rows = torch.from_numpy(self._ended).to(self._conversion.device)
+            reward = read(result, "reward")
+            reward[rows] = 0
+        self._ended = np.logical_or(self._ended, self._over)
+        self._last = result.clone(recurse=False) if self._ended.any() else None
+        return result
+
+    def _with_final(self, observation: Any, info: Any) -> Any:
+        """The observation with the terminal one in the rows that have reset themselves."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None:
+            raise EnvError(
+                "rows ended and reset themselves, but info has no final_obs",
+                hint="wrap it with autoreset_mode=AutoresetMode.DISABLED if it can",
+                where=Where(env=self._conversion.name),
+            )
+        space, single = self._env.observation_space, self._env.single_observation_space
+        rows = list(iterate(space, observation))
+        for index in np.flatnonzero(self._over):
+            rows[index] = final[index]
+        return concatenate(single, rows, create_empty_array(single, self._rows, fn=np.zeros))
+
+    def reset(
+        self, tensordict: TensorDictBase | None, seed: int | None, **kwargs: Any
+    ) -> TensorDictBase:
+        """Begin an episode in every row, or in those of the ``_reset`` mask."""
+        mask = None if tensordict is None else read(tensordict, "_reset")
+        rows = None if mask is None else mask.reshape(-1).cpu().numpy().copy()
+        if tensordict is not None and rows is not None and not rows.any():
+            return unchanged(tensordict, self._conversion)
+        try:
+            observation, info = self._reset_env(rows, seed, kwargs)
+        except Exception as error:
+            raise self._conversion.failure(None, "reset", error) from error
+        self._current = (observation, info)
+        fields = self._conversion.observation.encode(observation)
+        none = np.zeros(self._rows, np.bool_)
+        fields.update(self._flags(none, none, none))
+        result = self._finished(fields, info)
+        if tensordict is not None and rows is not None and not rows.all():
+            keep_rows(result, tensordict, ~rows)
+        return result
+
+    def _reset_env(
+        self, rows: Rows | None, seed: int | None, kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        chosen = np.ones(self._rows, np.bool_) if rows is None else rows
+        self._ended = self._ended & ~chosen
+        if self._mode is AutoresetMode.SAME_STEP and rows is not None and seed is None:
+            chosen = chosen & ~self._over
+            self._over = self._over & ~rows
+            if not chosen.any() and self._current is not None:
+                return self._current
+        else:
+            self._over = self._over & ~chosen
+        if chosen.all():
+            return self._env.reset(seed=seed, **kwargs)
+        return self._reset_rows(chosen, seed, **kwargs)
+
+    def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
+        if not self._resets_rows:
+            raise EnvError(
+                f"{type(self._env.unwrapped).__name__} resets its rows on its own "
+                f"({mode_name(self._mode)}) and cannot be told to reset some of them",
+                hint='make it with vectorization_mode="sync", or reset all rows at once',
+                where=Where(env=self._conversion.name),
+            )
+        # The env takes the mask out of the options, so they must be a dict of its own.
+        options = {**(kwargs.pop("options", None) or {}), "reset_mask": rows.copy()}
+        seeds = None
+        if seed is not None:
+            seeds = [seed + index if row else None for index, row in enumerate(rows)]
+        return self._env.reset(seed=seeds, options=options, **kwargs)
+
+    def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
+        """The infos of a reset and of a few steps."""
+        infos = [self._env.reset()[1]]
+        for action in actions:
+            _, _, terminated, truncated, info = self._env.step(action)
+            infos.append(dict(merged_final_info(info)))
+            if np.logical_or(terminated, truncated).any():
+                break
+        hidden = ("final_obs", "final_observation")
+        return [{k: v for k, v in info.items() if k not in hidden} for info in infos]
+
+
+def autoreset_mode_of(env: Any) -> AutoresetMode:
+    """The autoreset mode that a vector env declares; next-step, Gymnasium's default, without."""
+    return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+
+
+def mode_name(mode: AutoresetMode) -> str:
+    """The mode's name as tdx writes it: ``disabled``, ``next_step``, ``same_step``."""
+    return mode.name.lower()
+
+
+def resets_rows(env: Any, mode: AutoresetMode) -> bool:
+    """Whether a vector env resets just the rows of ``options["reset_mask"]``."""
+    base = env.unwrapped
+    if mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv):
+        return True
+    if isinstance(base, AsyncVectorEnv):
+        # Without shared memory its workers forget that they were reset, and do it again.
+        return mode is AutoresetMode.SAME_STEP or bool(base.shared_memory)
+    return type(base).__module__.startswith("ale_py.")
+
+
+def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> None:
+    """Give some rows of every entry, ``[N, ...]``, the value that they have in ``previous``."""
+    mask = torch.from_numpy(rows)
+    for key in list(result.keys()):
+        value = read(result, key)
+        before = read(previous, key)
+        if before is None:
+            continue
+        if isinstance(value, torch.Tensor):
+            wide = mask.to(value.device).reshape(-1, *[1] * (value.ndim - 1))
+            write(result, key, torch.where(wide, before, value))
+        elif isinstance(value, TensorDict):
+            keep_rows(value, before, rows)
+        else:
+            pairs = zip(value.tolist(), before.tolist(), rows.tolist(), strict=True)
+            kept = [NonTensorData(old if keep else new) for new, old, keep in pairs]
+            write(result, key, NonTensorStack(*kept))

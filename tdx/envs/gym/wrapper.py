@@ -1,0 +1,349 @@
+"""A made Gymnasium env as a tdx env."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from tensordict import TensorDictBase
+
+from tdx.envs.base import EnvBase
+from tdx.envs.gym.codec import Codec, Layout
+from tdx.envs.gym.containers import action_codec, observation_codec
+from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
+from tdx.envs.gym.making import check_frame_skip, wrapped
+from tdx.envs.gym.registry import available_envs
+from tdx.envs.gym.spaces import codec_of
+from tdx.envs.gym.stepping import Conversion, Raw, SingleEnv
+from tdx.errors import ArgumentError, SpecError, Where
+from tdx.keys import normal_key
+from tdx.specs import Composite
+
+_RESERVED = ("reward", "done", "terminated", "truncated", "next", "_reset")
+_PROBE_STEPS = 3
+
+
+class _AvailableEnvs:
+    """Reads the list of ids from the class as from an env."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
+        return [env.id for env in available_envs()]
+
+
+class GymWrapper(EnvBase):
+    """A Gymnasium env, or a vector env, over TensorDicts.
+
+    Observations are at ``observation`` (an image at ``pixels``, the entries of a dict space at
+    their own keys), the action at ``action``, the reward ``[*B, 1]`` at ``reward``, and ``done``,
+    ``terminated`` and ``truncated`` are ``[*B, 1]``. Unlike elements of a tuple space are at
+    ``"0"``, ``"1"``, ...; alike ones make one block. Discrete values count from 0 whatever the
+    space's ``start``. Spaces that hold no array of numbers (Text, Sequence, Graph, OneOf, a
+    package's own) keep the Python object as a non-tensor entry.
+
+    An attribute that the wrapper does not have is looked up in the Gymnasium env.
+
+    Args:
+        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``.
+        categorical_action_encoding: whether discrete values, actions and observations both, are
+            indices; one-hot vectors otherwise.
+        from_pixels: whether what the env renders is added at ``pixels``, uint8 ``[H, W, C]``. An
+            env that observes images already is left as it is.
+        pixels_only: whether ``pixels`` then replace the env's own observation.
+        frame_skip: how often each action is applied; rewards are summed.
+        device: where the results live; the CPU by default. The env itself runs on the CPU.
+        seed: as by :meth:`set_seed`.
+
+    Raises:
+        ArgumentError: ``env`` is no made env, or cannot do what is asked of it.
+        SpecError: an entry of the observation has the name of one of tdx's own.
+
+    Example:
+        >>> import gymnasium
+        >>> env = GymWrapper(gymnasium.make("CartPole-v1"))
+        >>> env.spec.max_episode_steps
+        500
+        >>> env.rand_step(env.reset())["next", "reward"]
+        tensor([1.])
+    """
+
+    _writes_all_outputs: ClassVar[bool] = True
+
+    available_envs = _AvailableEnvs()
+    """Every id that ``GymEnv`` takes: Gymnasium's and those of known, installed packages."""
+
+    def __init__(
+        self,
+        env: Any,
+        categorical_action_encoding: bool = False,
+        *,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        check_frame_skip(frame_skip)
+        vector = _is_vector(env)
+        if vector and (from_pixels or frame_skip is not None):
+            raise ArgumentError(
+                "from_pixels and frame_skip need a single env, not a made vector env",
+                hint="use GymEnv(env_id, num_envs=...), which wraps each env",
+            )
+        if not vector:
+            env = wrapped(
+                env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip
+            )
+        self._begin(env, _name_of(env), categorical_action_encoding, device, seed)
+
+    def _begin(
+        self,
+        env: Any,
+        name: str,
+        categorical: bool,
+        device: torch.device | str | int | None,
+        seed: int | None,
+    ) -> None:
+        rows = env.num_envs if _is_vector(env) else None
+        super().__init__(device=device, batch_size=() if rows is None else (rows,))
+        self._env = env
+        self._name = name
+        self._layout = Layout(rows, bool(categorical), remap_state=True)
+        self._seed = seed
+        self.info_dict_reader: list[InfoReader] = []
+        self._set_specs()
+        self._compile()
+
+    def _set_specs(self) -> None:
+        observation, action, reward = self._codecs()
+        _check_keys(observation.spec, action.spec, self._name)
+        self.observation_spec = observation.spec
+        self.full_action_spec = action.spec
+        if reward is not None:
+            self.full_reward_spec = reward.spec
+
+    def _codecs(self) -> tuple[Codec, Codec, Codec | None]:
+        prefix = "" if self._layout.rows is None else "single_"
+        observed = getattr(self._env, f"{prefix}observation_space")
+        acted = getattr(self._env, f"{prefix}action_space")
+        return (
+            observation_codec(observed, self._layout),
+            action_codec(acted, self._layout),
+            _reward_codec(self._env, self._layout),
+        )
+
+    def _compile(self) -> None:
+        observation, action, reward = self._codecs()
+        conversion = Conversion(
+            name=self._name,
+            observation=observation,
+            action=action,
+            action_keys=tuple(normal_key(key) for key in action.spec.keys(True, True)),
+            reward=reward,
+            readers=tuple(self.info_dict_reader),
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+        self._conversion = conversion
+        if self._layout.rows is None:
+            self._program: Any = SingleEnv(self._env, conversion)
+        else:
+            from tdx.envs.gym.vector import VectorEnvRows
+
+            self._program = VectorEnvRows(self._env, conversion)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._program.step(tensordict)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        seed = kwargs.pop("seed", self._seed)
+        self._seed = None
+        return self._program.reset(tensordict, seed, **kwargs)
+
+    def _set_seed(self, seed: int | None) -> None:
+        # Gymnasium seeds in reset; a reset of its own here would use up the first episode.
+        self._seed = seed
+
+    @property
+    def autoreset_mode(self) -> str:
+        """When rows begin anew on their own: ``"disabled"``, ``"next_step"`` or ``"same_step"``.
+
+        A vector env that ``GymEnv`` makes is ``"disabled"``: rows start over when tdx resets
+        them. A made vector env keeps its own mode, and tdx hides it: ``next`` holds the terminal
+        observation and an ended row stands still until it is reset.
+        """
+        if self._layout.rows is None:
+            return "disabled"
+        from tdx.envs.gym.vector import autoreset_mode_of, mode_name
+
+        return mode_name(autoreset_mode_of(self._env))
+
+    def set_info_dict_reader(
+        self, info_dict_reader: InfoReader | None = None, ignore_private: bool = True
+    ) -> Self:
+        """Read entries of ``info`` at each reset and step.
+
+        A :class:`~tdx.envs.gym.default_info_dict_reader` without specs learns them from a reset
+        and a few random steps, so the env must be reset afterwards.
+
+        Args:
+            info_dict_reader: called with the info and the result; by default one that reads all.
+            ignore_private: whether the default one leaves out what begins with an underscore.
+
+        Returns:
+            this env.
+        """
+        reader = info_dict_reader or default_info_dict_reader(ignore_private=ignore_private)
+        if isinstance(reader, default_info_dict_reader) and reader.info_spec is None:
+            reader.learn(self._probe(), self.batch_size)
+        added = getattr(reader, "info_spec", None)
+        if added is not None:
+            self._add_observations(added)
+        self.info_dict_reader.append(reader)
+        self._compile()
+        return self
+
+    def auto_register_info_dict(
+        self, ignore_private: bool = True, *, info_dict_reader: InfoReader | None = None
+    ) -> Self:
+        """Read every entry of ``info``, or what the reader reads; see :meth:`set_info_dict_reader`.
+
+        Args:
+            ignore_private: whether what begins with an underscore is left out.
+            info_dict_reader: the reader to use.
+
+        Returns:
+            this env.
+        """
+        return self.set_info_dict_reader(info_dict_reader, ignore_private)
+
+    def _probe(self) -> list[dict[str, Any]]:
+        with torch.random.fork_rng(devices=[]):
+            drawn = [self.rand_action() for _ in range(_PROBE_STEPS)]
+        act = self._conversion.act()
+        try:
+            return self._program.probe([act(tensordict) for tensordict in drawn])
+        except Exception as error:
+            raise self._conversion.failure(None, "a trial step", error) from error
+
+    def _add_observations(self, added: Composite) -> None:
+        whole = self.observation_spec.clone()
+        whole.unlock_()
+        for key, leaf in added.items(True, True):
+            if normal_key(key) in self.observation_keys:
+                raise SpecError(
+                    f"the info entry {key!r} has the name of an observation",
+                    hint="read other keys: default_info_dict_reader(keys=[...])",
+                    where=Where(env=self._name),
+                )
+            whole[key] = leaf.to(self.device)
+        self.observation_spec = whole
+
+    def read_action(self, tensordict: TensorDictBase) -> Any:
+        """The action of a TensorDict, ``[*B]``, as the Gymnasium env takes it."""
+        return self._conversion.act()(tensordict)
+
+    def read_obs(self, observation: Any) -> dict[str, Any]:
+        """What the Gymnasium env observed, as entries of a TensorDict, on the CPU."""
+        return self._conversion.observation.encode(observation)
+
+    def raw_reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the Gymnasium env with the seed that waits, if any; nothing is converted.
+
+        Raises:
+            EnvError: the env raised.
+        """
+        seed, self._seed = kwargs.pop("seed", self._seed), None
+        try:
+            return self._env.reset(seed=seed, **kwargs)
+        except Exception as error:
+            raise self._conversion.failure(None, "reset", error) from error
+
+    def raw_step(self, action: Any) -> Raw:
+        """Step the Gymnasium env with its own kind of action; nothing is converted.
+
+        Raises:
+            EnvError: the env raised.
+        """
+        try:
+            return self._env.step(action)
+        except Exception as error:
+            raise self._conversion.failure(None, "step", error) from error
+
+    def _move(self, device: torch.device) -> None:
+        super()._move(device)
+        self._compile()
+
+    def close(self) -> None:
+        """Close the Gymnasium env; a second time does nothing."""
+        if not self.is_closed:
+            super().close()
+            self._env.close()
+
+    def __del__(self) -> None:
+        # At the interpreter's end parts of the env may be gone already.
+        try:
+            self.close()
+        except Exception:
+            return
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "_env" not in self.__dict__:
+                raise
+        return getattr(self.__dict__["_env"], name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self.__dict__.copy()
+        for compiled in ("_program", "_conversion"):
+            kept.pop(compiled, None)
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._compile()
+
+    def __repr__(self) -> str:
+        mode = self.autoreset_mode
+        shown = "" if mode == "disabled" else f", autoreset_mode={mode}"
+        return (
+            f"{type(self).__name__}(env={self._name}, batch_size={self.batch_size}, "
+            f"device={self.device}{shown})"
+        )
+
+
+def _is_vector(env: Any) -> bool:
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return True
+    if isinstance(env, gymnasium.Env):
+        return False
+    raise ArgumentError(
+        f"GymWrapper takes a made Gymnasium env, got {type(env).__name__}",
+        hint=f"use GymEnv({env!r})" if isinstance(env, str) else "make it with gymnasium.make(id)",
+    )
+
+
+def _name_of(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec is not None else type(env.unwrapped).__name__
+
+
+def _reward_codec(env: Any, layout: Layout) -> Codec | None:
+    """The codec of an env that declares its reward to be an array of some shape."""
+    space = getattr(env.unwrapped, "reward_space", None)
+    return codec_of(space, layout) if isinstance(space, spaces.Box) and space.shape else None
+
+
+def _check_keys(observation: Any, action: Any, name: str) -> None:
+    taken = {str(key) for key in action.keys()}
+    for key in observation.keys():
+        if key in _RESERVED or key in taken:
+            raise SpecError(
+                f"the env observes an entry {key!r}, which is the key of its "
+                f"{'action' if key in taken else 'result'}",
+                hint="rename it with gymnasium.wrappers.TransformObservation",
+                where=Where(env=name),
+            )
