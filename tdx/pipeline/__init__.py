@@ -1,29 +1,11 @@
 """Pipelines: the catalogue of transforms, the ``--t`` grammar, the file, building and checking.
 
-Importing this package loads neither torch nor a YAML library.
+Importing this package loads neither torch nor a YAML library; which names there are is listed in
+``__init__.pyi``.
 """
 
 from __future__ import annotations
 
-from tdx.pipeline.formatting import format_stage, format_value
-from tdx.pipeline.grammar import parse_kwargs, parse_stage, parse_value
-from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig, StageConfig
-from tdx.pipeline.pipeline_file import PipelineFile
-from tdx.pipeline.values import Call, CodeReference, Dtype, Value
+import lazy_loader
 
-__all__ = [
-    "Call",
-    "CodeReference",
-    "Dtype",
-    "EnvConfig",
-    "Pipeline",
-    "PipelineFile",
-    "RolloutConfig",
-    "StageConfig",
-    "Value",
-    "format_stage",
-    "format_value",
-    "parse_kwargs",
-    "parse_stage",
-    "parse_value",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

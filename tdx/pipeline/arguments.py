@@ -193,8 +193,6 @@ def _wrong_type(name: str, declared: Type, mismatch: MismatchError) -> TdxError:
 def _type_hint(declared: Type, mismatch: MismatchError) -> str | None:
     """What to write instead, where that can be guessed."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
-    if isinstance(value, str) and "keys" in options:
-        return f"write [{_shown(value)}]"
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
     if isinstance(value, str) and options & {"int", "float", "bool"}:

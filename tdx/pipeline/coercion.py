@@ -214,6 +214,8 @@ _LEAVES: Mapping[str, Callable[[Type, Value], object]] = {
 
 
 def _keys(type: Type, value: Value, depth: int) -> object:
+    if isinstance(value, str):
+        return [value]
     if not isinstance(value, tuple):
         raise MismatchError(type, value, depth)
     return [coerce(Type("key"), item, depth + 1) for item in value]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tdx.keys import NestedKey, normal_key
 from tdx.pipeline.annotations import declared_type
 from tdx.pipeline.docstrings import argument_help, clean, summary
 from tdx.pipeline.entries import Parameter, ParameterKind, TransformInfo
@@ -48,7 +49,8 @@ def declared_in(tree: SourceTree, path: Path) -> TransformInfo | None:
 
 def _transform(found: Found, category: str) -> TransformInfo | None:
     lineage = list(_lineage(found))
-    behaviour = next(filter(None, (_time_behaviour(node) for node, _ in lineage)), None)
+    behaviour = next(filter(None, (_time_behaviour(owner) for owner, _ in lineage)), None)
+    in_keys = next(filter(None, (_default_in_keys(owner) for owner, _ in lineage)), None)
     node, module = lineage[0]
     if _is_abstract(node):
         return None
@@ -69,6 +71,7 @@ def _transform(found: Found, category: str) -> TransformInfo | None:
         summary=summary(doc),
         doc=doc,
         parameters=tuple(parameters),
+        default_in_keys=in_keys,
     )
 
 
@@ -97,14 +100,28 @@ def _marks(function: ast.FunctionDef) -> list[ast.expr]:
 
 
 def _time_behaviour(node: ast.ClassDef) -> str | None:
+    value = _class_attribute(node, "time_behaviour")
+    return value.attr.lower() if isinstance(value, ast.Attribute) else None
+
+
+def _default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
+    value = _class_attribute(node, "default_in_keys")
+    return None if value is None else tuple(map(normal_key, ast.literal_eval(value)))
+
+
+def _class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
+    """What the body of a class assigns to a name."""
     for item in node.body:
-        target = item.targets[0] if isinstance(item, ast.Assign) else None
+        targets = item.targets if isinstance(item, ast.Assign) else []
         if isinstance(item, ast.AnnAssign):
-            target = item.target
-        if isinstance(target, ast.Name) and target.id == "time_behaviour":
-            value = item.value if isinstance(item, ast.Assign | ast.AnnAssign) else None
-            return value.attr.lower() if isinstance(value, ast.Attribute) else None
+            targets = [item.target]
+        if isinstance(item, ast.Assign | ast.AnnAssign) and _is_named(targets, name):
+            return item.value
     return None
+
+
+def _is_named(targets: list[ast.expr], name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
 def _inits(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:

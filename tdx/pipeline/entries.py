@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.errors import UnknownNameError, did_you_mean
+from tdx.keys import NestedKey, normal_key
 from tdx.pipeline.types import Type
 
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
@@ -81,6 +82,7 @@ class TransformInfo:
         summary: the first paragraph of its docstring, on one line.
         doc: the whole docstring.
         parameters: the arguments of its constructor, in order.
+        default_in_keys: the keys it reads unless told otherwise, where its class says so.
     """
 
     name: str
@@ -90,6 +92,7 @@ class TransformInfo:
     summary: str
     doc: str
     parameters: tuple[Parameter, ...]
+    default_in_keys: tuple[NestedKey, ...] | None = None
 
     @property
     def signature(self) -> str:
@@ -113,6 +116,7 @@ class TransformInfo:
             "time_behaviour": self.time_behaviour,
             "summary": self.summary,
             "doc": self.doc,
+            "default_in_keys": self.default_in_keys,
             "parameters": [parameter.to_json() for parameter in self.parameters],
         }
 
@@ -120,7 +124,9 @@ class TransformInfo:
     def from_json(cls, data: Mapping[str, Any]) -> TransformInfo:
         """The transform that :meth:`to_json` wrote."""
         parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
-        return cls(**{**data, "parameters": parameters})
+        given = data.get("default_in_keys")
+        in_keys = None if given is None else tuple(normal_key(key) for key in given)
+        return cls(**{**data, "parameters": parameters, "default_in_keys": in_keys})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +173,7 @@ class Catalogue:
 
 COMPOSE = TransformInfo(
     name="Compose",
-    module="tdx.transforms.compose",
+    module="tdx.transforms.base.compose",
     category="chain",
     time_behaviour="control",
     summary="Several transforms, one after the other.",

@@ -1,7 +1,8 @@
 """Write what is made from the sources of the transforms: ``python -m tdx.pipeline.generate``.
 
 That is the catalogue, the JSON Schema, and the blocks of ``tdx/__init__.pyi`` and
-``tdx/transforms/__init__.pyi`` that name every transform. With ``--check`` nothing is written, and the exit code says whether all is fresh.
+``tdx/transforms/__init__.pyi`` that name every transform. With ``--check`` nothing is written, and
+the exit code says whether all is fresh.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from tdx.pipeline.entries import CATALOGUE_FILE, TransformInfo, catalogue_json
 from tdx.pipeline.json_schema import SCHEMA_FILE, schema_json
 
 PACKAGE = Path(__file__).parent.parent
-STUB_FILES = {"tdx": PACKAGE / "__init__.pyi", "tdx.transforms": PACKAGE / "transforms/__init__.pyi"}
+STUB_FILES = {
+    "tdx": PACKAGE / "__init__.pyi",
+    "tdx.transforms": PACKAGE / "transforms/__init__.pyi",
+}
 STUB_START = "# transforms: generated"
 STUB_END = "# transforms: end"
 

@@ -29,7 +29,7 @@ _LEAVES: dict[str, dict[str, Any]] = {
     "float": {"type": "number"},
     "str": {"type": "string"},
     "key": {"$ref": "#/$defs/key"},
-    "keys": {"type": "array", "items": {"$ref": "#/$defs/key"}},
+    "keys": {"$ref": "#/$defs/keys"},
     "dtype": {"$ref": "#/$defs/dtype"},
     "device": {"type": "string", "pattern": r"^[a-z]+(:\d+)?$"},
     "tensor": {"$ref": "#/$defs/tensor"},
@@ -78,6 +78,13 @@ def _definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
         "rollout": _rollout(),
         "stage": _stage(transforms),
         "key": _described(_KEY, "A key; a list of strings is a nested one."),
+        "keys": {
+            "anyOf": [
+                {"type": "array", "items": {"$ref": "#/$defs/key"}},
+                {"type": "string"},
+            ],
+            "description": "Keys; a string alone is a list of one.",
+        },
         "dtype": _described({"enum": dtypes}, "A torch dtype."),
         "spec": {
             "type": "string",

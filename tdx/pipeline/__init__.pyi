@@ -1,0 +1,33 @@
+from .build import build_env as build_env
+from .entries import Catalogue as Catalogue
+from .entries import Parameter as Parameter
+from .entries import TransformInfo as TransformInfo
+from .entries import catalogue as catalogue
+from .env_making import available_devices as available_devices
+from .env_making import make_env as make_env
+from .flags import from_flags as from_flags
+from .flags import to_command as to_command
+from .flags import to_flags as to_flags
+from .formatting import format_stage as format_stage
+from .formatting import format_value as format_value
+from .grammar import parse_kwargs as parse_kwargs
+from .grammar import parse_stage as parse_stage
+from .grammar import parse_value as parse_value
+from .model import EnvConfig as EnvConfig
+from .model import Pipeline as Pipeline
+from .model import RolloutConfig as RolloutConfig
+from .model import StageConfig as StageConfig
+from .pipeline_file import PipelineFile as PipelineFile
+from .python_reader import from_python as from_python
+from .python_source import to_python as to_python
+from .reader import read_pipeline as read_pipeline
+from .types import Type as Type
+from .validation import check_arguments as check_arguments
+from .validation import check_specs as check_specs
+from .validation import validate as validate
+from .values import Call as Call
+from .values import CodeReference as CodeReference
+from .values import Dtype as Dtype
+from .writer import write_pipeline as write_pipeline
+
+__all__: list[str]

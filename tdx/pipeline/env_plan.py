@@ -1,0 +1,109 @@
+"""How the env of a pipeline is made: which class, with what; the builder and ``to_python`` ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tdx.errors import ArgumentError, CodeNotAllowedError, TdxError, Where, did_you_mean
+from tdx.pipeline.coercion import plain
+from tdx.pipeline.model import EnvConfig
+from tdx.pipeline.values import CodeReference
+
+NATIVE: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
+"""The envs of tdx itself by their id, with their class."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPlan:
+    """One call that makes the env, or one that a batch of envs repeats.
+
+    Args:
+        factory: a class of ``tdx.envs``, or a Python object.
+        args: its positional arguments.
+        kwargs: its named ones.
+        batch: the class that runs several of them; none where the call makes the whole env.
+        num_envs: how many.
+        device: where a batch of envs puts its data.
+    """
+
+    factory: str | CodeReference
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    batch: Literal["SerialEnv", "ParallelEnv"] | None = None
+    num_envs: int = 1
+    device: str | None = None
+
+
+def env_plan(env: EnvConfig) -> EnvPlan:
+    """The plan for an env.
+
+    Raises:
+        ArgumentError: its fields do not go together.
+
+    Example:
+        >>> env_plan(EnvConfig("Pendulum-v1", num_envs=4)).kwargs
+        {'num_envs': 4}
+    """
+    batch = _batch(env)
+    whole = env.num_envs if batch is None else None
+    kwargs = {name: plain(value) for name, value in env.kwargs.items()}
+    factory: str | CodeReference = "GymEnv"
+    args: tuple[object, ...] = ()
+    if env.code is not None:
+        factory = env.code
+    elif env.id in NATIVE:
+        factory = NATIVE[env.id]
+        kwargs |= {"batch_size": [whole]} if whole is not None else {}
+    else:
+        args = (env.id,)
+        kwargs |= _gym_arguments(env, whole)
+    if env.device is not None and batch is None:
+        kwargs["device"] = env.device
+    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device)
+
+
+def env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
+    """What is wrong with an env's config, as far as that shows without making it."""
+    errors: list[TdxError] = []
+    named = env.id.partition("/")[0] == "tdx"
+    if named and env.id not in NATIVE:
+        hint = did_you_mean(env.id, NATIVE, f"there are {', '.join(NATIVE)}")
+        errors.append(ArgumentError(f"tdx has no env {env.id}", hint=hint))
+    if ":" in env.id and not allow_code:
+        message = f"{env.id} names Python code, which is not imported unless you allow it"
+        errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
+    if not errors:
+        try:
+            env_plan(env)
+        except TdxError as error:
+            errors.append(error)
+    return [error.at(env=env.id) for error in errors]
+
+
+def _batch(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] | None:
+    if env.num_envs is None:
+        return None
+    if env.num_envs < 1:
+        raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}")
+    if env.batching == "vector":
+        if env.code is not None:
+            hint = "set batching to serial or parallel"
+            raise ArgumentError(f"{env.id} makes one env, not a vector of them", hint=hint)
+        return None
+    return "SerialEnv" if env.batching == "serial" else "ParallelEnv"
+
+
+def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
+    arguments: dict[str, object] = {}
+    if num_envs is not None:
+        arguments["num_envs"] = num_envs
+    if env.from_pixels:
+        arguments["from_pixels"] = True
+        arguments["pixels_only"] = env.pixels_only
+    clash = sorted(arguments.keys() & env.kwargs.keys())
+    if clash:
+        hint = f"keep {clash[0]} out of kwargs"
+        raise ArgumentError(f"{clash[0]} is given twice", hint=hint, where=Where(env=env.id))
+    return arguments

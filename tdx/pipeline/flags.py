@@ -1,0 +1,123 @@
+"""A pipeline as the options of a command line, and back."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tdx.errors import PipelineError, did_you_mean
+from tdx.pipeline.formatting import format_arguments, format_stage
+from tdx.pipeline.grammar import parse_kwargs, parse_stage
+from tdx.pipeline.model import VERSION, EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.reader import pipeline_of
+from tdx.pipeline.values import Value
+
+_FLAGS = {"from_pixels", "pixels_only"}
+_TRANSFORM = ("--t", "-t", "--transform")
+
+
+def to_flags(pipeline: Pipeline) -> list[str]:
+    """The options that stand for a pipeline; what has its default is left out.
+
+    Example:
+        >>> to_flags(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
+        ['--env', 'Pendulum-v1', '--t', 'StepCounter(max_steps=200)']
+    """
+    return list(_flags(pipeline))
+
+
+def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
+    """A line for the shell, quoted where it has to be.
+
+    Example:
+        >>> to_command(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
+        "tdx inspect spec --env Pendulum-v1 --t 'StepCounter(max_steps=200)'"
+    """
+    return f"{command} {shlex.join(to_flags(pipeline))}"
+
+
+def from_flags(flags: Sequence[str]) -> Pipeline:
+    """The pipeline that options stand for; the inverse of :func:`to_flags`.
+
+    Raises:
+        PipelineError: an option is unknown or its value cannot be read.
+    """
+    env: dict[str, Any] = {}
+    rollout: dict[str, Any] = {}
+    stages, policy = [], None
+    remaining = iter(flags)
+    for flag in remaining:
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag in _TRANSFORM:
+            stages.append(parse_stage(_value_of(flag, remaining)))
+        elif flag == "--policy":
+            policy = _value_of(flag, remaining)
+        elif flag == "--env":
+            env["id"] = _value_of(flag, remaining)
+        elif flag == "--env-kwargs":
+            env["kwargs"] = parse_kwargs(_value_of(flag, remaining))
+        elif name.removeprefix("no_") in (*_FLAGS, "break_when_any_done", "auto_reset"):
+            target = env if name.removeprefix("no_") in _FLAGS else rollout
+            target[name.removeprefix("no_")] = not name.startswith("no_")
+        elif name in _names(EnvConfig):
+            env[name] = _read(name, _value_of(flag, remaining))
+        elif name in _names(RolloutConfig):
+            rollout[name] = _read(name, _value_of(flag, remaining))
+        else:
+            raise PipelineError(f"no option {flag}", hint=did_you_mean(flag, _known()))
+    if "id" not in env:
+        raise PipelineError("no env is given", hint="add --env ID")
+    kwargs = env.pop("kwargs", {})
+    read = pipeline_of({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
+    return replace(read, env=replace(read.env, kwargs=kwargs), transforms=tuple(stages))
+
+
+def _flags(pipeline: Pipeline) -> Iterator[str]:
+    env = pipeline.env
+    yield from ("--env", env.id)
+    if env.kwargs:
+        yield from ("--env-kwargs", format_arguments((), env.kwargs))
+    for field in fields(EnvConfig):
+        if field.name not in ("id", "kwargs"):
+            yield from _option(field.name, getattr(env, field.name), field.default)
+    for stage in pipeline.transforms:
+        yield from ("--t", format_stage(stage))
+    yield from _option("policy", pipeline.policy, None)
+    for field in fields(RolloutConfig):
+        yield from _option(field.name, getattr(pipeline.rollout, field.name), None)
+
+
+def _option(name: str, value: Value, default: object) -> Iterator[str]:
+    if value == default:
+        return
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        yield f"--{flag}" if value else f"--no-{flag}"
+    else:
+        yield from (f"--{flag}", str(value))
+
+
+def _value_of(flag: str, remaining: Iterator[str]) -> str:
+    value = next(remaining, None)
+    if value is None:
+        raise PipelineError(f"{flag} needs a value")
+    return value
+
+
+def _read(name: str, text: str) -> object:
+    if name in ("num_envs", "seed", "max_steps"):
+        if not text.isdigit():
+            raise PipelineError(f"--{name.replace('_', '-')} must be a whole number, got {text}")
+        return int(text)
+    return text
+
+
+def _names(config: type) -> set[str]:
+    return {field.name for field in fields(config)}
+
+
+def _known() -> list[str]:
+    names = _names(EnvConfig) | _names(RolloutConfig) | {"policy", "t", "env", "env_kwargs"}
+    return [f"--{name.replace('_', '-')}" for name in sorted(names - {"id", "kwargs"})]

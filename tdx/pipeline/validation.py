@@ -1,0 +1,190 @@
+"""Find in a pipeline what would fail later: first in its text, then in the specs of its env."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tdx.errors import ChainError, KeyNotFoundError, TdxError, Where, nearest
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.pipeline.arguments import bind_stage, code_references
+from tdx.pipeline.env_plan import env_errors
+from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.realise import code_not_allowed
+
+if TYPE_CHECKING:
+    from tdx.engine import StageSpecs, TransformedEnv
+    from tdx.specs import Composite
+    from tdx.transforms.base import Transform
+
+_PARTS = ("full_observation_spec", "full_reward_spec", "full_done_spec")
+
+
+def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """What is wrong with a pipeline as it is written; loads no torch and makes no env.
+
+    Example:
+        >>> [str(error) for error in check_arguments(Pipeline.of("Pendulum-v1", "StepCouter"))]
+        ['stage 0 (StepCouter): unknown transform StepCouter (did you mean StepCounter?)']
+    """
+    errors = [error.at(file=pipeline.file) for error in env_errors(pipeline.env, allow_code)]
+    for index, stage in enumerate(pipeline.transforms):
+        errors += [located(error, pipeline, index) for error in _stage_errors(stage, allow_code)]
+    return errors
+
+
+def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[TdxError]:
+    """What the specs of an env show that would fail in a step; nothing is stepped.
+
+    Args:
+        env: the env with its chain.
+        pipeline: where it comes from, for the lines of its file.
+    """
+    from tdx.engine import stage_specs
+
+    try:
+        stages = stage_specs(env)
+    except TdxError as error:
+        return [_placed(error, pipeline, error.where.stage)]
+    except Exception as error:
+        return [_placed(*_failed_stage(env, error, pipeline))]
+    first = len(stages) - len(env.stages)
+    errors: list[TdxError] = []
+    for index in range(first, len(stages)):
+        before, stage = stages[index - 1], stages[index]
+        found = (*_missing_keys(stage, before), *_clashes(stage))
+        errors += [
+            _placed(each.at(transform=stage.name), pipeline, index - first) for each in found
+        ]
+    return errors
+
+
+def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """Everything that is wrong with a pipeline, found without a step.
+
+    What is wrong with its text comes first; only where nothing is, the env is made and the specs
+    after each stage are looked at.
+
+    Args:
+        pipeline: the pipeline.
+        allow_code: whether Python objects that it names may be imported.
+    """
+    from tdx.pipeline.build import assemble
+
+    errors = check_arguments(pipeline, allow_code)
+    if errors:
+        return errors
+    try:
+        env = assemble(pipeline, allow_code)
+    except TdxError as error:
+        return [error]
+    try:
+        return check_specs(env, pipeline)
+    finally:
+        env.close()
+
+
+def located(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
+    """The error with the stage, and its line in the file."""
+    stage = pipeline.transforms[index]
+    return error.at(stage=index, transform=stage.name, file=pipeline.file, line=stage.line)
+
+
+def _placed(error: TdxError, pipeline: Pipeline | None, index: int | None) -> TdxError:
+    if index is None:
+        return error
+    if pipeline is None or index >= len(pipeline.transforms):
+        return error.at(stage=index)
+    stage = pipeline.transforms[index]
+    return error.at(stage=index, file=pipeline.file, line=stage.line)
+
+
+def _stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxError]:
+    if stage.code is not None and not allow_code:
+        yield code_not_allowed(stage.code)
+        return
+    bound = bind_stage(stage)
+    yield from bound.errors
+    if not allow_code:
+        for reference in code_references([*bound.args, *bound.kwargs.values()]):
+            yield code_not_allowed(reference)
+
+
+def _failed_stage(
+    env: TransformedEnv, error: Exception, pipeline: Pipeline | None
+) -> tuple[TdxError, Pipeline | None, int | None]:
+    """An error that is not of the family, as one, with the stage that raised it."""
+    from tdx.engine import TransformedEnv
+    from tdx.transforms.base import Compose
+
+    failed = ChainError(
+        f"its specs cannot be computed: {type(error).__name__}: {_first_line(error)}"
+    )
+    failed.__cause__ = error
+    for index in range(len(env.stages)):
+        part = Compose(*(stage.clone() for stage in env.stages[: index + 1]))
+        try:
+            _ = TransformedEnv(env.base_env, part).output_spec
+        except Exception:
+            return failed.at(transform=type(env.stages[index]).__name__), pipeline, index
+    return failed, pipeline, None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"
+
+
+def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
+    """In-keys that the env before a stage neither writes nor takes."""
+    transform = stage.transform
+    if transform is None or transform.missing_tolerance or _is_compose(transform):
+        return
+    output, given = _leaves(before.output_spec), _leaves(before.input_spec)
+    for key in _absent(transform.in_keys, {*output, *given}):
+        yield _missing(key, output)
+    for key in _absent(transform.in_keys_inv, {*given, *output}):
+        yield _missing(key, given)
+
+
+def _is_compose(transform: Transform) -> bool:
+    from tdx.transforms.base import Compose
+
+    return isinstance(transform, Compose)
+
+
+def _leaves(spec: Composite) -> list[NestedKey]:
+    parts = [spec[part] for part in spec.keys() if spec[part] is not None]
+    return [normal_key(key) for part in parts for key in part.keys(True, True)]
+
+
+def _absent(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
+    there = {key_parts(key) for key in known}
+    prefixes = {parts[:length] for parts in there for length in range(1, len(parts) + 1)}
+    return [key for key in keys if key_parts(key) not in prefixes]
+
+
+def _missing(key: NestedKey, known: Sequence[NestedKey]) -> TdxError:
+    names = list(dict.fromkeys(format_key(each) for each in known))
+    close = nearest(format_key(key), names)
+    listed = ", ".join([*close, *(name for name in sorted(names) if name not in close)])
+    message = f"the env at this stage has no key {format_key(key)!r}"
+    return KeyNotFoundError(message, hint=f"keys there: {listed or 'none'}", where=Where(key=key))
+
+
+def _clashes(stage: StageSpecs) -> Iterator[TdxError]:
+    """Keys that a stage writes twice, or in two parts of the output."""
+    out_keys = list(stage.transform.out_keys) if stage.transform is not None else []
+    if stage.transform is not None and not _is_compose(stage.transform):
+        for key in dict.fromkeys(key for key in out_keys if out_keys.count(key) > 1):
+            hint = "give each its own out-key"
+            yield ChainError("two in-keys go to this key", hint=hint, where=Where(key=key))
+    owner: dict[NestedKey, str] = {}
+    for part in _PARTS:
+        spec = stage.output_spec.get(part, None)
+        for key in spec.keys(True, True) if spec is not None else ():
+            name = part.removeprefix("full_").removesuffix("_spec")
+            first = owner.setdefault(normal_key(key), name)
+            if first != name:
+                message = f"this key is both {first} and {name} after this stage"
+                yield ChainError(message, hint="choose another out-key", where=Where(key=key))
