@@ -19,6 +19,7 @@ from .specs import Binary as Binary
 from .specs import Bounded as Bounded
 from .specs import BoundedContinuous as BoundedContinuous
 from .specs import BoundedDiscrete as BoundedDiscrete
+from .specs import Box as Box
 from .specs import BoxList as BoxList
 from .specs import Categorical as Categorical
 from .specs import CategoricalBox as CategoricalBox
