@@ -19,7 +19,10 @@ def new_tensordict(
     fields: dict[str, Any], batch_size: torch.Size, device: torch.device | None
 ) -> TensorDict:
     """A TensorDict over ``fields``, which must already have the batch size and the device."""
-    return cast(TensorDict, TensorDict._new_unsafe(fields, batch_size=batch_size, device=device))
+    made = cast(TensorDict, TensorDict._new_unsafe(fields, batch_size=batch_size, nested=False))
+    # Set afterwards: given as an argument the device is parsed, which takes longer than the rest.
+    made._device = device
+    return made
 
 
 def read(tensordict: TensorDictBase, key: NestedKey) -> Any:

@@ -25,11 +25,14 @@ class Codec:
         encode: a value that the env handed out to a tensor (or a nested TensorDict, or a
             non-tensor entry) that shares no memory with it.
         decode: the reverse, for actions; may share memory with its input.
+        held: the dtype in which ``encode`` copies arrays, where that is all that it and
+            ``decode`` do; the step of such an env is put together without calling them.
     """
 
     spec: TensorSpec
     encode: Encode
     decode: Decode
+    held: np.dtype[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Layout:
         return () if self.rows is None else (self.rows,)
 
 
-_WIDER = {
+_WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
     np.dtype(np.uint64): np.dtype(np.int64),
@@ -70,7 +73,8 @@ def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
         >>> tensor_dtype(np.uint16)[1]
         torch.int32
     """
-    held = _WIDER.get(np.dtype(dtype), np.dtype(dtype))
+    given: np.dtype[Any] = np.dtype(dtype)
+    held = _WIDER.get(given, given)
     return held, torch.from_numpy(np.empty(0, held)).dtype
 
 

@@ -51,8 +51,8 @@ def _nested(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layo
     return Codec(Composite(specs, shape=layout.lead), encode, decode)
 
 
-@codec_of.register
-def _tuple(space: spaces.Tuple, layout: Layout) -> Codec:
+@codec_of.register(spaces.Tuple)
+def _tuple(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     codecs = [codec_of(inner, layout) for inner in space.spaces]
     if _alike(codecs):
         return _stacked(codecs, layout)
@@ -94,7 +94,9 @@ def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
     def decode(block: Any) -> tuple[Any, ...]:
         return tuple(inner(part) for inner, part in zip(decoders, block.unbind(dim), strict=True))
 
-    return Codec(torch.stack([codec.spec for codec in codecs], dim), encode, decode)
+    specs: list[Any] = [codec.spec for codec in codecs]
+    stacked: Any = torch.stack(specs, dim)
+    return Codec(stacked, encode, decode)
 
 
 def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
@@ -107,9 +109,16 @@ def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return _root_dict(space, layout)
     codec = codec_of(space, layout)
     key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
+    tensor, array, held = torch.from_numpy, np.array, codec.held
 
-    def encode(value: Any) -> dict[str, Any]:
-        return {key: encode_value(value)}
+    if held is None:
+
+        def encode(value: Any) -> dict[str, Any]:
+            return {key: encode_value(value)}
+    else:
+
+        def encode(value: Any) -> dict[str, Any]:
+            return {key: tensor(array(value, held, order="C"))}
 
     return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode)
 
@@ -148,7 +157,14 @@ def action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return codec
     decode_value = codec.decode
 
-    def decode(tensordict: TensorDictBase) -> Any:
-        return decode_value(read(tensordict, "action"))
+    if codec.held is None:
+
+        def decode(tensordict: TensorDictBase) -> Any:
+            return decode_value(read(tensordict, "action"))
+    else:
+
+        def decode(tensordict: TensorDictBase) -> Any:
+            action = read(tensordict, "action")
+            return (action.detach() if action.requires_grad else action).numpy()
 
     return Codec(Composite({"action": codec.spec}, shape=layout.lead), codec.encode, decode)

@@ -51,10 +51,10 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says.
+    r"""The error's type and the first line of what it says.
 
     Example:
-        >>> one_line(ValueError("bad\\nand more"))
+        >>> one_line(ValueError("bad\nand more"))
         'ValueError: bad'
     """
     lines = str(error).strip().splitlines()

@@ -150,7 +150,7 @@ def make_env(
         raise making_failed(env_id, spec.entry_point, error) from error
 
 
-def _check(num_envs: int, vectorization_mode: str) -> None:
+def _check(num_envs: object, vectorization_mode: str) -> None:
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 0:
         raise ArgumentError(
             f"num_envs must be a whole number from 0, got {num_envs!r}",

@@ -56,13 +56,12 @@ def _box(space: spaces.Box, layout: Layout) -> Codec:
             return _from_numpy(_array(value, held).reshape(shape))
 
     def decode(tensor: torch.Tensor) -> Any:
-        return array_of(tensor)
-
-    def decode_cast(tensor: torch.Tensor) -> Any:
         return array_of(tensor).astype(space.dtype, copy=False).reshape(inner)
 
-    plain = space.shape and held == space.dtype
-    return Codec(_box_spec(space, held, dtype, shape), encode, decode if plain else decode_cast)
+    spec = _box_spec(space, held, dtype, shape)
+    if space.shape and held == space.dtype:
+        return Codec(spec, encode, array_of, held)
+    return Codec(spec, encode, decode)
 
 
 def _box_spec(
@@ -139,7 +138,7 @@ def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
         spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
     else:
         spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
-    return _indices(spec, np.array([count]), start, np.dtype(np.int64), layout.lead, layout)
+    return _indices(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
 
 
 @codec_of.register

@@ -65,7 +65,7 @@ class Conversion:
         def finished(result: TensorDict, info: Any) -> TensorDict:
             for reader in readers:
                 read_into = reader(info, result)
-                result = result if read_into is None else read_into  # type: ignore[assignment]
+                result = result if read_into is None else read_into
             return result if device.type == "cpu" else result.to(device)
 
         return finished
@@ -86,8 +86,10 @@ class Conversion:
 def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
     """The step of a single env: a function of the TensorDict that holds the action."""
     act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
-    reward_of, size, finish = _reward(conversion), conversion.batch_size, conversion.finish()
-    tensor, true, false = torch.from_numpy, _TRUE.copy, _FALSE.copy
+    size, finish = conversion.batch_size, conversion.finish()
+    reward_of = None if conversion.reward is None else conversion.reward.encode
+    tensor, array, real = torch.from_numpy, np.array, np.float32
+    true, false = _TRUE.copy, _FALSE.copy
 
     def step(tensordict: TensorDictBase) -> TensorDict:
         try:
@@ -95,7 +97,10 @@ def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
         except Exception as error:
             raise failure(tensordict, "step", error) from error
         fields = observe(observation)
-        fields["reward"] = reward_of(reward)
+        if reward_of is None:
+            fields["reward"] = tensor(array(reward, real, ndmin=1))
+        else:
+            fields["reward"] = reward_of(reward)
         fields["done"] = tensor(true() if terminated or truncated else false())
         fields["terminated"] = tensor(true() if terminated else false())
         fields["truncated"] = tensor(true() if truncated else false())
@@ -103,13 +108,6 @@ def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
         return result if finish is None else finish(result, info)
 
     return step
-
-
-def _reward(conversion: Conversion) -> Callable[[Any], torch.Tensor]:
-    if conversion.reward is not None:
-        return conversion.reward.encode
-    tensor, array, kind = torch.from_numpy, np.array, np.float32
-    return lambda reward: tensor(array(reward, kind, ndmin=1))
 
 
 class SingleEnv:

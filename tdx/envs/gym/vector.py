@@ -108,7 +108,8 @@ class VectorEnvRows:
         rows = list(iterate(space, observation))
         for index in np.flatnonzero(self._over):
             rows[index] = final[index]
-        return concatenate(single, rows, create_empty_array(single, self._rows, fn=np.zeros))
+        empty: Any = create_empty_array(single, self._rows, fn=np.zeros)
+        return concatenate(single, rows, empty)
 
     def reset(
         self, tensordict: TensorDictBase | None, seed: int | None, **kwargs: Any

@@ -117,8 +117,8 @@ class GymWrapper(EnvBase):
 
     def _set_specs(self) -> None:
         observation, action, reward = self._codecs()
-        _check_keys(observation.spec, action.spec, self._name)
-        self.observation_spec = observation.spec
+        _check_keys(_composite(observation), _composite(action), self._name)
+        self.full_observation_spec = _composite(observation)
         self.full_action_spec = action.spec
         if reward is not None:
             self.full_reward_spec = reward.spec
@@ -139,7 +139,7 @@ class GymWrapper(EnvBase):
             name=self._name,
             observation=observation,
             action=action,
-            action_keys=tuple(normal_key(key) for key in action.spec.keys(True, True)),
+            action_keys=tuple(self.action_keys),
             reward=reward,
             readers=tuple(self.info_dict_reader),
             batch_size=self.batch_size,
@@ -303,7 +303,7 @@ class GymWrapper(EnvBase):
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._compile()
 
     def __repr__(self) -> str:
@@ -337,7 +337,12 @@ def _reward_codec(env: Any, layout: Layout) -> Codec | None:
     return codec_of(space, layout) if isinstance(space, spaces.Box) and space.shape else None
 
 
-def _check_keys(observation: Any, action: Any, name: str) -> None:
+def _composite(codec: Codec) -> Composite:
+    assert isinstance(codec.spec, Composite)
+    return codec.spec
+
+
+def _check_keys(observation: Composite, action: Composite, name: str) -> None:
     taken = {str(key) for key in action.keys()}
     for key in observation.keys():
         if key in _RESERVED or key in taken:
