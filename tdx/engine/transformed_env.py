@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.envs.base import EnvBase
+from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict
@@ -199,6 +200,14 @@ class TransformedEnv(EnvBase):
         passed = None if tensordict is None and inner.is_empty() else inner
         result = self._inner._completed_reset(passed, **kwargs)
         return self._outermost._reset(given, result)
+
+    def _stage_lies(
+        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
+    ) -> list[SpecFinding]:
+        # The walk through the stages needs this class.
+        from tdx.engine.check import stage_lies
+
+        return stage_lies(self, check_dtype, tensordict, steps)
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env inside; see :meth:`EnvBase.set_seed`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -25,6 +25,9 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.specs import Composite
 from tdx.tensordicts import new_tensordict, read, write
+
+if TYPE_CHECKING:
+    from tdx.envs.spec_findings import SpecFinding
 
 
 class EnvBase(EnvSpecs):
@@ -324,6 +327,12 @@ class EnvBase(EnvSpecs):
             following.update(part)
         root.set("next", following)
         return root
+
+    def _stage_lies(
+        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
+    ) -> list[SpecFinding]:
+        """What the stages of the env's chain get wrong; an env without a chain has none."""
+        return []
 
     def append_transform(
         self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]

@@ -1,0 +1,7 @@
+"""Envs written in torch: any batch size and device, all rows at once."""
+
+from tdx.envs.native.cart_pole import CartPoleEnv
+from tdx.envs.native.native_env import NativeEnv
+from tdx.envs.native.pendulum import PendulumEnv
+
+__all__ = ["CartPoleEnv", "NativeEnv", "PendulumEnv"]

@@ -1,0 +1,124 @@
+"""The pole that is to be balanced on a cart, as Gymnasium's ``CartPole-v1``."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tdx.envs.native.native_env import NativeEnv
+from tdx.specs import Bounded, Categorical, Composite, OneHot, TensorSpec
+
+GRAVITY = 9.8
+CART_MASS = 1.0
+POLE_MASS = 0.1
+TOTAL_MASS = POLE_MASS + CART_MASS
+HALF_LENGTH = 0.5
+POLE_MASS_LENGTH = POLE_MASS * HALF_LENGTH
+FORCE = 10.0
+TIME_STEP = 0.02
+MAX_POSITION = 2.4
+MAX_ANGLE = 12 * 2 * math.pi / 360
+
+
+class CartPoleEnv(NativeEnv):
+    """Gymnasium's ``CartPole-v1``, for a batch of carts at once.
+
+    Its ``state`` is the cart's position and speed, the pole's angle and angular speed,
+    ``[*B, 4]``. Without :meth:`set_seed` two envs draw different first states, as in Gymnasium.
+
+    Args:
+        sutton_barto_reward: whether the reward is 0 for each step and -1 for the fall, instead
+            of 1 for each step.
+        categorical_action_encoding: whether an action is an index ``[*B]`` instead of a one-hot
+            vector ``[*B, 2]``.
+        max_episode_steps: the step at which an episode is truncated; ``None`` for no limit.
+        batch_size: how many envs are run at once, ``[*B]``; empty for one.
+        device: where the env's tensors live; the CPU by default.
+        state_dtype: what the dynamics are computed in; float64 is what Gymnasium does.
+
+    Raises:
+        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` no floating type.
+
+    Example:
+        >>> env = CartPoleEnv(batch_size=[4], categorical_action_encoding=True)
+        >>> env.set_state(torch.zeros(4))
+        >>> push = env.rand_action().fill_("action", 1)
+        >>> env.step(push)["next", "observation"][0]
+        tensor([ 0.0000,  0.1951,  0.0000, -0.2927])
+    """
+
+    state_size = 4
+
+    def __init__(
+        self,
+        sutton_barto_reward: bool = False,
+        *,
+        categorical_action_encoding: bool = False,
+        max_episode_steps: int | None = 500,
+        batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
+        device: torch.device | str | int | None = None,
+        state_dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(
+            max_episode_steps=max_episode_steps,
+            batch_size=batch_size,
+            device=device,
+            state_dtype=state_dtype,
+        )
+        self.sutton_barto_reward = sutton_barto_reward
+        self.categorical_action_encoding = categorical_action_encoding
+        self._fallen: Tensor | None = None
+        batch = self.batch_size
+        ends = [2 * MAX_POSITION, math.inf, 2 * MAX_ANGLE, math.inf]
+        high = torch.tensor(ends, device=self.device).expand(*batch, 4)
+        self.observation_spec = Composite(
+            observation=Bounded(-high, high, device=self.device), shape=batch, device=self.device
+        )
+        self.action_spec = self._push_spec()
+
+    def _push_spec(self) -> TensorSpec:
+        if self.categorical_action_encoding:
+            return Categorical(2, self.batch_size, device=self.device, dtype=torch.int64)
+        return OneHot(2, (*self.batch_size, 2), device=self.device, dtype=torch.int64)
+
+    def _begin(self, rows: Tensor | None) -> None:
+        if rows is None or self._fallen is None:
+            self._fallen = None
+        else:
+            self._fallen = self._fallen & ~rows.squeeze(-1)
+
+    def _initial_state(self) -> Tensor:
+        return self._uniform(0.05)
+
+    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        right = action if self.categorical_action_encoding else action[..., 1]
+        force = right.to(state.dtype) * (2 * FORCE) - FORCE
+        position, speed, angle, turn = state.unbind(-1)
+        cos, sin = angle.cos(), angle.sin()
+        push = (force + POLE_MASS_LENGTH * turn.square() * sin) / TOTAL_MASS
+        turning = (GRAVITY * sin - cos * push) / (
+            HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cos.square() / TOTAL_MASS)
+        )
+        pulling = push - POLE_MASS_LENGTH * turning * cos / TOTAL_MASS
+        position = position + TIME_STEP * speed
+        angle = angle + TIME_STEP * turn
+        state = torch.stack(
+            (position, speed + TIME_STEP * pulling, angle, turn + TIME_STEP * turning), -1
+        )
+        terminated = (position.abs() > MAX_POSITION) | (angle.abs() > MAX_ANGLE)
+        return state, self._reward(terminated), terminated
+
+    def _reward(self, terminated: Tensor) -> Tensor:
+        """The reward ``[*B]``: past the fall, standing is worth nothing more."""
+        if self.sutton_barto_reward:
+            return -terminated.to(torch.float32)
+        fallen = self._fallen
+        self._fallen = terminated if fallen is None else fallen | terminated
+        if fallen is None:
+            return torch.ones_like(terminated, dtype=torch.float32)
+        return 1.0 - (fallen & terminated).to(torch.float32)
+
+    def _observation(self, state: Tensor) -> Tensor:
+        return state.to(torch.float32, copy=True)

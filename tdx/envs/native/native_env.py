@@ -1,0 +1,221 @@
+"""What the envs written in torch share: their state, time limit, seeding and resets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base import EnvBase
+from tdx.errors import ArgumentError, EnvError
+from tdx.keys import NestedKey
+from tdx.tensordicts import new_tensordict, read
+
+
+class NativeEnv(EnvBase):
+    """A batch of envs whose dynamics are tensor operations over all rows.
+
+    A subclass sets its specs and implements :meth:`_initial_state`, :meth:`_advance` and
+    :meth:`_observation`. Neither a step nor a reset looks at a value on the host, so on an
+    accelerator both only launch kernels.
+
+    Args:
+        max_episode_steps: the step at which an episode is truncated; ``None`` for no limit.
+        batch_size: how many envs are run at once, ``[*B]``; empty for one.
+        device: where the env's tensors live; the CPU by default.
+        state_dtype: what the dynamics are computed in; float64 is what Gymnasium does. What the
+            env returns is float32 in either case.
+
+    Raises:
+        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` no floating type.
+    """
+
+    _writes_all_outputs = True
+
+    state_size: ClassVar[int]
+    """How many numbers the physical state of one env is."""
+
+    def __init__(
+        self,
+        *,
+        max_episode_steps: int | None,
+        batch_size: torch.Size | tuple[int, ...] | list[int] | None,
+        device: torch.device | str | int | None,
+        state_dtype: torch.dtype,
+    ) -> None:
+        super().__init__(device=device, batch_size=batch_size)
+        if max_episode_steps is not None and max_episode_steps < 1:
+            raise ArgumentError(
+                f"max_episode_steps must be at least 1, got {max_episode_steps}",
+                hint="pass None for episodes without a limit",
+            )
+        if not state_dtype.is_floating_point:
+            raise ArgumentError(
+                f"state_dtype must be a floating type, got {state_dtype}",
+                hint="torch.float64 is what Gymnasium computes in",
+            )
+        self.max_episode_steps = max_episode_steps
+        self.state_dtype = state_dtype
+        self._state: Tensor | None = None
+        self._elapsed: Tensor | None = None
+        self._generator = _generator_on(self.device)
+        self._generator.seed()
+
+    @abstractmethod
+    def _initial_state(self) -> Tensor:
+        """The states of new episodes, ``[*B, state_size]``, drawn with :meth:`_uniform`."""
+
+    @abstractmethod
+    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """One step of the dynamics.
+
+        Args:
+            state: ``[*B, state_size]``.
+            action: as the action spec says.
+
+        Returns:
+            the next state ``[*B, state_size]``, the reward ``[*B]``, and whether the episode
+            terminated ``[*B]``, or ``None`` where it never does.
+        """
+
+    @abstractmethod
+    def _observation(self, state: Tensor) -> Tensor:
+        """What is seen of a state, ``[*B, ...]``, float32."""
+
+    def _begin(self, rows: Tensor | None) -> None:
+        """Forget what the dynamics keep of an episode beside the state.
+
+        Args:
+            rows: the rows that begin anew, ``[*B, 1]``; ``None`` for all.
+        """
+
+    # State
+
+    @property
+    def state(self) -> Tensor:
+        """The physical state, ``[*B, state_size]``, in Gymnasium's order.
+
+        A step puts a new tensor in its place, so one that was kept stays as it is.
+
+        Raises:
+            EnvError: the env was not reset yet.
+        """
+        if self._state is None:
+            raise EnvError(
+                f"{type(self).__name__} has no state yet",
+                hint="call env.reset() or env.set_state(...) first",
+            )
+        return self._state
+
+    @property
+    def elapsed_steps(self) -> Tensor:
+        """The steps made since each episode began, int64, ``[*B, 1]``."""
+        if self._elapsed is None:
+            shape = (*self.batch_size, 1)
+            self._elapsed = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        return self._elapsed
+
+    def set_state(self, state: Tensor, elapsed_steps: Tensor | int = 0) -> None:
+        """Put every env into a given state.
+
+        Args:
+            state: ``[*B, state_size]`` or what broadcasts to it, in Gymnasium's order.
+            elapsed_steps: the steps counted so far, ``[*B, 1]`` or one number for all.
+
+        Raises:
+            ArgumentError: the shape of one does not broadcast.
+        """
+        rows = torch.as_tensor(state, dtype=self.state_dtype, device=self.device)
+        steps = torch.as_tensor(elapsed_steps, dtype=torch.int64, device=self.device)
+        self._state = _broadcast(rows, (*self.batch_size, self.state_size), "state")
+        self._elapsed = _broadcast(steps, (*self.batch_size, 1), "elapsed_steps")
+        self._begin(None)
+
+    def _uniform(self, high: float | Tensor) -> Tensor:
+        """Numbers from ``[-high, high)``, ``[*B, state_size]``, from the env's own generator."""
+        drawn = torch.rand(
+            (*self.batch_size, self.state_size),
+            generator=self._generator,
+            dtype=self.state_dtype,
+            device=self.device,
+        )
+        return (drawn * 2 - 1) * high
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+
+    def _move(self, device: torch.device) -> None:
+        super()._move(device)
+        seed = self._generator.initial_seed()
+        self._generator = _generator_on(self.device)
+        self._generator.manual_seed(seed)
+        for name, value in self.__dict__.items():
+            if isinstance(value, Tensor):
+                self.__dict__[name] = value.to(self.device)
+
+    # Steps
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else read(tensordict, "_reset")
+        fresh = self._initial_state()
+        if mask is None or self._state is None:
+            self._state, self._elapsed = fresh, None
+            self._begin(None)
+        else:
+            self._state = fresh.where(mask, self._state)
+            self._elapsed = self.elapsed_steps.masked_fill(mask, 0)
+            self._begin(mask)
+        flags = {name: self._no_flag() for name in ("done", "terminated", "truncated")}
+        fields = {"observation": self._observation(self._state), **flags}
+        return new_tensordict(fields, self._batch_size, self._device)
+
+    def _no_flag(self) -> Tensor:
+        return torch.zeros((*self._batch_size, 1), dtype=torch.bool, device=self._device)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = read(tensordict, "action")
+        if action is None:
+            raise _no_action(self.action_key)
+        state, reward, terminated = self._advance(self.state, action)
+        self._state = state
+        ended = self._no_flag() if terminated is None else terminated.unsqueeze(-1)
+        if self.max_episode_steps is None:
+            truncated, done = self._no_flag(), ended.clone()
+        else:
+            self._elapsed = self.elapsed_steps + 1
+            truncated = self._elapsed >= self.max_episode_steps
+            done = ended | truncated
+        fields = {
+            "observation": self._observation(state),
+            "reward": reward.unsqueeze(-1).to(torch.float32),
+            "done": done,
+            "terminated": ended,
+            "truncated": truncated,
+        }
+        return new_tensordict(fields, self._batch_size, self._device)
+
+
+def _generator_on(device: torch.device) -> torch.Generator:
+    # There is no generator on the meta device, and nothing that it would draw.
+    return torch.Generator("cpu" if device.type == "meta" else device)
+
+
+def _broadcast(value: Tensor, shape: tuple[int, ...], argument: str) -> Tensor:
+    try:
+        return value.expand(shape).clone()
+    except RuntimeError:
+        raise ArgumentError(
+            f"{argument} has shape {tuple(value.shape)}, it must broadcast to {shape}"
+        ) from None
+
+
+def _no_action(key: NestedKey) -> EnvError:
+    return EnvError(
+        f"the TensorDict has no {key!r}", hint="write one first: env.rand_action(tensordict)"
+    )
