@@ -1,0 +1,294 @@
+"""What ``SerialEnv`` and ``ParallelEnv`` have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base import EnvBase
+from tdx.envs.base.done_flags import reset_masks
+from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
+from tdx.envs.batched.layout import EnvKeys, are_alike
+from tdx.envs.batched.metadata import EnvMetaData
+from tdx.errors import ArgumentError, EnvError
+from tdx.keys import NestedKey
+from tdx.specs import Composite
+from tdx.tensordicts import read
+
+_PARTS = {
+    "output_spec": ("full_observation_spec", "full_reward_spec", "full_done_spec"),
+    "input_spec": ("full_state_spec", "full_action_spec"),
+}
+
+
+class BatchedEnv(EnvBase):
+    """Several envs as one, of batch size ``[num_workers, *B]``.
+
+    Args:
+        num_workers: how many envs.
+        create_env_fn: makes an env; or a list with one such function for each worker.
+        create_env_kwargs: passed to ``create_env_fn``; or a list of them.
+        device: where the batch's tensors live; that of the envs by default, and the CPU where
+            they differ.
+        non_blocking: whether copies between devices may be asynchronous.
+    """
+
+    _writes_all_outputs: ClassVar[bool] = True
+    is_closed: bool
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: CreateEnv | Sequence[CreateEnv],
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        device: torch.device | str | int | None,
+        non_blocking: bool,
+    ) -> None:
+        factories = env_factories(num_workers, create_env_fn, create_env_kwargs)
+        super().__init__()
+        self.is_closed = True
+        self.num_workers = num_workers
+        self._factories: list[EnvFactory] = factories
+        self._non_blocking = non_blocking
+        self._metadata = self._start()
+        self.is_closed = False
+        try:
+            self._describe(device)
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _start(self) -> list[EnvMetaData]:
+        """Make the envs and return what each is."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Close the envs."""
+
+    @abstractmethod
+    def _models(self) -> list[EnvBase]:
+        """For each worker an env that answers what its specs can answer."""
+
+    @abstractmethod
+    def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
+        """The steps of envs that are unlike, one TensorDict each."""
+
+    @abstractmethod
+    def _reset_rows(
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+    ) -> dict[int, TensorDictBase]:
+        """The resets of some of several envs that are unlike."""
+
+    @abstractmethod
+    def _ask_attribute(self, name: str) -> Any:
+        """The attribute of each env, or a function that calls it in each."""
+
+    def _describe(self, device: torch.device | str | int | None) -> None:
+        metadata = self._metadata
+        sizes = [each.batch_size for each in metadata]
+        odd = next((index for index, size in enumerate(sizes) if size != sizes[0]), None)
+        if odd is not None:
+            raise ArgumentError(
+                f"the env of worker {odd} has batch size {tuple(sizes[odd])}, that of worker 0 "
+                f"{tuple(sizes[0])}",
+                hint="envs of one batch need the same batch size",
+            )
+        devices = {each.device for each in metadata}
+        self._env_device = devices.pop() if len(devices) == 1 else None
+        self._device = torch.device(device if device is not None else self._env_device or "cpu")
+        self._batch_size = torch.Size((self.num_workers, *sizes[0]))
+        for side, parts in _PARTS.items():
+            for part in parts:
+                each = [getattr(one, side)[part] for one in metadata]
+                setattr(self, part, stacked_specs(each))
+        self._keys = EnvKeys.of(metadata[0])
+        self._alike = are_alike(metadata)
+
+    def start(self) -> None:
+        """Make the envs anew after :meth:`close`; does nothing while they are there."""
+        if self.is_closed:
+            self._metadata = self._start()
+            self.is_closed = False
+
+    def close(self) -> None:
+        """Close the envs; :meth:`reset` or :meth:`start` would make them anew."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._stop()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise EnvError(
+                f"this {type(self).__name__} is closed", hint="call reset() to start it again"
+            )
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed each env with the seed that the one before it returned.
+
+        Args:
+            seed: the first env's seed.
+            static_seed: whether all get that same one.
+
+        Returns:
+            the seed for an env made beside these.
+        """
+        self.start()
+        for index in range(self.num_workers):
+            seed = self._seed_worker(index, seed, static_seed)
+        return seed
+
+    @abstractmethod
+    def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
+        """Seed one env; returns the seed for the next."""
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.set_seed(seed)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._check_open()
+        if self._alike:
+            return self._step_alike(tensordict)
+        rows = self._step_rows(list(tensordict.unbind(0)))
+        return self._lazily_stacked(rows)
+
+    @abstractmethod
+    def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """One step of envs whose outputs can be stacked."""
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Begin new episodes.
+
+        Args:
+            tensordict: where to write, ``[num_workers, *B]``. Where it holds ``_reset`` masks
+                only the envs with a set flag are reset, the others are not called at all.
+            **kwargs: passed to each env's reset, except ``list_of_kwargs``: a list with a dict
+                of keyword arguments for each env.
+
+        Returns:
+            ``tensordict``, or a new one.
+
+        Raises:
+            EnvError: the mask has a wrong shape or dtype.
+        """
+        if self._alike:
+            return super().reset(tensordict, **kwargs)
+        return self._reset(tensordict, **kwargs)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self.start()
+        each = self._kwargs_of_each(kwargs)
+        if self._alike:
+            return self._reset_alike(tensordict, each)
+        if tensordict is None:
+            everyone = dict.fromkeys(range(self.num_workers))
+            results = self._reset_rows(everyone, each)
+            return self._lazily_stacked([results[index] for index in everyone])
+        return self._reset_unlike(tensordict, each)
+
+    @abstractmethod
+    def _reset_alike(
+        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+    ) -> TensorDictBase:
+        """The reset of envs whose outputs can be stacked; rows not reset hold what they held."""
+
+    def _reset_unlike(
+        self, tensordict: TensorDictBase, kwargs: list[dict[str, Any]]
+    ) -> TensorDictBase:
+        self._check_batch(tensordict)
+        masks = reset_masks(tensordict, self._keys.masks)
+        rows: list[TensorDictBase] = list(tensordict.unbind(0))
+        wanted = {index: rows[index] for index in self._rows_to_reset(masks)}
+        results = self._reset_rows({**wanted}, kwargs)
+        for index, row in enumerate(rows):
+            if index in results:
+                rows[index] = results[index]
+            else:
+                rows[index] = row.exclude(*masks)
+        return self._lazily_stacked(rows)
+
+    def _rows_to_reset(self, masks: dict[NestedKey, Tensor]) -> list[int]:
+        """The workers with a set flag in any mask; all of them where there is no mask."""
+        return [index for index, (some, _) in enumerate(self._mask_extent(masks)) if some]
+
+    def _mask_extent(self, masks: dict[NestedKey, Tensor]) -> list[tuple[bool, bool]]:
+        """For each worker whether any, and whether every flag of the masks is set."""
+        if not masks:
+            return [(True, True)] * self.num_workers
+        flat = torch.cat([mask.reshape(self.num_workers, -1) for mask in masks.values()], 1)
+        complete = len(masks) == len(self._keys.masks)
+        extent = torch.stack([flat.any(1), flat.all(1)], 1).tolist()
+        return [(some, every and complete) for some, every in extent]
+
+    def _kwargs_of_each(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+        shared = {name: value for name, value in kwargs.items() if name != "list_of_kwargs"}
+        own = kwargs.get("list_of_kwargs") or [{}] * self.num_workers
+        if len(own) != self.num_workers:
+            raise ArgumentError(
+                f"list_of_kwargs has {len(own)} entries for {self.num_workers} workers"
+            )
+        return [{**shared, **one} for one in own]
+
+    def _inputs_of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+        found = {key: read(tensordict, key) for key in self._keys.inputs}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _lazily_stacked(self, rows: list[TensorDictBase]) -> TensorDictBase:
+        moved = [row if row.device == self._device else row.to(self._device) for row in rows]
+        return LazyStackedTensorDict.lazy_stack(moved, 0)
+
+    def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._alike:
+            return super().step_mdp(tensordict)
+        models = self._models()
+        rows = tensordict.unbind(0)
+        return self._lazily_stacked(
+            [model.step_mdp(row) for model, row in zip(models, rows, strict=True)]
+        )
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        if self._alike:
+            return super().rand_action(tensordict)
+        models = self._models()
+        rows: Sequence[Any] = (
+            [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
+        )
+        return self._lazily_stacked(
+            [model.rand_action(row) for model, row in zip(models, rows, strict=True)]
+        )
+
+    def fake_tensordict(self) -> TensorDictBase:
+        if self._alike:
+            return super().fake_tensordict()
+        return self._lazily_stacked([model.fake_tensordict() for model in self._models()])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or self.__dict__.get("is_closed", True):
+                raise
+        return self._ask_attribute(name)
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"{kind}(\n    env={self._metadata[0].name},\n    batch_size={self.batch_size})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+
+def stacked_specs(specs: Sequence[Composite]) -> Composite:
+    """One spec for several envs: the same one with a dim more, or a stack of unlike ones."""
+    first = specs[0]
+    if all(spec == first for spec in specs[1:]):
+        return first.expand(len(specs), *first.shape)
+    stacked = torch.stack(list(specs), 0)  # type: ignore[arg-type]
+    assert isinstance(stacked, Composite)
+    return stacked

@@ -1,0 +1,138 @@
+"""``EnvCreator``: an env factory whose envs share the state of their modules."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from tdx.envs.base import EnvBase
+from tdx.envs.batched.factories import EnvFactory
+from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.shared_memory import Field, TensorBlock
+
+
+class EnvCreator:
+    """Makes envs that all read and write the same module state, also across processes.
+
+    One env is made at once to learn its specs and its ``state_dict``. The parameters and buffers
+    of every env made later *are* the tensors of that first state, so that statistics which a
+    transform updates in place are those of all envs together.
+
+    Args:
+        create_env_fn: makes an env.
+        create_env_kwargs: passed to ``create_env_fn``.
+        share_memory: whether processes share the state; otherwise each begins with a copy, which
+            the envs of one process share.
+        **kwargs: also passed to ``create_env_fn``.
+
+    Raises:
+        ArgumentError: ``create_env_fn`` does not make an env.
+
+    Example:
+        >>> from tdx import EnvCreator, PendulumEnv, SerialEnv
+        >>> SerialEnv(2, EnvCreator(PendulumEnv)).batch_size
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Callable[..., EnvBase],
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        share_memory: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._factory = EnvFactory(create_env_fn, {**(create_env_kwargs or {}), **kwargs})
+        env = self._factory()
+        self._meta_data = EnvMetaData.of(env)
+        state = _shareable_state(env)
+        fields = {name: Field.of(tensor) for name, tensor in state.items()}
+        self._block = TensorBlock(fields, shared=share_memory)
+        for name, shared in self._block.tensors().items():
+            shared.copy_(state[name].detach())
+        env.close()
+
+    @property
+    def create_env_fn(self) -> Any:
+        """The function that makes the envs."""
+        return self._factory.create
+
+    @property
+    def create_env_kwargs(self) -> dict[str, Any]:
+        """What it is called with."""
+        return dict(self._factory.kwargs)
+
+    @property
+    def meta_data(self) -> EnvMetaData:
+        """Specs, batch size and device of the envs it makes."""
+        return self._meta_data
+
+    def make_variant(self, **kwargs: Any) -> Self:
+        """A creator with some keyword arguments changed, over the same shared state."""
+        variant = copy(self)
+        variant._factory = EnvFactory(self._factory.create, {**self._factory.kwargs, **kwargs})
+        return variant
+
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __call__(self, **kwargs: Any) -> EnvBase:
+        factory = self._factory
+        env = EnvFactory(factory.create, {**factory.kwargs, **kwargs})()
+        for name, shared in self._block.tensors().items():
+            _put_in_place(env, name, shared)
+        return env
+
+    def state_dict(self) -> OrderedDict[str, Tensor]:
+        """The shared tensors themselves, by their names in the env's ``state_dict``."""
+        return OrderedDict(self._block.tensors())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Write values into the shared tensors, and so into every env made here.
+
+        Raises:
+            KeyError: a name is missing.
+        """
+        for name, shared in self._block.tensors().items():
+            shared.copy_(state_dict[name])
+
+    def __repr__(self) -> str:
+        return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
+
+
+def _shareable_state(env: EnvBase) -> dict[str, Tensor]:
+    return {
+        name: value
+        for name, value in env.state_dict().items()
+        if isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and _owner(env, name)
+    }
+
+
+def _owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
+    path, _, leaf = name.rpartition(".")
+    try:
+        module = env.get_submodule(path)
+    except AttributeError:
+        return None
+    return (module, leaf) if leaf in module._buffers or leaf in module._parameters else None
+
+
+def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:
+    found = _owner(env, name)
+    if found is None:
+        return
+    module, leaf = found
+    current = module._parameters.get(leaf)
+    if current is None:
+        buffer = module._buffers[leaf]
+        if buffer is not None and buffer.device == shared.device:
+            module._buffers[leaf] = shared
+    elif current.device == shared.device:
+        with torch.no_grad():
+            current.data = shared

@@ -1,0 +1,147 @@
+"""Flat fields to nested TensorDicts and back, and rows to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
+from torch import Tensor
+
+from tdx.errors import EnvError, Where
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.specs import Composite
+from tdx.tensordicts import new_tensordict, read
+
+
+def flat_items(
+    tensordict: TensorDictBase, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[NestedKey, Any]]:
+    """Every leaf with its whole key, non-tensor ones included."""
+    for name, value in tensordict.items():
+        if isinstance(value, Tensor) or is_non_tensor(value):
+            yield (*prefix, name) if prefix else name, value
+        else:
+            yield from flat_items(value, (*prefix, name))
+
+
+class Nest:
+    """Builds TensorDicts whose nested ones have the batch sizes that specs declare.
+
+    Args:
+        specs: composites over the same batch size.
+        batch_size: of the TensorDicts to build, ``[*B]``.
+        device: of the TensorDicts to build.
+    """
+
+    def __init__(
+        self, specs: Iterable[Composite], batch_size: torch.Size, device: torch.device
+    ) -> None:
+        self._batch_size = batch_size
+        self._device = device
+        self._shapes: dict[tuple[str, ...], torch.Size] = {
+            key_parts(key): spec.shape
+            for composite in specs
+            for key, spec in composite.items(True)
+            if isinstance(spec, Composite)
+        }
+
+    def of_batches(self, num_workers: int) -> Nest:
+        """The nest of as many TensorDicts as there are workers, stacked."""
+        nest = Nest((), torch.Size((num_workers, *self._batch_size)), self._device)
+        nest._shapes = {
+            path: torch.Size((num_workers, *shape)) for path, shape in self._shapes.items()
+        }
+        return nest
+
+    def kept(self, sources: Iterable[TensorDictBase | None], like: TensorDictBase) -> TensorDict:
+        """The row of an env that is not reset: each entry from the first source that has it.
+
+        Args:
+            sources: what was given for that row, and what it held before.
+            like: a row whose keys to take; its own values are the last resort.
+        """
+        found = [source for source in (*sources, like) if source is not None]
+        fields = {}
+        for key, value in flat_items(like):
+            values = (read(source, key) for source in found)
+            fields[key] = next((one for one in values if one is not None), value)
+        return self.build(fields)
+
+    def build(self, fields: Mapping[NestedKey, Any]) -> TensorDict:
+        """A TensorDict over tensors that already have the batch size and the device."""
+        root: dict[str, Any] = {}
+        nodes: dict[tuple[str, ...], dict[str, Any]] = {(): root}
+        for key, value in fields.items():
+            if type(key) is str:
+                root[key] = value
+            else:
+                parts = key_parts(key)
+                _node(nodes, parts[:-1])[parts[-1]] = value
+        # The longest paths first, so that a node is whole before it is put into the one above.
+        for path in sorted(nodes, key=len, reverse=True)[:-1]:
+            shape = self._shapes.get(path, self._batch_size)
+            nodes[path[:-1]][path[-1]] = new_tensordict(nodes[path], shape, self._device)
+        return new_tensordict(root, self._batch_size, self._device)
+
+
+def _node(nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]) -> dict[str, Any]:
+    if path not in nodes:
+        _node(nodes, path[:-1])
+        nodes[path] = {}
+    return nodes[path]
+
+
+def stack_rows(
+    rows: Sequence[TensorDictBase],
+    like: TensorDictBase,
+    device: torch.device,
+    path: tuple[str, ...] = (),
+) -> TensorDictBase:
+    """The rows along a new first dim: ``n`` of ``[*B]`` to one of ``[n, *B]``.
+
+    Args:
+        rows: one for each worker.
+        like: the one whose keys are stacked.
+        device: where the rows' tensors live.
+        path: where they are nested.
+
+    Raises:
+        EnvError: the rows differ in keys, shapes or dtypes.
+    """
+    if type(like) is not TensorDict:
+        return LazyStackedTensorDict.lazy_stack(list(rows), 0)
+    fields: dict[str, Any] = {}
+    for name, value in like.items():
+        parts = [read(row, name) for row in rows]
+        try:
+            if isinstance(value, Tensor):
+                fields[name] = torch.stack(parts)
+            elif is_non_tensor(value):
+                fields[name] = LazyStackedTensorDict.lazy_stack(parts, 0)
+            else:
+                fields[name] = stack_rows(parts, value, device, (*path, name))
+        except EnvError:
+            raise
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise _odd_one_out((*path, name), parts) from error
+    return new_tensordict(fields, torch.Size((len(rows), *like.batch_size)), device)
+
+
+def _odd_one_out(key: NestedKey, parts: list[Any]) -> EnvError:
+    kinds = [_kind(part) for part in parts]
+    odd = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0)
+    return EnvError(
+        f"worker 0 wrote {kinds[0]}, worker {odd} wrote {kinds[odd]}",
+        hint="envs of one batch write the same keys, shapes and dtypes in every step",
+        where=Where(key=normal_key(key)),
+    )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,193 @@
+"""``SerialEnv``: several envs in this process, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base import EnvBase
+from tdx.envs.base.done_flags import reset_masks
+from tdx.envs.batched.batched_env import BatchedEnv
+from tdx.envs.batched.factories import CreateEnv
+from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.nesting import Nest, stack_rows
+from tdx.envs.batched.worker import is_method
+from tdx.keys import NestedKey
+
+
+class SerialEnv(BatchedEnv):
+    """Several envs run one after another in this process, as one env with a dim more.
+
+    A public attribute or method that the batch lacks is that of each env: reading it gives a
+    list with a value for each worker, calling it a list of results.
+
+    Args:
+        num_workers: how many envs.
+        create_env_fn: makes an env; or a list with one such function for each worker. An env
+            that is already made serves one worker.
+        create_env_kwargs: passed to ``create_env_fn``; or a list of them.
+        device: where the batch's tensors live; the envs stay on their own device, and what they
+            take and return is moved. By default that of the envs.
+        non_blocking: whether copies between devices may be asynchronous.
+        serial_for_single: taken, like all that follow, so that the class can stand in for
+            :class:`ParallelEnv`; there are no processes that they could apply to.
+        num_threads: see there.
+        num_sub_threads: see there.
+        mp_start_method: see there.
+        use_buffers: see there.
+        daemon: see there.
+        shutdown_timeout: see there.
+        worker_timeout: see there.
+
+    Raises:
+        ArgumentError: the functions or their arguments do not fit the number of workers, or the
+            envs do not fit each other.
+
+    Example:
+        >>> from tdx import PendulumEnv, SerialEnv
+        >>> env = SerialEnv(3, PendulumEnv)
+        >>> env.rollout(5)["next", "reward"].shape
+        torch.Size([3, 5, 1])
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: CreateEnv | Sequence[CreateEnv],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        device: torch.device | str | int | None = None,
+        non_blocking: bool = False,
+        serial_for_single: bool = False,
+        num_threads: int | None = None,
+        num_sub_threads: int = 1,
+        mp_start_method: str | None = None,
+        use_buffers: bool | None = None,
+        daemon: bool = False,
+        shutdown_timeout: float = 10.0,
+        worker_timeout: float | None = 120.0,
+    ) -> None:
+        super().__init__(num_workers, create_env_fn, create_env_kwargs, device, non_blocking)
+
+    def _start(self) -> list[EnvMetaData]:
+        self._envs: list[EnvBase] = []
+        try:
+            for factory in self._factories:
+                self._envs.append(factory())
+        except BaseException:
+            self._stop()
+            raise
+        for index, env in enumerate(self._envs):
+            self.add_module(f"worker{index}", env)
+        metadata = [EnvMetaData.of(env) for env in self._envs]
+        first = metadata[0]
+        self._nest = Nest(first.parts, first.batch_size, first.device)
+        # What each env returned last, for the rows that a partial reset leaves alone.
+        self._last_rows: list[TensorDictBase | None] = [None] * len(self._envs)
+        return metadata
+
+    def _stop(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _models(self) -> list[EnvBase]:
+        return self._envs
+
+    def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
+        return self._envs[index].set_seed(seed, static_seed=static_seed)
+
+    def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inputs = self._split(self._inputs_of(tensordict))
+        rows: list[TensorDictBase] = [
+            env._completed_step(row) for env, row in zip(self._envs, inputs, strict=True)
+        ]
+        self._last_rows[:] = rows
+        return self._joined(rows, rows[0])
+
+    def _reset_alike(
+        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+    ) -> TensorDictBase:
+        masks = reset_masks(tensordict, self._keys.masks)
+        inputs: Sequence[TensorDictBase | None] = [None] * self.num_workers
+        if tensordict is not None:
+            inputs = self._split(self._inputs_of(tensordict) | masks)
+        reset: dict[int, TensorDictBase] = {}
+        for index, (some, every) in enumerate(self._mask_extent(masks)):
+            row = inputs[index]
+            if some:
+                if row is not None and every:
+                    row = row.exclude(*masks)
+                reset[index] = self._envs[index]._completed_reset(row, **kwargs[index])
+                self._last_rows[index] = reset[index]
+        like = next(iter(reset.values()), None)
+        if like is None:
+            like = self._zeros(0)
+        rows = [
+            reset[index]
+            if index in reset
+            else self._nest.kept([inputs[index], self._last_rows[index], self._zeros(index)], like)
+            for index in range(self.num_workers)
+        ]
+        return self._joined(rows, like)
+
+    def _zeros(self, index: int) -> TensorDictBase:
+        env = self._envs[index]
+        return env.full_observation_spec.zero().update(env.full_done_spec.zero())
+
+    def _split(self, inputs: dict[NestedKey, Any]) -> list[TensorDict]:
+        """What each env takes, ``[*B]``, from entries of shape ``[num_workers, *B, ...]``."""
+        fields: list[dict[NestedKey, Any]] = [{} for _ in self._envs]
+        target = self._envs[0].device
+        for key, batch in inputs.items():
+            value = batch if target == self._device else batch.to(target)
+            for row, part in zip(fields, value.unbind(0), strict=True):
+                row[key] = part
+        rows = [self._nest.build(row) for row in fields]
+        if self._env_device is None:
+            return [row.to(env.device) for row, env in zip(rows, self._envs, strict=True)]
+        return rows
+
+    def _joined(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
+        if self._env_device is None:
+            rows = [row.to(self._device) for row in rows]
+            return stack_rows(rows, like, self._device)
+        stacked = stack_rows(rows, like, self._env_device)
+        if self._env_device != self._device:
+            stacked = stacked.to(self._device, non_blocking=self._non_blocking)
+        return stacked
+
+    def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
+        return [
+            env._completed_step(row.to(env.device))
+            for env, row in zip(self._envs, rows, strict=True)
+        ]
+
+    def _reset_rows(
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+    ) -> dict[int, TensorDictBase]:
+        results = {}
+        for index, row in rows.items():
+            env = self._envs[index]
+            moved = None if row is None else row.to(env.device)
+            results[index] = env.reset(moved, **kwargs[index])
+        return results
+
+    def _ask_attribute(self, name: str) -> Any:
+        values = [getattr(env, name) for env in self._envs]
+        return _call_each(values) if all(map(is_method, values)) else values
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Leave the envs on their device and dtype: only what the batch hands out is moved."""
+        moved: Self = super()._apply(fn, recurse=False)  # type: ignore[no-untyped-call]
+        return moved
+
+
+def _call_each(functions: list[Callable[..., Any]]) -> Callable[..., list[Any]]:
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        return [function(*args, **kwargs) for function in functions]
+
+    return call
