@@ -1,7 +1,7 @@
 """Specs: what tensors and TensorDicts look like, without holding any.
 
 Example:
-    >>> spec = Composite(observation=Bounded(-1.0, 1.0, shape=(3,)), done=Binary(1, dtype=torch.bool))
+    >>> spec = Composite(observation=Bounded(-1.0, 1.0, shape=(3,)), done=Binary(1))
     >>> spec.is_in(spec.rand())
     True
 """

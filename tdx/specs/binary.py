@@ -9,6 +9,7 @@ import torch
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_size
 from tdx.specs.categorical import Categorical
+from tdx.specs.spec import TensorSpec
 
 
 class Binary(Categorical):
@@ -41,6 +42,13 @@ class Binary(Categorical):
         if n is not None and (not size or size[-1] != n):
             raise SpecError(f"the shape {tuple(size)} of a Binary must end in n={n}")
         super().__init__(2, size, device, dtype)
+
+    def replace(self, **changes: Any) -> TensorSpec:
+        """A copy with some of ``shape``, ``device`` and ``dtype`` changed."""
+        mask = changes.pop("mask", self._mask)
+        copied = Binary(**{**self._arguments(), **changes})
+        copied.update_mask(mask)
+        return copied
 
     def _arguments(self) -> dict[str, Any]:
         return {"shape": self._shape, "device": self._device, "dtype": self._dtype}

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size, safe_size
-from tdx.specs.bounds import clamp, contains, end_tensor, is_continuous
+from tdx.specs.bounds import clamp, contains, end_tensor, is_continuous, ordered
 from tdx.specs.boxes import ContinuousBox
 from tdx.specs.draws import Draw, draw_between
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.shaping import View
+from tdx.specs.spec import TensorSpec
 
 _MOST_ENUMERATED = 2**24
+
+Domain = Literal["continuous", "discrete"]
 
 
 class Bounded(TensorSpec):
@@ -35,7 +38,7 @@ class Bounded(TensorSpec):
         domain: "continuous" or "discrete", to override what follows from the dtype.
 
     Raises:
-        SpecError: ``low`` is above ``high``, or the ends do not broadcast to the shape.
+        SpecError: ``low`` is above ``high`` or one is NaN, or they do not broadcast to the shape.
 
     Example:
         >>> spec = Bounded(0, 255, shape=(2,), dtype=torch.uint8)
@@ -58,13 +61,10 @@ class Bounded(TensorSpec):
         shape: Any = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
-        domain: Literal["continuous", "discrete"] | None = None,
+        domain: str | None = None,
     ) -> Bounded:
-        if cls is not Bounded:
-            return object.__new__(cls)
-        if domain is None:
-            domain = "continuous" if is_continuous(as_dtype(dtype)) else "discrete"
-        return object.__new__(BoundedContinuous if domain == "continuous" else BoundedDiscrete)
+        """An instance of the class for the dtype."""
+        return object.__new__(_kind(domain, as_dtype(dtype)) if cls is Bounded else cls)
 
     def __init__(
         self,
@@ -73,29 +73,38 @@ class Bounded(TensorSpec):
         shape: Any = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
-        domain: Literal["continuous", "discrete"] | None = None,
+        domain: str | None = None,
     ) -> None:
-        self._dtype = as_dtype(dtype)
+        if device is None:
+            device = next((end.device for end in (low, high) if isinstance(end, Tensor)), None)
         self._device = as_device(device)
+        self._dtype = as_dtype(dtype)
+        size = _shape_of(low, high, shape)
+        low, high = (end.clone() if isinstance(end, Tensor) else end for end in (low, high))
+        self._settle(low, high, size)
+
+    def _settle(self, low: Any, high: Any, shape: torch.Size) -> None:
         if self._dtype.is_complex:
             raise SpecError("complex numbers have no order, so no bounds", hint="use Unbounded")
-        ends = (
-            end_tensor(low, self._dtype, self._device, upper=False),
-            end_tensor(high, self._dtype, self._device, upper=True),
-        )
-        self._shape = _shape_of(low, high, shape)
-        self._low, self._high = (_broadcast(end, self._shape) for end in ends)
-        if not contains(ends[0], ends[1], ends[0]) or (ends[1] != ends[1]).any():
-            raise SpecError(f"low must not be above high, got low={low!r} and high={high!r}")
+        self._shape = shape
+        self._low = _broadcast(end_tensor(low, self._dtype, self._device, upper=False), shape)
+        self._high = _broadcast(end_tensor(high, self._dtype, self._device, upper=True), shape)
+        numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
+        if numbers and self._dtype.is_floating_point:
+            in_order = low <= high
+        else:
+            in_order = bool((ordered(self._low) <= ordered(self._high)).all())
+        if not in_order:
+            raise SpecError("low must not be above high, and neither of them NaN")
 
     @property
     def low(self) -> Tensor:
-        """Smallest values."""
+        """Smallest values, of the spec's shape."""
         return self._low
 
     @property
     def high(self) -> Tensor:
-        """Largest values."""
+        """Largest values, of the spec's shape."""
         return self._high
 
     @property
@@ -120,35 +129,31 @@ class Bounded(TensorSpec):
         return clamp(self._low, self._high, val)
 
     def _describe_space(self) -> str:
-        if not self._low.numel():
-            return "the bounds"
-        ends = [float(x) for x in (self._low.double().min(), self._high.double().max())]
+        ends = (float(self._low.double().min()), float(self._high.double().max()))
         return f"the bounds, which span [{ends[0]:g}, {ends[1]:g}]"
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        lows, highs = self._low.flatten().tolist(), self._high.flatten().tolist()
+        return [(int(low), int(high)) for low, high in zip(lows, highs, strict=True)]
 
     def cardinality(self) -> float:
         """How many different values there are; infinite for fractions."""
         if is_continuous(self._dtype):
             return math.inf
-        return math.prod(
-            int(high) - int(low) + 1
-            for low, high in zip(
-                self._low.flatten().tolist(), self._high.flatten().tolist(), strict=True
-            )
-        )
+        return math.prod(high - low + 1 for low, high in self._pairs())
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
-        """Every value along a new first dimension, the last element changing fastest."""
+        """Every value along a new first dimension, the last element changing fastest.
+
+        Raises:
+            SpecError: they are fractions, or too many.
+        """
         count = self.cardinality()
         if count > _MOST_ENUMERATED:
-            return super().enumerate(use_mask)  # type: ignore[no-any-return]
-        ranges = [
-            torch.arange(int(low), int(high) + 1, device=self._device)
-            for low, high in zip(
-                self._low.flatten().tolist(), self._high.flatten().tolist(), strict=True
-            )
-        ]
-        if not ranges:
-            return self.zero((1,))  # type: ignore[no-any-return]
+            return super().enumerate(use_mask)
+        if not self._shape.numel():
+            return self.zero((1,))
+        ranges = [torch.arange(low, high + 1, device=self._device) for low, high in self._pairs()]
         grid = torch.cartesian_prod(*ranges).reshape(int(count), *self._shape)
         return grid.to(self._dtype)
 
@@ -167,21 +172,20 @@ class Bounded(TensorSpec):
         With both ends set to ``None`` it becomes an ``Unbounded``. A new shape takes ends that are
         the same for all elements along, others must broadcast to it.
         """
-        if changes.get("low", 0) is None and changes.get("high", 0) is None:
+        low, high = changes.pop("low", self._low), changes.pop("high", self._high)
+        if low is None and high is None:
             from tdx.specs.unbounded import Unbounded
 
-            del changes["low"], changes["high"]
-            return Unbounded(**{**super()._arguments(), **changes})
-        kept = self._arguments()
-        if "shape" in changes:
-            shape = as_size(changes["shape"])
-            kept["low"], kept["high"] = (_fitted(kept[end], shape) for end in ("low", "high"))
-        if "dtype" not in changes:
-            kept["domain"] = self.domain
-        return Bounded(**{**kept, **changes})
-
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "low": self._low, "high": self._high}
+            return Unbounded(**{**self._arguments(), **changes})
+        shape = as_size(changes.get("shape", self._shape))
+        dtype = as_dtype(changes.get("dtype", self._dtype))
+        kind = type(self) if dtype == self._dtype else _kind(changes.get("domain"), dtype)
+        made = object.__new__(kind)
+        made._dtype = dtype
+        made._device = as_device(changes.get("device", self._device))
+        ends = (_fitted(low, self._low, shape), _fitted(high, self._high, shape))
+        made._settle(*ends, shape)
+        return made
 
     def _equals(self, other: Any) -> bool:
         return torch.equal(self._low, other._low) and torch.equal(self._high, other._high)
@@ -197,6 +201,13 @@ class BoundedDiscrete(Bounded):
     """A ``Bounded`` of integers or bools."""
 
     domain = "discrete"
+
+
+def _kind(domain: str | None, dtype: torch.dtype) -> type[Bounded]:
+    if domain not in (None, "continuous", "discrete"):
+        raise SpecError(f"domain must be 'continuous' or 'discrete', got {domain!r}")
+    continuous = is_continuous(dtype) if domain is None else domain == "continuous"
+    return BoundedContinuous if continuous else BoundedDiscrete
 
 
 def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
@@ -232,13 +243,9 @@ def _broadcast(end: Tensor, shape: torch.Size) -> Tensor:
         ) from error
 
 
-def _fitted(end: Tensor, shape: torch.Size) -> Tensor:
-    if end.shape != shape and end.numel():
-        first = end.flatten()[0]
-        if all(
-            stride == 0 or size == 1 for stride, size in zip(end.stride(), end.shape, strict=True)
-        ):
-            return first
-        if torch.equal(end, first.expand(end.shape)):
-            return first
-    return end
+def _fitted(end: Any, kept: Tensor, shape: torch.Size) -> Any:
+    """An end for a new shape: one that is kept and the same everywhere needs a single number."""
+    if end is not kept or kept.shape == shape or not kept.numel():
+        return end
+    first = kept.flatten()[0]
+    return first if bool((ordered(kept) == ordered(first)).all()) else kept

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size
-from tdx.specs.bounds import ordered
+from tdx.specs.bounds import extremes, ordered
 from tdx.specs.boxes import CategoricalBox
-from tdx.specs.masks import as_mask, draw_masked, nearest_allowed, view_mask
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.masks import as_mask, draw_masked, nearest_allowed, same_mask, view_mask
+from tdx.specs.shaping import View
+from tdx.specs.spec import TensorSpec
 
 if TYPE_CHECKING:
     from tdx.specs.one_hot import OneHot
@@ -55,6 +56,8 @@ class Categorical(TensorSpec):
         self._shape = as_size(() if shape is None else shape)
         self._device = as_device(device)
         self._dtype = as_dtype(dtype)
+        if self._n - 1 > extremes(self._dtype)[1]:
+            raise SpecError(f"{self._n} categories do not fit {self._dtype}")
         if mask is not None:
             self.update_mask(mask)
 
@@ -201,10 +204,4 @@ class Categorical(TensorSpec):
         return {**super()._arguments(), "n": self._n, "mask": self._mask}
 
     def _equals(self, other: Any) -> bool:
-        return self._n == other._n and _same(self._mask, other._mask)
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return torch.equal(one, other)
+        return self._n == other._n and same_mask(self._mask, other._mask)

@@ -10,7 +10,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.spec import TensorSpec
 
 
 class Choice(TensorSpec):
@@ -23,6 +23,7 @@ class Choice(TensorSpec):
         SpecError: there is none, or they differ in kind, shape, device or dtype.
 
     Example:
+        >>> from tdx.specs import Categorical
         >>> Choice([Categorical(2), Categorical(5)]).is_in(torch.tensor(4))
         True
     """
@@ -125,9 +126,6 @@ class Choice(TensorSpec):
             )
         return found
 
-    def _viewed(self, view: View) -> TensorSpec:
-        raise NotImplementedError
-
     def _each(self, method: str, *args: Any) -> Choice:
         return Choice([getattr(choice, method)(*args) for choice in self._choices])
 
@@ -162,7 +160,7 @@ class Choice(TensorSpec):
         """The spec on a device, or in a dtype."""
         return self._each("to", dest)
 
-    def clone(self) -> Choice:  # type: ignore[override]
+    def clone(self) -> Choice:
         """A copy with copies of the specs."""
         return self._each("clone")
 

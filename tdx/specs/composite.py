@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from tdx.errors import SpecError
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey
 from tdx.specs.arguments import Device, as_device, as_size, is_dtype, size_from
+from tdx.specs.composite_values import CompositeValues
 from tdx.specs.mapping import SpecMapping
 from tdx.specs.printing import describe_entries
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.shaping import without_ellipsis
 
 
-class Composite(SpecMapping):
+class Composite(CompositeValues):
     """Describes a TensorDict: which keys it has, and the spec of each.
 
     Args:
@@ -33,15 +33,13 @@ class Composite(SpecMapping):
         SpecError: an entry's shape does not begin with ``shape``, or it is on another device.
 
     Example:
+        >>> from tdx.specs import Unbounded
         >>> spec = Composite(observation=Unbounded(3), agents={"reward": Unbounded(1)})
         >>> spec["agents", "reward"].shape
         torch.Size([1])
         >>> spec.zero()["observation"]
         tensor([0., 0., 0.])
     """
-
-    data_cls: type | None = None
-    _names: list[str | None] | None = None
 
     def __init__(
         self,
@@ -81,6 +79,11 @@ class Composite(SpecMapping):
     def _child(self, entries: Mapping[Any, Any]) -> SpecMapping:
         return Composite(entries, shape=self._shape, device=self._device)
 
+    def _reshaped_batch(self, shape: torch.Size) -> SpecMapping:
+        copied = self.clone(recurse=False)
+        copied.shape = shape
+        return copied
+
     @property
     def shape(self) -> torch.Size:
         """The batch size, which every entry's shape begins with."""
@@ -90,15 +93,16 @@ class Composite(SpecMapping):
     def shape(self, shape: Any) -> None:
         self._check_unlocked()
         new = as_size(shape)
+        entries = {}
         for key, spec in self._specs.items():
+            if isinstance(spec, SpecMapping) and spec.ndim < len(new):
+                spec = spec._reshaped_batch(new)
             if spec is not None and spec.shape[: len(new)] != new:
                 raise SpecError(
                     f"its shape {tuple(spec.shape)} does not begin with {tuple(new)}"
                 ).at(key=key)
-        for spec in self._composites():
-            if len(spec.shape) < len(new):
-                spec.shape = new  # type: ignore[misc]
-        self._shape = new
+            entries[key] = spec
+        self._specs, self._shape = entries, new
 
     @property
     def batch_size(self) -> torch.Size:
@@ -140,7 +144,7 @@ class Composite(SpecMapping):
         self._names = None if names is None else list(names)
 
     def refine_names(self, *names: Any) -> Self:
-        """Name the batch dimensions, as ``Tensor.refine_names``; an ellipsis keeps what is there."""
+        """Name the batch dimensions; an ellipsis keeps what is there."""
         if Ellipsis in names:
             at = names.index(Ellipsis)
             kept = self.names[at : len(self._shape) - (len(names) - at - 1)]
@@ -158,7 +162,7 @@ class Composite(SpecMapping):
         ):
             return self.get(index)
         lead = self._viewed_shape(lambda tensor: tensor[index])
-        full = _without_ellipsis(index, len(self._shape))
+        full = without_ellipsis(index, len(self._shape))
         return self._mapped(lambda spec: spec[full], lead)
 
     def _mapped(
@@ -166,177 +170,6 @@ class Composite(SpecMapping):
     ) -> Self:
         entries = {key: None if spec is None else change(spec) for key, spec in self._specs.items()}
         return self._like(entries, self._shape if shape is None else shape, **changes)
-
-    # values
-
-    def _made(self, method: str, shape: Any) -> Any:
-        sizes = self._sizes(shape)
-        fields = {
-            key: getattr(spec, method)(shape)
-            for key, spec in self._specs.items()
-            if spec is not None
-        }
-        names = None if self._names is None else [*[None] * (len(sizes) - self.ndim), *self.names]
-        made = TensorDict(fields, batch_size=sizes, device=self._device, names=names)
-        return made if self.data_cls is None else self.data_cls.from_tensordict(made)  # type: ignore[attr-defined]
-
-    def rand(self, shape: Any = ()) -> Any:
-        """A TensorDict of random values, drawn entry by entry in order.
-
-        Args:
-            shape: leading dimensions before the batch size.
-        """
-        return self._made("rand", shape)
-
-    def zero(self, shape: Any = ()) -> Any:
-        """A TensorDict of zeros.
-
-        Args:
-            shape: leading dimensions before the batch size.
-        """
-        return self._made("zero", shape)
-
-    def one(self, shape: Any = ()) -> Any:
-        """A TensorDict of ones.
-
-        Args:
-            shape: leading dimensions before the batch size.
-        """
-        return self._made("one", shape)
-
-    def rand_update(self, val: TensorDictBase) -> TensorDictBase:
-        """Put random values into a TensorDict, in place."""
-        return self._fill(val, "rand")
-
-    def zeros_update(self, val: TensorDictBase) -> TensorDictBase:
-        """Put zeros into a TensorDict, in place."""
-        return self._fill(val, "zero")
-
-    def ones_update(self, val: TensorDictBase) -> TensorDictBase:
-        """Put ones into a TensorDict, in place."""
-        return self._fill(val, "one")
-
-    def _fill(self, val: TensorDictBase, method: str) -> TensorDictBase:
-        lead = val.batch_size[: len(val.batch_size) - len(self._shape)]
-        return val.update(getattr(self, method)(lead))
-
-    # membership
-
-    def is_in(self, val: Any) -> bool:
-        """Whether a TensorDict or a dict has every key, with a value of its spec; others may be."""
-        for key, spec in self._specs.items():
-            if spec is None:
-                continue
-            entry = _entry(val, key)
-            if entry is None:
-                if isinstance(spec, Composite) and spec.is_empty(recurse=True):
-                    continue
-                return False
-            if not spec.is_in(entry):
-                return False
-        return True
-
-    def why_not_in(self, val: Any) -> str | None:
-        """What keeps a TensorDict out of the spec, with the key; ``None`` for one that is in."""
-        for key, spec in self.items(include_nested=True, leaves_only=True):
-            if spec is None:
-                continue
-            name = ".".join(key_parts(key))
-            entry = _entry(val, key)
-            if entry is None:
-                return f"key {name!r} is missing"
-            reason = spec.why_not_in(entry)
-            if reason is not None:
-                return f"key {name!r}: {reason}"
-        return None
-
-    def project(self, val: Any) -> Any:
-        """A TensorDict with every entry in its spec; the one given stays as it is.
-
-        Raises:
-            SpecError: a key is missing, or the shape of a value does not end in its spec's.
-        """
-        projected = val.copy()
-        for key, spec in self._specs.items():
-            if spec is None:
-                continue
-            entry = _entry(val, key)
-            if entry is None:
-                raise SpecError("it is missing").at(key=key)
-            projected[key] = spec.project(entry)
-        return projected
-
-    def type_check(self, value: Any, selected_keys: Any = None) -> None:
-        """Check the dtypes of a TensorDict's entries.
-
-        Args:
-            value: the TensorDict.
-            selected_keys: a key, or several; all where it is left out.
-
-        Raises:
-            SpecError: an entry has another dtype; it names the key.
-        """
-        if selected_keys is None:
-            keys = list(self.keys(True, True))
-        else:
-            keys = [selected_keys] if isinstance(selected_keys, (str, tuple)) else selected_keys
-        for key in keys:
-            spec = self.get(key)
-            if spec is not None:
-                spec.type_check(_entry(value, key), key)
-
-    # conversion
-
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """A mapping as a TensorDict, every entry as its spec encodes it.
-
-        Args:
-            val: a dict or a TensorDict; it may leave out keys.
-            ignore_device: leave tensors where they are.
-
-        Raises:
-            KeyNotFoundError: it has a key that the spec has not.
-            SpecError: an entry cannot be encoded; it names the key.
-        """
-        if isinstance(val, TensorDict):
-            return val
-        fields = {}
-        for key, entry in val.items():
-            try:
-                fields[key] = self[key].encode(entry, ignore_device=ignore_device)
-            except SpecError as error:
-                inner = error.where.key
-                raise error.at(key=key) if inner is None else error from None
-        device = None if ignore_device else self._device
-        return TensorDict(fields, batch_size=self._sizes(()), device=device)
-
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """A TensorDict as a nested dict of arrays."""
-        if safe:
-            self.assert_is_in(val)
-        return {key: self[key].to_numpy(entry) for key, entry in val.items()}
-
-    def cardinality(self) -> float:
-        """The product over the entries."""
-        count: float = 1
-        for spec in self._specs.values():
-            count *= 1 if spec is None else spec.cardinality()
-        return count
-
-    def enumerate(self, use_mask: bool = False) -> Any:
-        """Every combination of the entries' values along a new first dimension."""
-        named = [(key, spec) for key, spec in self._specs.items() if spec is not None]
-        rows = [spec.enumerate(use_mask) for _, spec in named]
-        counts = [len(row) for row in rows]
-        if not rows:
-            return self.zero((1,))
-        picks = torch.cartesian_prod(*(torch.arange(count) for count in counts))
-        picks = picks.reshape(-1, len(rows))
-        fields = {
-            key: row[picks[:, i].to(row.device)] if row.device else row[picks[:, i]]
-            for i, ((key, _), row) in enumerate(zip(named, rows, strict=True))
-        }
-        return TensorDict(fields, batch_size=(len(picks), *self._shape), device=self._device)
 
     # shapes
 
@@ -387,9 +220,6 @@ class Composite(SpecMapping):
         where = dim % len(self._shape)
         sizes = [-1 if i == where else size for i, size in enumerate(self._shape)]
         return self._mapped(lambda spec: spec.make_neg_dim(where), torch.Size(sizes))
-
-    def _viewed(self, view: View) -> TensorSpec:
-        raise NotImplementedError
 
     # copies
 
@@ -446,16 +276,13 @@ class Composite(SpecMapping):
         device = as_device(dest)  # type: ignore[arg-type]
         return self._mapped(lambda spec: spec.to(device), _device=device)
 
-    def memoize_encode(self, mode: bool = True) -> None:
-        """Does nothing: encoding is not memoised."""
-
     # comparison and printing
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Composite) or type(other) is not type(self):
+            return False
         return (
-            type(other) is type(self)
-            and isinstance(other, Composite)
-            and self._shape == other._shape
+            self._shape == other._shape
             and self._device == other._device
             and self.data_cls is other.data_cls
             and self._specs == other._specs
@@ -472,27 +299,8 @@ def _cloned(spec: Any) -> Any:
     return None if spec is None else spec.clone()
 
 
-def _entry(val: Any, key: NestedKey) -> Any:
-    if isinstance(val, TensorDictBase):
-        return val.get(key, None)
-    for part in key_parts(key):
-        if is_tensor_collection(val):
-            val = val.get(part, None)
-        else:
-            val = val.get(part) if isinstance(val, Mapping) else None
-        if val is None:
-            return None
-    return val
-
-
-def _without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
-    parts = index if isinstance(index, tuple) else (index,)
-    if not any(part is Ellipsis for part in parts):
-        return parts
-    used = sum(
-        part.ndim if isinstance(part, torch.Tensor) and part.dtype is torch.bool else 1
-        for part in parts
-        if part is not None and part is not Ellipsis
-    )
-    at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-    return (*parts[:at], *(slice(None),) * (ndim - used), *parts[at + 1 :])
+def is_key(index: Any) -> bool:
+    """Whether an index is a key rather than a place in the batch."""
+    if isinstance(index, tuple):
+        return bool(index) and all(is_key(part) for part in index)
+    return isinstance(index, str)

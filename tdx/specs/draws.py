@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -88,12 +88,12 @@ class WideIntegers:
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         self.like = low
-        self.kind = np.uint64 if low.dtype is torch.uint64 else np.int64
+        self.kind: Any = np.uint64 if low.dtype is torch.uint64 else np.int64
         self.ends = [end.cpu().numpy().astype(self.kind) for end in (low, high)]
 
     def __call__(self, shape: torch.Size) -> Tensor:
         seed = int(torch.randint(torch.iinfo(torch.int64).max, ()))
-        drawn = np.random.default_rng(seed).integers(
-            *self.ends, size=tuple(shape), dtype=self.kind, endpoint=True
-        )
+        low, high = self.ends
+        generator = np.random.default_rng(seed)
+        drawn = generator.integers(low, high, tuple(shape), dtype=self.kind, endpoint=True)
         return torch.from_numpy(np.asarray(drawn)).to(self.like.dtype).to(self.like.device)

@@ -13,6 +13,7 @@ from tdx.keys import NestedKey, format_key, join_keys, key_parts
 from tdx.specs.spec import TensorSpec
 
 _MISSING: Any = object()
+_ABSENT: Any = object()
 
 Entries = dict[NestedKey, Any]
 
@@ -51,18 +52,16 @@ class SpecMapping(TensorSpec):
         )
 
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, (str, tuple)):
-            return False
-        return self.get(key, None) is not None or self._holds_none(key)
-
-    def _holds_none(self, key: NestedKey) -> bool:
-        return self.get(key, _MISSING_TOO) is None
+        return isinstance(key, (str, tuple)) and self.get(key, _ABSENT) is not _ABSENT
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
 
     def __len__(self) -> int:
         return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     def keys(
         self,
@@ -141,28 +140,35 @@ class SpecMapping(TensorSpec):
 
         Args:
             name: the key.
-            spec: a spec, a (nested) dict of specs, or ``None`` for an entry without one.
+            spec: a spec, a (nested) dict of specs, or ``None`` for an entry without one. A
+                composite with fewer batch dimensions gets this one's.
 
         Raises:
-            SpecError: the composite is locked, or the spec's leading dimensions or its device are
-                not the composite's.
+            SpecError: the composite is locked, the spec's leading dimensions or its device are not
+                the composite's, or the key leads through a leaf.
         """
-        self._check_unlocked()
-        first, *rest = key_parts(name)
-        if rest:
-            inner = self._specs.get(first)
+        *above, last = key_parts(name)
+        holder: SpecMapping = self
+        for i, part in enumerate(above):
+            inner = holder._specs.get(part)
+            if inner is None:
+                rest = (*above[i + 1 :], last)
+                spec = holder._child({}).set(rest, spec)
+                last = part
+                break
             if not isinstance(inner, SpecMapping):
-                inner = self._child({})
-                inner.set(tuple(rest), spec)
-                self._specs[first] = self._checked(name, inner)
-            else:
-                self._checked(name, spec)
-                inner.set(tuple(rest), spec)
-            return self
-        self._specs[first] = self._checked(name, spec)
+                raise SpecError(f"{part!r} is a leaf, so nothing can be nested in it").at(key=name)
+            holder = inner
+        holder._check_unlocked()
+        holder._specs[last] = holder._checked(name, spec)
         return self
 
     def _child(self, entries: Mapping[Any, Any]) -> SpecMapping:
+        """A composite of these entries with this one's shape and device."""
+        raise NotImplementedError
+
+    def _reshaped_batch(self, shape: torch.Size) -> SpecMapping:
+        """A copy with another batch size, which its entries' shapes must begin with."""
         raise NotImplementedError
 
     def _checked(self, key: NestedKey, spec: Any) -> Any:
@@ -173,10 +179,11 @@ class SpecMapping(TensorSpec):
         if not isinstance(spec, TensorSpec):
             raise SpecError(f"expected a spec, got a {type(spec).__name__}").at(key=key)
         ndim = len(self._shape)
+        if isinstance(spec, SpecMapping) and spec.ndim < ndim:
+            spec = spec._reshaped_batch(self._shape)
         if ndim and spec.shape[:ndim] != self._shape:
-            raise SpecError(
-                f"its shape {tuple(spec.shape)} must begin with the composite's {tuple(self._shape)}"
-            ).at(key=key)
+            own, mine = tuple(spec.shape), tuple(self._shape)
+            raise SpecError(f"its shape {own} must begin with the composite's {mine}").at(key=key)
         if self._device is None or spec.device == self._device:
             return spec
         if spec.device is None:
@@ -311,14 +318,5 @@ class SpecMapping(TensorSpec):
             self._lock_children()
 
 
-_MISSING_TOO: Any = object()
-
-
 def _items(source: Any) -> Any:
     return source.items() if hasattr(source, "items") else source
-
-
-def common_device(specs: list[Any]) -> torch.device | None:
-    """The device that all specs are on; ``None`` where they differ or there are none."""
-    devices = {None if spec is None else spec.device for spec in specs}
-    return devices.pop() if len(devices) == 1 else None

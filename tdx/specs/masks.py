@@ -36,7 +36,11 @@ def view_mask(mask: Tensor, lead: torch.Size, view: Callable[[Tensor], Tensor]) 
 
 
 def draw_masked(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Numbers of allowed categories, with equal chances; ``[*shape]`` where ``mask`` is ``[*shape, n]``.
+    """Numbers of allowed categories, drawn with equal chances.
+
+    Args:
+        mask: allowed categories, ``[*B, n]``.
+        shape: shape of the numbers, ``[*A, *B]``.
 
     Raises:
         SpecError: a row of the mask allows nothing.
@@ -59,3 +63,10 @@ def nearest_allowed(mask: Tensor, index: Tensor) -> Tensor:
     categories = torch.arange(mask.shape[-1], device=index.device)
     distance = (categories - index.unsqueeze(-1)).abs()
     return distance.masked_fill(~mask, mask.shape[-1]).argmin(-1)
+
+
+def same_mask(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two masks allow the same; ``None`` is only the same as ``None``."""
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)

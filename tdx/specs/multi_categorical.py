@@ -13,9 +13,10 @@ from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size
 from tdx.specs.bounds import ordered
 from tdx.specs.boxes import BoxList
-from tdx.specs.categorical import Categorical, _same
-from tdx.specs.masks import as_mask, draw_masked, nearest_allowed
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.categorical import Categorical
+from tdx.specs.masks import as_mask, draw_masked, nearest_allowed, same_mask
+from tdx.specs.shaping import View
+from tdx.specs.spec import TensorSpec
 
 if TYPE_CHECKING:
     from tdx.specs.multi_one_hot import MultiOneHot
@@ -77,18 +78,13 @@ class MultiCategorical(Categorical):
         return self._nvec
 
     @property
-    def n(self) -> int:  # type: ignore[override]
-        """How many combinations of categories there are."""
-        return self.cardinality()
-
-    @property
     def space(self) -> BoxList:  # type: ignore[override]
         """The categories of each variable."""
         return BoxList.from_nvec(self._columns())
 
     def _columns(self) -> list[Any]:
         counts = self._counts()
-        return counts.movedim(-1, 0).tolist()  # type: ignore[no-any-return]
+        return counts.movedim(-1, 0).tolist()
 
     def _counts(self) -> Tensor:
         """``nvec`` without the leading dimensions that it is the same along."""
@@ -113,7 +109,7 @@ class MultiCategorical(Categorical):
         counts = self._counts()
         if counts.ndim != 1:
             raise SpecError(f"{purpose} needs the same nvec along all leading dimensions")
-        return counts.tolist()  # type: ignore[no-any-return]
+        return counts.tolist()
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Categories drawn with equal chances among those allowed."""
@@ -127,7 +123,7 @@ class MultiCategorical(Categorical):
                 self._draw_column(self._nvec.select(-1, i), lead) for i in range(self._shape[-1])
             ]
         if not columns:
-            return self.zero(lead)  # type: ignore[no-any-return]
+            return self.zero(lead)
         return torch.stack(columns, -1).to(self._dtype)
 
     def _draw_column(self, counts: Tensor, lead: torch.Size) -> Tensor:
@@ -214,7 +210,7 @@ class MultiCategorical(Categorical):
             -1,
         ).bool()
 
-    def to_one_hot_spec(self) -> MultiOneHot:  # type: ignore[override]
+    def to_one_hot_spec(self) -> MultiOneHot:
         """The spec of the same categories as one-hot rows side by side."""
         from tdx.specs.multi_one_hot import MultiOneHot
 
@@ -263,10 +259,8 @@ class MultiCategorical(Categorical):
         }
 
     def _equals(self, other: Any) -> bool:
-        return torch.equal(self._nvec, other._nvec) and _same(self._mask, other._mask)
+        return torch.equal(self._nvec, other._nvec) and same_mask(self._mask, other._mask)
 
 
 def _constant_along_first(counts: Tensor) -> bool:
-    if counts.stride(0) == 0 or counts.shape[0] <= 1:
-        return counts.shape[0] > 0 and counts.stride(0) == 0
-    return False
+    return counts.shape[0] > 0 and bool((counts == counts[0]).all())

@@ -148,7 +148,7 @@ class MultiOneHot(OneHot):
             self.assert_is_in(val)
         return torch.stack([block.long().argmax(-1) for block in self._blocks(val)], -1)
 
-    def to_categorical_spec(self) -> MultiCategorical:  # type: ignore[override]
+    def to_categorical_spec(self) -> MultiCategorical:
         """The spec of the same categories as numbers."""
         shape = (*self._shape[:-1], len(self.nvec))
         return MultiCategorical(self.nvec, shape, self._device, mask=self._mask)

@@ -10,10 +10,11 @@ from torch import Tensor
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size
 from tdx.specs.boxes import CategoricalBox
-from tdx.specs.categorical import Categorical, _same
+from tdx.specs.categorical import Categorical
 from tdx.specs.encoding import to_array, to_tensor
-from tdx.specs.masks import as_mask, draw_masked, view_mask
-from tdx.specs.spec import TensorSpec, View
+from tdx.specs.masks import as_mask, draw_masked, same_mask
+from tdx.specs.shaping import View
+from tdx.specs.spec import TensorSpec
 
 
 class OneHot(TensorSpec):
@@ -230,7 +231,7 @@ class OneHot(TensorSpec):
             return self.reshape(*lead, self._shape[-1])
         return super().squeeze(dim)
 
-    def __getitem__(self, index: Any) -> TensorSpec:
+    def __getitem__(self, index: Any) -> Any:
         lead = self._shape[:-1]
         entries = torch.arange(self._shape[-1]).expand(*lead, -1)
         shape = self._viewed_shape(lambda tensor: tensor[index])
@@ -275,5 +276,5 @@ class OneHot(TensorSpec):
         return (
             bool(self.space == other.space)
             and self.use_register == other.use_register
-            and _same(self._mask, other._mask)
+            and same_mask(self._mask, other._mask)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
@@ -11,18 +10,15 @@ from torch import Tensor
 
 from tdx.errors import CheckError, SpecError
 from tdx.keys import NestedKey
-from tdx.specs.arguments import Device, as_device, as_dtype, is_dtype, safe_size, size_from
+from tdx.specs.arguments import Device, as_device, as_dtype, is_dtype, safe_size
+from tdx.specs.bounds import cast
 from tdx.specs.boxes import Box
 from tdx.specs.encoding import to_array, to_dtype, to_tensor
 from tdx.specs.printing import describe_fields
-from tdx.specs.stacking import TorchFunctions
-
-_UNKNOWN_SIZE = 1_000_003
-
-View = Callable[[Tensor], Tensor]
+from tdx.specs.shaping import ShapeOperations
 
 
-class TensorSpec(TorchFunctions):
+class TensorSpec(ShapeOperations):
     """Describes a tensor, or with ``Composite`` a TensorDict, without holding one.
 
     A leaf is a value: nothing changes it after it was made, except ``update_mask`` and
@@ -35,13 +31,13 @@ class TensorSpec(TorchFunctions):
         dtype: dtype of the values.
 
     Example:
+        >>> from tdx.specs import Bounded
         >>> spec = Bounded(-1.0, 1.0, shape=(3,))
         >>> spec.is_in(spec.rand())
         True
     """
 
     domain: str | None = None
-    _shape: torch.Size
     _device: torch.device | None
     _dtype: torch.dtype | None
 
@@ -179,8 +175,6 @@ class TensorSpec(TorchFunctions):
         return val if self._contains(val) else self._project(val)
 
     def _moved(self, val: Any) -> Tensor:
-        from tdx.specs.bounds import cast
-
         if not isinstance(val, Tensor):
             raise SpecError(f"expected a tensor, got a {type(val).__name__}")
         if not self._ends_in_shape(val.shape):
@@ -294,79 +288,6 @@ class TensorSpec(TorchFunctions):
     def erase_memoize_cache(self) -> None:
         """Does nothing: encoding is not memoised."""
 
-    # shapes
-
-    def expand(self, *shape: Any) -> TensorSpec:
-        """The spec of values expanded to a shape, as ``Tensor.expand``."""
-        sizes = size_from(shape)
-        return self._viewed(lambda tensor: tensor.expand(sizes))
-
-    def squeeze(self, dim: int | None = None) -> TensorSpec:
-        """The spec without a dimension of size 1, or without all of them."""
-        if dim is None:
-            return self._viewed(torch.squeeze)
-        return self._viewed(lambda tensor: tensor.squeeze(dim))
-
-    def unsqueeze(self, dim: int) -> TensorSpec:
-        """The spec with a new dimension of size 1."""
-        return self._viewed(lambda tensor: tensor.unsqueeze(dim))
-
-    def reshape(self, *shape: Any) -> TensorSpec:
-        """The spec of reshaped values."""
-        sizes = size_from(shape)
-        return self._viewed(lambda tensor: tensor.reshape(sizes))
-
-    def view(self, *shape: Any) -> TensorSpec:
-        """The spec of reshaped values: another name of ``reshape``."""
-        return self.reshape(*shape)
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> TensorSpec:
-        """The spec with the dimensions from one to another made one."""
-        return self._viewed(lambda tensor: tensor.flatten(start_dim, end_dim))
-
-    def unflatten(self, dim: int, sizes: Any) -> TensorSpec:
-        """The spec with a dimension split into several."""
-        return self._viewed(lambda tensor: tensor.unflatten(dim, tuple(sizes)))
-
-    def __getitem__(self, index: Any) -> TensorSpec:
-        return self._viewed(lambda tensor: tensor[index])
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a spec without dimensions has no length")
-        return self.shape[0]
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.unbind(0))
-
-    def unbind(self, dim: int = 0) -> tuple[TensorSpec, ...]:
-        """The specs along a dimension."""
-        where = dim % max(self.ndim, 1)
-        return tuple(self[(slice(None),) * where + (i,)] for i in range(self.shape[where]))
-
-    def make_neg_dim(self, dim: int) -> TensorSpec:
-        """The spec with a dimension of unknown size."""
-        sizes = list(self.shape)
-        sizes[dim] = -1
-        return self.replace(shape=torch.Size(sizes))
-
-    def _viewed(self, view: View) -> TensorSpec:
-        return self.replace(shape=self._viewed_shape(view))
-
-    def _viewed_shape(self, view: View) -> torch.Size:
-        shape = torch.Size([_UNKNOWN_SIZE if size < 0 else size for size in self._shape])
-        try:
-            viewed = view(torch.empty(shape, device="meta")).shape
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            raise SpecError(
-                f"a {type(self).__name__} of shape {tuple(self._shape)} does not take that shape "
-                f"or index: {str(error).splitlines()[0]}"
-            ) from error
-        return torch.Size([-1 if size == _UNKNOWN_SIZE else size for size in viewed])
-
     # copies
 
     def replace(self, **changes: Any) -> TensorSpec:
@@ -376,6 +297,9 @@ class TensorSpec(TorchFunctions):
             **changes: arguments of the constructor, such as ``shape``, ``device`` and ``dtype``.
         """
         return type(self)(**{**self._arguments(), **changes})
+
+    def _sized(self, shape: torch.Size) -> TensorSpec:
+        return self.replace(shape=shape)
 
     def _arguments(self) -> dict[str, Any]:
         return {"shape": self._shape, "device": self._device, "dtype": self._dtype}
@@ -411,10 +335,10 @@ class TensorSpec(TorchFunctions):
     # comparison and printing
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorSpec) or type(other) is not type(self):
+            return False
         return (
-            type(other) is type(self)
-            and isinstance(other, TensorSpec)
-            and self._shape == other._shape
+            self._shape == other._shape
             and self._dtype == other._dtype
             and self._device == other._device
             and self._equals(other)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size, safe_size
 from tdx.specs.bounds import extremes, is_continuous
 from tdx.specs.boxes import ContinuousBox
@@ -38,20 +39,17 @@ class Unbounded(TensorSpec):
         shape: Any = 1,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
-        domain: Literal["continuous", "discrete"] | None = None,
+        domain: str | None = None,
     ) -> Unbounded:
-        if cls is not Unbounded:
-            return object.__new__(cls)
-        if domain is None:
-            domain = "continuous" if is_continuous(as_dtype(dtype)) else "discrete"
-        return object.__new__(UnboundedContinuous if domain == "continuous" else UnboundedDiscrete)
+        """An instance of the class for the dtype."""
+        return object.__new__(_kind(domain, as_dtype(dtype)) if cls is Unbounded else cls)
 
     def __init__(
         self,
         shape: Any = 1,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
-        domain: Literal["continuous", "discrete"] | None = None,
+        domain: str | None = None,
     ) -> None:
         if dtype is None and self.domain == "discrete" and domain is None:
             dtype = torch.int64
@@ -115,3 +113,10 @@ class UnboundedDiscrete(Unbounded):
     """An ``Unbounded`` of integers or bools."""
 
     domain = "discrete"
+
+
+def _kind(domain: str | None, dtype: torch.dtype) -> type[Unbounded]:
+    if domain not in (None, "continuous", "discrete"):
+        raise SpecError(f"domain must be 'continuous' or 'discrete', got {domain!r}")
+    continuous = is_continuous(dtype) if domain is None else domain == "continuous"
+    return UnboundedContinuous if continuous else UnboundedDiscrete
