@@ -237,7 +237,7 @@ class TransformedEnv(EnvBase):
         return getattr(self.base_env, name)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        nn.Module.__setstate__(self, state)
         self._relink()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TransformedEnv:

@@ -209,9 +209,8 @@ def same_device(there: torch.device | None, said: torch.device | None) -> bool:
     """Whether a tensor is where its spec says; a bare ``cuda`` means any of its indices."""
     if there is None or said is None:
         return True
-    return there.type == said.type and (
-        there.index == said.index or said.index is None or there.index is None
-    )
+    indices = {there.index, said.index}
+    return there.type == said.type and (len(indices) == 1 or None in indices)
 
 
 def unique_findings(findings: Iterator[SpecFinding] | list[SpecFinding]) -> list[SpecFinding]:
