@@ -317,14 +317,14 @@ class EnvBase(EnvSpecs):
 
     def fake_tensordict(self) -> TensorDictBase:
         """Zeros for every key of a rollout step, in the declared shapes, dtypes and device."""
-        state, action = self.full_state_spec.zero(), self.full_action_spec.zero()
         observation, done = self.full_observation_spec.zero(), self.full_done_spec.zero()
-        root = new_tensordict({}, self.batch_size, self.device)
-        for part in (observation, done, state, action):
-            root.update(part)
         following = new_tensordict({}, self.batch_size, self.device)
         for part in (observation.clone(), self.full_reward_spec.zero(), done.clone()):
             following.update(part)
+        root = new_tensordict({}, self.batch_size, self.device)
+        # The parts merge into each other where they share a nested key, so ``next`` comes first.
+        for part in (observation, done, self.full_state_spec.zero(), self.full_action_spec.zero()):
+            root.update(part)
         root.set("next", following)
         return root
 
