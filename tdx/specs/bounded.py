@@ -92,6 +92,8 @@ class Bounded(TensorSpec):
         numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
         if numbers and self._dtype.is_floating_point:
             in_order = low <= high
+        elif self._low.is_meta:
+            in_order = True
         else:
             in_order = bool((ordered(self._low) <= ordered(self._high)).all())
         if not in_order:
@@ -223,6 +225,8 @@ def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
             "the shape of a Bounded does not follow from two numbers",
             hint="give shape=..., () for a single number",
         )
+    if all(size == sizes[0] for size in sizes):
+        return sizes[0]
     try:
         return torch.broadcast_shapes(*sizes)
     except RuntimeError as error:

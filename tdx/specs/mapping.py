@@ -291,17 +291,20 @@ class SpecMapping(TensorSpec):
         Raises:
             SpecError: a composite that this one is nested in is locked.
         """
-        parents = [parent for ref in self._lock_parents if (parent := ref()) is not None]
-        if any(parent._locked for parent in parents):
-            raise SpecError(
-                "the Composite is nested in a locked one", hint="unlock the outermost one"
-            )
+        self._check_parents()
         self._locked = False
         for spec in self._composites():
             spec._lock_parents = tuple(ref for ref in spec._lock_parents if ref() is not self)
             if recurse is not False:
                 spec.unlock_()
         return self
+
+    def _check_parents(self) -> None:
+        parents = [parent for ref in self._lock_parents if (parent := ref()) is not None]
+        if any(parent._locked for parent in parents):
+            raise SpecError(
+                "the Composite is nested in a locked one", hint="unlock the outermost one"
+            )
 
     def _check_unlocked(self) -> None:
         if self._locked:

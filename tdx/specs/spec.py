@@ -161,8 +161,7 @@ class TensorSpec(ShapeOperations):
             SpecError: it has another dtype.
         """
         if value.dtype != self._dtype:
-            error = SpecError(f"expected dtype {self._dtype}, got {value.dtype}")
-            raise error.at(key=key)
+            raise SpecError(f"expected dtype {self._dtype}, got {value.dtype}").at(key=key)
 
     def project(self, val: Any) -> Any:
         """The value where it is in the spec, else the nearest one that is. Draws nothing.

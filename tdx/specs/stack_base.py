@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,11 +45,8 @@ class SpecStack(TensorSpec):
         return list(self._members)
 
     @property
-    def shape(self) -> torch.Size:
+    def _shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the stack; -1 where the specs differ in a size."""
-        return self._stacked_shape()
-
-    def _stacked_shape(self) -> torch.Size:
         shapes = [spec.shape for spec in self._members]
         merged = [
             sizes[0] if all(size == sizes[0] for size in sizes) else -1
@@ -57,19 +55,13 @@ class SpecStack(TensorSpec):
         return torch.Size([*merged[: self._dim], len(shapes), *merged[self._dim :]])
 
     @property
-    def device(self) -> torch.device | None:
+    def _device(self) -> torch.device | None:  # type: ignore[override]
         """Device of the specs; ``None`` where they differ."""
-        return self._common_device()
-
-    def _common_device(self) -> torch.device | None:
         devices = {spec.device for spec in self._members}
         return devices.pop() if len(devices) == 1 else None
 
     def _rebuilt(self, members: list[Any], dim: int) -> Any:
         return type(self)(*members, dim=dim)
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
 
     def clone(self) -> Any:
         """A copy with copies of the specs."""
@@ -108,7 +100,7 @@ class SpecStack(TensorSpec):
                 if found.shape[i] == 1:
                     found = found.squeeze(i)
             return found
-        dim %= self.ndim
+        dim = self._dimension(dim)
         if self.shape[dim] != 1:
             return self
         if dim == self._dim:
@@ -128,32 +120,34 @@ class SpecStack(TensorSpec):
             before.append(parts.pop(0))
         chosen, after = (parts[0], parts[1:]) if parts else (slice(None), [])
         full = (*before, *(slice(None),) * (self._dim - taken), *after)
-        if isinstance(chosen, int):
-            member = self._members[chosen]
-            return member[full] if full else member
-        members = [spec[full] if full else spec for spec in self._chosen(chosen)]
+        found = self._chosen(chosen)
+        if isinstance(found, TensorSpec):
+            return found[full] if full else found
+        members = [spec[full] if full else spec for spec in found]
         dropped = sum(isinstance(part, int) for part in before)
         added = sum(part is None for part in before)
         return torch.stack(members, self._dim - dropped + added)
 
-    def _chosen(self, chosen: Any) -> list[Any]:
-        if isinstance(chosen, slice):
-            return self._members[chosen]
-        picked = torch.arange(len(self._members))[chosen]
-        if picked.ndim != 1:
+    def _chosen(self, chosen: Any) -> Any:
+        try:
+            picked = torch.arange(len(self._members))[chosen]
+        except IndexError as error:
+            raise SpecError(f"a stack of {len(self._members)} has no {chosen!r}") from error
+        if picked.ndim == 0:
+            return self._members[int(picked)]
+        if picked.ndim > 1:
             raise SpecError("a stack takes one-dimensional indices along its stack dimension")
         return [self._members[i] for i in picked.tolist()]
 
     def unbind(self, dim: int = 0) -> Any:
         """The specs along a dimension."""
-        if dim % self.ndim == self._dim:
+        if self._dimension(dim) == self._dim:
             return tuple(self._members)
-        where = dim % self.ndim
-        return tuple(self[(slice(None),) * where + (i,)] for i in range(self.shape[where]))
+        return super().unbind(dim)
 
     def make_neg_dim(self, dim: int) -> Any:
         """The stack with a dimension of unknown size."""
-        dim %= self.ndim
+        dim = self._dimension(dim)
         if dim == self._dim:
             raise SpecError("the stack dimension has a known size")
         inner = dim if dim < self._dim else dim - 1
@@ -170,12 +164,23 @@ class SpecStack(TensorSpec):
     _viewed = _unsupported
 
     def _parts(self, val: Any) -> list[Any]:
-        """The values of each spec, from a value of the stack with any leading dimensions."""
-        if isinstance(val, Tensor) and val.is_nested:
-            return list(val.unbind(0))
-        ndim = len(val.batch_size) if hasattr(val, "batch_size") else val.ndim
-        extra = ndim - self.ndim
-        return list(val.unbind(extra + self._dim)) if extra >= 0 else []
+        """The values of each spec, from a value of the stack with any leading dimensions.
+
+        Raises:
+            SpecError: it cannot be split into as many.
+        """
+        if isinstance(val, (list, tuple)):
+            parts = list(val)
+        elif not hasattr(val, "unbind"):
+            raise SpecError(f"expected a tensor, got a {type(val).__name__}")
+        elif isinstance(val, Tensor) and val.is_nested:
+            parts = list(val.unbind(0))
+        else:
+            extra = len(val.shape) - self.ndim
+            parts = list(val.unbind(extra + self._dim)) if extra >= 0 else []
+        if len(parts) != len(self._members):
+            raise SpecError(f"expected {len(self._members)} parts along dimension {self._dim}")
+        return parts
 
     def is_in(self, val: Any) -> bool:
         """Whether each part of a value is in its spec."""
@@ -183,11 +188,10 @@ class SpecStack(TensorSpec):
 
     def why_not_in(self, val: Any) -> str | None:
         """What keeps a value out, with the place in the stack; ``None`` for one that is in."""
-        if not hasattr(val, "unbind"):
-            return f"expected a tensor, got a {type(val).__name__}"
-        parts = self._parts(val)
-        if len(parts) != len(self._members):
-            return f"expected {len(self._members)} parts in dimension {self._dim}"
+        try:
+            parts = self._parts(val)
+        except SpecError as error:
+            return error.message
         for i, (spec, part) in enumerate(zip(self._members, parts, strict=True)):
             reason = spec.why_not_in(part)
             if reason is not None:
@@ -215,7 +219,7 @@ class SpecStack(TensorSpec):
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """The parts of a sequence or an array along the stack dimension, each by its spec."""
-        parts = list(val) if isinstance(val, (list, tuple)) else self._parts(torch.as_tensor(val))
+        parts = self._parts(torch.as_tensor(val) if isinstance(val, np.ndarray) else val)
         return self._joined(
             [
                 spec.encode(part, ignore_device=ignore_device)

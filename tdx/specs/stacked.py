@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +78,7 @@ class Stacked(SpecStack):
             raise SpecError(f"specs to stack must have the same dtype, got {dtypes}")
 
     @property
-    def dtype(self) -> torch.dtype | None:
+    def _dtype(self) -> torch.dtype | None:  # type: ignore[override]
         """Dtype of the values."""
         return self._members[0].dtype
 
@@ -84,6 +86,15 @@ class Stacked(SpecStack):
     def domain(self) -> str | None:  # type: ignore[override]
         """Domain of the first spec."""
         return self._members[0].domain
+
+    def cardinality(self) -> float:
+        """The product over the specs."""
+        return math.prod(spec.cardinality() for spec in self._members)
+
+    def enumerate(self, use_mask: bool = False) -> Any:
+        """Every combination of the specs' values along a new first dimension."""
+        rows = [list(spec.enumerate(use_mask)) for spec in self._members]
+        return torch.stack([self._joined(list(parts)) for parts in itertools.product(*rows)])
 
     def _joined(self, parts: list[Any]) -> Any:
         if any(not isinstance(part, Tensor) for part in parts):
@@ -124,7 +135,7 @@ class StackedComposite(SpecStack, Composite):
     @property
     def shape(self) -> torch.Size:
         """The batch size of the stack."""
-        return self._stacked_shape()
+        return self._shape
 
     @shape.setter
     def shape(self, shape: Any) -> None:
@@ -133,20 +144,12 @@ class StackedComposite(SpecStack, Composite):
     @property
     def device(self) -> torch.device | None:
         """Device of the composites; ``None`` where they differ."""
-        return self._common_device()
+        return self._device
 
     @device.setter
     def device(self, device: Device | None) -> None:
         for spec in self._members:
             spec.device = device
-
-    @property
-    def _shape(self) -> torch.Size:  # type: ignore[override]
-        return self.shape
-
-    @property
-    def _device(self) -> torch.device | None:  # type: ignore[override]
-        return self.device
 
     @property
     def _specs(self) -> dict[str, Any]:  # type: ignore[override]
@@ -204,6 +207,7 @@ class StackedComposite(SpecStack, Composite):
 
     def unlock_(self, recurse: bool | None = None) -> Any:
         """Let entries be changed again, in all of the composites."""
+        self._check_parents()
         for spec in self._members:
             spec.unlock_(recurse)
         return self
