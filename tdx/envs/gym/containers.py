@@ -91,7 +91,13 @@ def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
         parts = [inner(part) for inner, part in zip(encoders, value, strict=True)]
         return torch.stack(parts, dim)
 
+    size = torch.Size((*layout.lead, len(codecs)))
+
     def decode(block: Any) -> tuple[Any, ...]:
+        if isinstance(block, TensorDictBase) and block.batch_size != size:
+            # Written leaf by leaf it has the batch size of the TensorDict around it.
+            block = block.copy()
+            block.batch_size = size
         return tuple(inner(part) for inner, part in zip(decoders, block.unbind(dim), strict=True))
 
     specs: list[Any] = [codec.spec for codec in codecs]

@@ -1,0 +1,123 @@
+"""Small Gymnasium envs whose every value a test knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class SpaceEnv(gymnasium.Env[Any, Any]):
+    """Observes seeded members of a space and keeps what it was told and what it handed out."""
+
+    def __init__(
+        self,
+        observed: spaces.Space[Any] = BOX,
+        acted: spaces.Space[Any] | None = None,
+        length: int = 1000,
+    ) -> None:
+        self.observation_space = observed
+        self.action_space = spaces.Discrete(2) if acted is None else acted
+        self.length = length
+        self.observed: list[Any] = []
+        self.acted: list[Any] = []
+        self.count = 0
+
+    def _observe(self) -> Any:
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        observation = self.observation_space.sample()
+        self.observed.append(observation)
+        return observation
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        # Gymnasium's vector envs hand a scalar Box's rows on as scalars.
+        member = np.asarray(action) if isinstance(self.action_space, spaces.Box) else action
+        assert self.action_space.contains(member), f"{action!r} is not in {self.action_space}"
+        self.acted.append(action)
+        self.count += 1
+        return self._observe(), 1.0, self.count >= self.length, False, {}
+
+
+class CountEnv(gymnasium.Env[Any, Any]):
+    """Counts its steps and its episodes, in one array that it writes to again and again.
+
+    Episode ``e`` ends after ``lengths[e % len(lengths)]`` steps.
+    """
+
+    observation_space = spaces.Box(0, 1000, (2,), np.int64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, lengths: tuple[int, ...] = (3,), truncates: bool = False) -> None:
+        self.lengths = lengths
+        self.truncates = truncates
+        self.episode = -1
+        self.buffer = np.zeros(2, np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.buffer[:] = (self.episode, 0)
+        return self.buffer, {"phase": "start"}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.buffer[1] += 1
+        over = bool(self.buffer[1] >= self.lengths[self.episode % len(self.lengths)])
+        terminated, truncated = over and not self.truncates, over and self.truncates
+        info = {"count": int(self.buffer[1]), "phase": "end" if over else "middle"}
+        return self.buffer, float(self.buffer[1]), terminated, truncated, info
+
+
+class InfoEnv(SpaceEnv):
+    """Gives an info at each step, and less of it at a reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation, {"score": 0.5, "_private": 1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        info = {
+            "score": 0.5 + self.count,
+            "lives": self.count,
+            "alive": True,
+            "position": np.full(3, self.count, np.float32),
+            "nested": {"speed": np.float64(self.count)},
+            "name": f"step {self.count}",
+            "_private": 1,
+        }
+        return (*result, info)  # type: ignore[return-value]
+
+
+class FailingEnv(SpaceEnv):
+    """Raises in the method that it is told to."""
+
+    def __init__(self, phase: str) -> None:
+        super().__init__()
+        self.phase = phase
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self.phase == "reset":
+            raise ZeroDivisionError("no way to begin\nand a second line")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.phase == "step":
+            raise ZeroDivisionError("no way to go on\nand a second line")
+        return super().step(action)
