@@ -70,16 +70,28 @@ class Bar:
     bare: str = ""
 
 
-CHAIN_6_STEP = Bar("P3", "env.step(td), chain 6", "µs", 1e-6, (Goal(8, "TorchRL", faster=True),))
-PLAIN_STEP = Bar(
-    "P3", "env.step(td), no transform", "µs", 1e-6, (Goal(5.5, "TorchRL", faster=True),)
-)
+PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
+CHAIN_6_GOAL = Goal(8, "TorchRL", faster=True)
+PLAIN_STEP = Bar("P3", "env.step(td), no transform", "µs", 1e-6, (PLAIN_GOAL,))
+CHAIN_6_STEP = Bar("P3", "env.step(td), chain 6", "µs", 1e-6, (CHAIN_6_GOAL,))
+PLAIN_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (PLAIN_GOAL,))
+CHAIN_6_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (CHAIN_6_GOAL,))
 BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
 HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
 COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
-BARS = (PLAIN_STEP, CHAIN_6_STEP, BUILD, HELP, LIST, COMPLETION, INSPECT)
+BARS = (
+    PLAIN_STEP,
+    PLAIN_STEP_NEW,
+    CHAIN_6_STEP,
+    CHAIN_6_STEP_NEW,
+    BUILD,
+    HELP,
+    LIST,
+    COMPLETION,
+    INSPECT,
+)
 
 
 def results_table(measured: Mapping[Bar, Times]) -> Table:

@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 import torch
 
-from tests.benchmarks.bars import CHAIN_6_STEP, PLAIN_STEP, Bar
+from tests.benchmarks.bars import CHAIN_6_STEP, CHAIN_6_STEP_NEW, PLAIN_STEP, PLAIN_STEP_NEW, Bar
 from tests.benchmarks.chains import ENV, Library, Maker, chain_6_env, plain_env
 from tests.benchmarks.conftest import Measure
 
@@ -18,38 +18,52 @@ ROUNDS = 12
 
 
 class Loop:
-    """Steps of one episode from its root, all with the same action."""
+    """Steps from the root of an episode.
 
-    def __init__(self, env: Any) -> None:
+    Args:
+        env: what steps.
+        again: step the same TensorDict again and again, which then holds the last ``next``; else
+            each step gets one of its own, as after ``step_mdp``.
+    """
+
+    def __init__(self, env: Any, *, again: bool) -> None:
         self.env = env
+        self.again = again
         self.reset()
 
     def reset(self) -> None:
         """Start an episode; not timed."""
-        self.root = self.env.reset()
-        self.root["action"] = torch.zeros(1)
+        root = self.env.reset()
+        root["action"] = torch.zeros(1)
+        self.roots = [root if self.again else root.clone(False) for _ in range(STEPS)]
 
     def steps(self) -> None:
         """What is timed."""
-        step, root = self.env.step, self.root
-        for _ in range(STEPS):
+        step = self.env.step
+        for root in self.roots:
             step(root)
 
 
 @pytest.mark.parametrize(
-    ("bar", "make"), [(PLAIN_STEP, plain_env), (CHAIN_6_STEP, chain_6_env)], ids=["plain", "chain6"]
+    ("bar", "make", "again"),
+    [
+        (PLAIN_STEP, plain_env, True),
+        (CHAIN_6_STEP, chain_6_env, True),
+        (PLAIN_STEP_NEW, plain_env, False),
+        (CHAIN_6_STEP_NEW, chain_6_env, False),
+    ],
+    ids=["plain", "chain6", "plain-new", "chain6-new"],
 )
 @pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_step(measure: Measure, bar: Bar, make: Maker, library: Library) -> None:
+def test_step(measure: Measure, bar: Bar, make: Maker, again: bool, library: Library) -> None:
     env = make(library)
     env.set_seed(0)
-    loop = Loop(env)
+    loop = Loop(env, again=again)
     measure(bar, library, loop.steps, rounds=ROUNDS, units=STEPS, before_each=loop.reset)
-    assert ("next", "reward") in loop.root.keys(include_nested=True)
+    assert ("next", "reward") in loop.roots[-1].keys(include_nested=True)
 
 
-@pytest.mark.parametrize("bar", [PLAIN_STEP, CHAIN_6_STEP], ids=["plain", "chain6"])
-def test_bare_step(measure: Measure, bar: Bar) -> None:
+def test_bare_step(measure: Measure) -> None:
     env = gymnasium.make(ENV)
     action = torch.zeros(1).numpy()
 
@@ -57,5 +71,12 @@ def test_bare_step(measure: Measure, bar: Bar) -> None:
         for _ in range(STEPS):
             env.step(action)
 
-    measure(bar, "bare", steps, rounds=ROUNDS, units=STEPS, before_each=lambda: env.reset(seed=0))
+    measure(
+        PLAIN_STEP,
+        "bare",
+        steps,
+        rounds=ROUNDS,
+        units=STEPS,
+        before_each=lambda: env.reset(seed=0),
+    )
     assert env.step(action)[0].shape == (3,)
