@@ -52,7 +52,7 @@ def stage_lies(
     for _ in range(steps):
         current = env.rand_action(current)
         current.set("next", walk.step(env, current))
-        with attributed(env, "a reset"):
+        with attributed(env, "reset"):
             current = env.maybe_reset(env.step_mdp(current))
     return walk.found
 
@@ -76,7 +76,7 @@ class _Walk:
     def reset(self, env: EnvBase, given: TensorDictBase | None) -> TensorDictBase:
         """What the env's reset returns ``[*B]``, with every stage's part looked at."""
         if not isinstance(env, TransformedEnv):
-            with attributed(env, "a reset"):
+            with attributed(env, "reset"):
                 result = env._completed_reset(given)
             self._look(0, result, "reset")
             return result
@@ -92,7 +92,7 @@ class _Walk:
     def step(self, env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
         """What the env's step returns ``[*B]``, with every stage's part looked at."""
         if not isinstance(env, TransformedEnv):
-            with attributed(env, "a step"):
+            with attributed(env, "step"):
                 result = env._completed_step(tensordict)
             self._look(0, result, "step")
             return result

@@ -226,32 +226,32 @@ class _Check:
                 if finding.code != "bounds":
                     yield replace(finding, code="fake")
 
-    def rollout(self, stop: bool, contiguous: bool | None) -> Iterator[SpecFinding]:
+    def rollout(self, stop: bool, contiguous: bool | None) -> list[SpecFinding]:
         """A rollout of a few steps, at the root and in ``next``."""
+        begun = self.reset()
+        with attributed(self.env, "rollout"):
+            rollout = self.env.rollout(
+                STEPS,
+                auto_reset=False,
+                tensordict=begun,
+                break_when_any_done=stop,
+                return_contiguous=False,
+            )
+        found = [
+            finding for moment in rollout.unbind(self.env.ndim) for finding in self._moment(moment)
+        ]
         if contiguous is None:
             every = [*self.following.values(), *self.entered.values()]
             contiguous = all(-1 not in leaf.shape for leaf in every)
-        begun = self.reset()
-        with attributed(self.env, "rollout"):
-            try:
-                rollout = self.env.rollout(
-                    STEPS,
-                    auto_reset=False,
-                    tensordict=begun,
-                    break_when_any_done=stop,
-                    return_contiguous=contiguous,
-                )
-            except EnvError as error:
-                if contiguous and error.__cause__ is not None:
-                    yield SpecFinding("unstackable", None, "rollout", error.message, error.hint)
-                    return
-                raise
-        for moment in rollout.unbind(self.env.ndim):
-            known = moment.exclude("next")
-            yield from self._held(known, self.entered, "rollout", self.passed)
-            following = moment.get("next")
-            yield from self._held(following, self.following, "rollout", set(self.state))
-            yield from self._flags(following, "rollout")
+        if contiguous and not found:
+            found.extend(_stacking(rollout))
+        return found
+
+    def _moment(self, moment: TensorDictBase) -> Iterator[SpecFinding]:
+        yield from self._held(moment.exclude("next"), self.entered, "rollout", self.passed)
+        following = moment.get("next")
+        yield from self._held(following, self.following, "rollout", set(self.state))
+        yield from self._flags(following, "rollout")
 
     def partial_reset(self) -> Iterator[SpecFinding]:
         """Whether a reset of the first row is of that row only, and leaves the mask alone."""
@@ -300,3 +300,12 @@ class _Check:
             if key_parts(key)[-1] == "done" and bool((new & rows).any()):
                 message = "it is still set in the row that was reset"
                 yield SpecFinding("done", key, "partial reset", message)
+
+
+def _stacking(rollout: TensorDictBase) -> Iterator[SpecFinding]:
+    try:
+        rollout.contiguous()
+    except RuntimeError as error:
+        message = f"the steps of a rollout do not stack into one block: {first_line(error)}"
+        hint = "declare the shapes that vary as -1"
+        yield SpecFinding("unstackable", None, "rollout", message, hint)

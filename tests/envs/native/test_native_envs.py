@@ -51,7 +51,8 @@ class Reference:
     def __init__(self, name: str, state: torch.Tensor, **kwargs: Any) -> None:
         self.env: Any = gymnasium.make(name, **kwargs)
         self.env.reset(seed=0)
-        self.env.unwrapped.state = state.double().numpy().copy()
+        inner: Any = self.env.unwrapped
+        inner.state = state.double().numpy().copy()
 
     def step(self, action: Any) -> dict[str, torch.Tensor]:
         observation, reward, terminated, truncated, _ = self.env.step(action)
