@@ -55,8 +55,14 @@ from .transforms import TimeBehaviour as TimeBehaviour
 from .transforms import Transform as Transform
 
 # transforms: generated
+from .transforms.action.action_scaling import ActionScaling as ActionScaling
+from .transforms.casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.step_counter import StepCounter as StepCounter
+from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
+from .transforms.image.resize import Resize as Resize
+from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
+from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.observation.cat_frames import CatFrames as CatFrames
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.reward.reward_clipping import RewardClipping as RewardClipping

@@ -46,6 +46,14 @@ class AffineTransform(Transform):
         self.register_buffer("loc", None if loc is None else finite_tensor(loc, "loc"))
         self.register_buffer("scale", divisor)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take over ``loc`` and ``scale``, also where there were none or of another shape."""
+        for name in ("loc", "scale"):
+            found = state_dict.get(prefix + name)
+            if found is not None:
+                self.register_buffer(name, torch.empty_like(found))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _affine(self, value: Tensor) -> Tensor:
         # Straight from the buffers: a module's attribute lookup costs more than the addition.
         buffers: dict[str, Any] = self._buffers

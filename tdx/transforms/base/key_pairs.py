@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
 
 from tdx.errors import ArgumentError, KeyNotFoundError, Where, nearest
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import Composite
+from tdx.tensordicts import read, write
 
 KeyPairs = tuple[tuple[NestedKey, NestedKey], ...]
 
@@ -47,6 +51,11 @@ def paired(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -> K
     return tuple(zip(in_keys, out_keys, strict=False))
 
 
+def all_flat(pairs: Iterable[tuple[NestedKey | None, NestedKey]]) -> bool:
+    """Whether no key of the pairs is nested."""
+    return all(key is None or isinstance(key, str) for pair in pairs for key in pair)
+
+
 def missing_key(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
     """The error for a key that is not there, with those that are, nearest first."""
     names = [format_key(each) for each in known]
@@ -60,13 +69,39 @@ def missing_key(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNo
     )
 
 
-def find_leaf(output_spec: Composite, key: NestedKey) -> str | None:
-    """The part of an output spec that holds a key: observation, reward or done."""
-    for part in ("full_observation_spec", "full_reward_spec", "full_done_spec"):
-        inner = output_spec.get(part, None)
-        if inner is not None and inner.get(key, None) is not None:
-            return part
-    return None
+def require_keys(spec: Composite, keys: Sequence[NestedKey], place: str) -> None:
+    """Check that keys are in some part of an env's input or output spec.
+
+    Args:
+        spec: the input or the output spec.
+        keys: what is to be there.
+        place: what the spec is of, for the message.
+
+    Raises:
+        KeyNotFoundError: one is in no part.
+    """
+    for key in keys:
+        if all(part.get(key, None) is None for part in spec.values()):
+            raise missing_key(key, output_keys(spec), place)
+
+
+def map_present(
+    tensordict: TensorDictBase,
+    pairs: Iterable[tuple[NestedKey, NestedKey]],
+    function: Callable[[Any], Any],
+) -> TensorDictBase:
+    """Map those entries that are there, in place.
+
+    Args:
+        tensordict: ``[*B]``.
+        pairs: the key read and the key written, for each entry.
+        function: the map.
+    """
+    for source, target in pairs:
+        value = read(tensordict, source)
+        if value is not None:
+            write(tensordict, target, function(value))
+    return tensordict
 
 
 def output_keys(output_spec: Composite) -> list[NestedKey]:

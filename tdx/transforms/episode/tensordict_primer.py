@@ -1,0 +1,311 @@
+"""Put entries into the TensorDict at reset and carry them along."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base.done_flags import as_row_mask
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, format_key, normal_key
+from tdx.specs import Composite, NonTensor, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.spec_edits import done_groups, with_entries
+
+DefaultValue = (
+    float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None
+)
+
+
+class TensorDictPrimer(Transform):
+    """Write entries at every reset, and carry each into ``next`` unless it is already there.
+
+    A spec without batch dims is expanded to the env's batch size; a ``Composite`` says by its
+    own shape which of its leading dims are batch dims. Without an env, ``forward`` writes the
+    entries into any TensorDict.
+
+    Args:
+        primers: the specs of the entries, by key.
+        random: whether the values are drawn from the specs.
+        default_value: the value otherwise: a number for all elements; a function that returns
+            an entry's tensor; or a dict with one of these for each key. By default zero, or the
+            nearest value that the spec has.
+        reset_key: the mask that says which rows a reset is for; may be left out where the env
+            has only one.
+        expand_specs: whether specs are expanded to the env's batch size; where it is off, they
+            must start with it. On by default.
+        single_default_value: whether ``default_value`` is one function for all entries: it
+            returns a TensorDict with as many rows as are reset, which its argument ``reset``
+            (a bool mask of shape ``[*B]``) tells if it has one.
+        call_before_env_reset: whether the entries are written before the env is reset, which
+            then finds them in its input.
+        **kwargs: specs by key, in the place of ``primers``.
+
+    Raises:
+        ArgumentError: a primer is no spec, both ``primers`` and keyword arguments are given, or
+            the default values do not fit.
+        ChainError: a spec cannot be brought to the env's batch size, or the reset mask is not
+            clear (when its specs are computed).
+
+    Example:
+        >>> from tdx import GymEnv, SerialEnv, TensorDictPrimer, TransformedEnv, Unbounded
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), TensorDictPrimer(hidden=Unbounded(2)))
+        >>> env.reset()["hidden"]
+        tensor([0., 0.])
+        >>> env.rollout(3)["next", "hidden"].shape
+        torch.Size([3, 2])
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(
+        self,
+        primers: Mapping[NestedKey, TensorSpec] | Composite | None = None,
+        random: bool | None = None,
+        default_value: DefaultValue = None,
+        reset_key: NestedKey | None = None,
+        expand_specs: bool | None = None,
+        single_default_value: bool = False,
+        call_before_env_reset: bool = False,
+        **kwargs: TensorSpec,
+    ) -> None:
+        super().__init__()
+        self.primers = self._given = _composite(primers, kwargs)
+        self.random = random
+        self.expand_specs = expand_specs
+        self.single_default_value = single_default_value
+        self.call_before_env_reset = call_before_env_reset
+        self.default_value = _checked_default(
+            default_value, [normal_key(key) for key in self._given.keys(True, True)], random
+        )
+        if single_default_value and not callable(self.default_value):
+            raise ArgumentError(
+                "single_default_value is on and default_value is no function",
+                hint="give a function that returns a TensorDict of all entries",
+            )
+        self.reset_key = None if reset_key is None else normal_key(reset_key)
+        self._mask_key: NestedKey = self.reset_key or "_reset"
+        self._primed: dict[NestedKey, Any] = {}
+        self._batch_size: torch.Size | None = None
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        self._mask_key = self._chosen_mask(output_spec["full_done_spec"])
+        self._batch_size = output_spec.shape
+        self.primers = self._expanded(output_spec.shape, output_spec.device)
+
+    def _chosen_mask(self, full_done_spec: Composite) -> NestedKey:
+        known = [group.reset_key for group in done_groups(full_done_spec)]
+        listed = ", ".join(repr(format_key(key)) for key in known)
+        if self.reset_key is None:
+            if len(known) == 1:
+                return known[0]
+            raise ChainError(
+                f"the env has {len(known)} reset masks ({listed})",
+                hint="say by reset_key which one the primer follows",
+            )
+        if self.reset_key not in known:
+            raise ChainError(
+                f"the env has no reset mask {format_key(self.reset_key)!r}", hint=f"it has {listed}"
+            )
+        return self.reset_key
+
+    def _expanded(self, batch_size: torch.Size, device: torch.device | None) -> Composite:
+        given = self._given if device is None else self._given.clone().to(device)
+        if given.shape[: len(batch_size)] == batch_size:
+            return given
+        if self.expand_specs is not False:
+            return given.expand(*batch_size, *given.shape)
+        for key, spec in given.items(True, True):
+            if spec.shape[: len(batch_size)] != batch_size:
+                raise ChainError(
+                    f"the primer's shape {tuple(spec.shape)} does not start with the env's batch "
+                    f"size {tuple(batch_size)}",
+                    hint="leave expand_specs on, and give the spec without batch dims",
+                    where=Where(key=normal_key(key)),
+                )
+        return given
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec with the primed entries."""
+        return with_entries(observation_spec, _leaves(self.primers))
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec with the primed entries, which a step carries on."""
+        return with_entries(state_spec, _leaves(self.primers))
+
+    # Values
+
+    def _fresh(
+        self, batch_size: torch.Size, device: torch.device | None, mask: Tensor | None = None
+    ) -> dict[NestedKey, Any]:
+        """New values for all rows, ``[*B, ...]`` each; ``mask`` says which rows are needed."""
+        primers = self.primers
+        if batch_size != self._batch_size:
+            primers = self._expanded(batch_size, device)
+        leaves = _leaves(primers)
+        if self.single_default_value:
+            return self._from_one_call(leaves, batch_size, mask)
+        return {key: self._value(key, spec) for key, spec in leaves.items()}
+
+    def _value(self, key: NestedKey, spec: TensorSpec) -> Any:
+        if self.random:
+            return spec.rand()
+        default = self.default_value
+        if isinstance(default, Mapping):
+            default = default[key]
+        if default is None or isinstance(spec, NonTensor):
+            return spec.project(spec.zero())
+        return _shaped(default() if callable(default) else default, spec, key)
+
+    def _from_one_call(
+        self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None
+    ) -> dict[NestedKey, Any]:
+        assert callable(self.default_value)
+        if mask is None:
+            rows = torch.ones(batch_size, dtype=torch.bool)
+        else:
+            rows = mask.reshape(*batch_size, -1).any(-1)
+        takes_reset = "reset" in inspect.signature(self.default_value).parameters
+        made = self.default_value(reset=rows) if takes_reset else self.default_value()
+        values = {}
+        for key, spec in leaves.items():
+            value = made.get(key, None)
+            if value is None:
+                raise ArgumentError(
+                    f"default_value returned no {format_key(key)!r}", where=Where(key=key)
+                )
+            part = (int(rows.sum()), *spec.shape[len(batch_size) :])
+            if batch_size and value.shape != spec.shape and value.shape == part:
+                values[key] = spec.zero()
+                values[key][rows] = value.to(values[key])
+            else:
+                values[key] = _shaped(value, spec, key)
+        return values
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self.call_before_env_reset:
+            self._primed = self._write_fresh(tensordict, tensordict)
+        return tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        if self.call_before_env_reset:
+            for key, value in self._primed.items():
+                if read(tensordict_reset, key) is None:
+                    write(tensordict_reset, key, value)
+            self._primed = {}
+        else:
+            self._write_fresh(tensordict_reset, tensordict)
+        return tensordict_reset
+
+    def _write_fresh(
+        self, target: TensorDictBase, given: TensorDictBase | None
+    ) -> dict[NestedKey, Any]:
+        """Write new values; rows that a reset in ``given`` is not for keep what they had."""
+        mask = None if given is None else read(given, self._mask_key)
+        values = self._fresh(target.batch_size, target.device, mask)
+        for key, value in values.items():
+            before = None if mask is None or given is None else read(given, key)
+            if mask is not None and isinstance(before, Tensor):
+                value = values[key] = value.where(as_row_mask(mask, value, target.ndim), before)
+            write(target, key, value)
+        return values
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for key, spec in _leaves(self.primers).items():
+            if read(next_tensordict, key) is None:
+                value = read(tensordict, key)
+                write(next_tensordict, key, self._value(key, spec) if value is None else value)
+        return next_tensordict
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write new values into any TensorDict, in place."""
+        for key, value in self._fresh(tensordict.batch_size, tensordict.device).items():
+            tensordict.set(key, value)
+        return tensordict
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the values that are made without an env to a device."""
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        if device is not None:
+            self._given, self.primers = self._given.to(device), self.primers.to(device)
+        return super().to(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(repr(format_key(normal_key(key))) for key in _leaves(self.primers))
+        return f"TensorDictPrimer(keys=[{keys}], random={bool(self.random)})"
+
+
+def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:
+    return {normal_key(key): spec for key, spec in primers.items(True, True)}
+
+
+def _composite(
+    primers: Mapping[NestedKey, TensorSpec] | Composite | None, named: Mapping[str, TensorSpec]
+) -> Composite:
+    if primers is not None and named:
+        raise ArgumentError(
+            f"primers and the keyword arguments {', '.join(named)} are both given",
+            hint="give the specs in one of the two ways",
+        )
+    if isinstance(primers, Composite):
+        return primers.clone()
+    given = named if primers is None else primers
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"primers must map keys to specs, got {type(given).__name__}",
+            hint='for example {"hidden": Unbounded(2)}',
+        )
+    result = Composite()
+    for key, spec in given.items():
+        if not isinstance(spec, TensorSpec):
+            raise ArgumentError(
+                f"the primer {format_key(key)!r} must be a spec, got {type(spec).__name__}",
+                hint="for example Unbounded(2)",
+            )
+        result[normal_key(key)] = spec.clone()
+    return result
+
+
+def _checked_default(value: DefaultValue, keys: list[NestedKey], random: bool | None) -> Any:
+    if random and value is not None:
+        raise ArgumentError(
+            "random is on and a default_value is given", hint="leave one of the two out"
+        )
+    if not isinstance(value, Mapping):
+        return value
+    by_key = {normal_key(key): each for key, each in value.items()}
+    odd = [format_key(key) for key in by_key.keys() ^ set(keys)]
+    if odd:
+        raise ArgumentError(
+            f"default_value and primers differ in {', '.join(sorted(odd))}",
+            hint="give one default value for each primer",
+        )
+    return by_key
+
+
+def _shaped(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
+    """The value in the spec's dtype and shape; a number fills it.
+
+    Raises:
+        ArgumentError: it does not broadcast to the shape, or is no number or tensor.
+    """
+    try:
+        tensor = torch.as_tensor(value, dtype=spec.dtype, device=spec.device)
+        return tensor.expand(spec.shape).clone()
+    except (RuntimeError, TypeError, ValueError):
+        what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ArgumentError(
+            f"the default value for {format_key(key)!r} is {what}, its spec has shape "
+            f"{tuple(spec.shape)}",
+            where=Where(key=key),
+        ) from None

@@ -1,0 +1,116 @@
+"""Resize images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.keys import NestedKey
+from tdx.specs import Bounded, TensorSpec, Unbounded
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.affine import mapped_spec
+
+INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
+
+
+class Resize(ObservationTransform):
+    """Resize images ``[*B, C, H, W]`` to ``[*B, C, w, h]``, with antialiasing.
+
+    Args:
+        w: the new size of the last dim but one.
+        h: the new size of the last dim; ``w`` by default.
+        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic".
+        in_keys: the images read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+
+    Raises:
+        ArgumentError: a size is no integer of at least 1, or (when its specs are computed, or
+            in a call) an image has fewer than 3 dims or has its channels last.
+        UnknownNameError: there is no such interpolation.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import Resize
+        >>> Resize(84, 84)(TensorDict(pixels=torch.rand(4, 3, 210, 160)))["pixels"].shape
+        torch.Size([4, 3, 84, 84])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        w: int,
+        h: int | None = None,
+        interpolation: str = "bilinear",
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.w = _size(w, "w")
+        self.h = self.w if h is None else _size(h, "h")
+        name = interpolation.value if isinstance(interpolation, Enum) else interpolation
+        if name not in INTERPOLATIONS:
+            raise UnknownNameError(
+                f"there is no interpolation {name!r}",
+                hint=did_you_mean(str(name), INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"),
+            )
+        self.interpolation: str = name
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        _check_layout(tensor.shape)
+        resize, mode = _kernel(self.interpolation)
+        return resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        _check_layout(spec.shape)
+        if isinstance(spec, Bounded) and self.interpolation != "bicubic":
+            if bool((spec.low.isfinite() & spec.high.isfinite()).all()):
+                return mapped_spec(spec, self._apply_transform)
+            return spec.replace(low=spec.low.min(), high=spec.high.max(), shape=self._shape(spec))
+        # Cubic weights overshoot, so bounds would not hold.
+        return Unbounded(shape=self._shape(spec), dtype=spec.dtype, device=spec.device)
+
+    def _shape(self, spec: TensorSpec) -> torch.Size:
+        return torch.Size((*spec.shape[:-2], self.w, self.h))
+
+    def __repr__(self) -> str:
+        return (
+            f"Resize(w={self.w}, h={self.h}, interpolation={self.interpolation!r}, "
+            f"keys={self.in_keys})"
+        )
+
+
+@cache
+def _kernel(interpolation: str) -> tuple[Callable[..., Tensor], Any]:
+    # Imported at the first call: torchvision takes longer to import than torch itself.
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2.functional import resize_image
+
+    return resize_image, InterpolationMode(interpolation)
+
+
+def _size(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+    return value
+
+
+def _check_layout(shape: torch.Size) -> None:
+    if len(shape) < 3:
+        raise ArgumentError(
+            f"Resize takes images [*B, C, H, W], got shape {tuple(shape)}",
+            hint="name the images by in_keys",
+        )
+    if shape[-1] in (1, 3, 4) and shape[-2] > 4 and shape[-3] > 4:
+        raise ArgumentError(
+            f"Resize takes images [*B, C, H, W], but shape {tuple(shape)} has its channels last",
+            hint="put ToTensorImage() before it",
+        )

@@ -1,0 +1,90 @@
+"""Images from height, width, channels as integers to channels first as fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+from tdx.specs import TensorSpec
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.affine import mapped_spec
+
+
+class ToTensorImage(ObservationTransform):
+    """Turn images ``[*B, H, W, C]`` of integers into ``[*B, C, H, W]`` of floats from 0 to 1.
+
+    Args:
+        from_int: whether to divide by 255; by default integers are divided and floats are not.
+        unsqueeze: whether an image without leading dims gets one of size 1.
+        dtype: the result's dtype; torch's default one where it is left out.
+        in_keys: the images read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+        shape_tolerant: whether an image whose last dim is not 3 counts as channels-first
+            already and keeps its layout.
+
+    Raises:
+        ArgumentError: fractions are asked for in an integer dtype, or (when its specs are
+            computed, or in a call) an image has fewer than 3 dims or has its channels first.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import ToTensorImage
+        >>> frame = torch.full((2, 5, 3), 51, dtype=torch.uint8)
+        >>> pixels = ToTensorImage()(TensorDict(pixels=frame))["pixels"]
+        >>> pixels.shape, pixels[0, 0, 0]
+        (torch.Size([3, 2, 5]), tensor(0.2000))
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        from_int: bool | None = None,
+        unsqueeze: bool = False,
+        dtype: torch.dtype | None = None,
+        *,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        shape_tolerant: bool = False,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        if dtype is not None and not dtype.is_floating_point and from_int is not False:
+            raise ArgumentError(
+                f"dtype must be a floating one for values from 0 to 1, got {dtype}",
+                hint="leave it out, or pass from_int=False to keep integers",
+            )
+        self.from_int = from_int
+        self.unsqueeze = unsqueeze
+        self.dtype = dtype
+        self.shape_tolerant = shape_tolerant
+        if unsqueeze:
+            # A block of images has leading dims where a single one has none.
+            self.time_behaviour = TimeBehaviour.CONTROL
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        shape = tensor.shape
+        _check_layout(shape)
+        divide = not tensor.is_floating_point() if self.from_int is None else self.from_int
+        if not self.shape_tolerant or shape[-1] == 3:
+            tensor = tensor.movedim(-1, -3)
+        tensor = tensor.to(self.dtype or torch.get_default_dtype()).contiguous()
+        if divide:
+            tensor = tensor / 255
+        return tensor.unsqueeze(0) if self.unsqueeze and tensor.ndim == 3 else tensor
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped_spec(spec, self._apply_transform)
+
+
+def _check_layout(shape: torch.Size) -> None:
+    if len(shape) < 3:
+        raise ArgumentError(
+            f"ToTensorImage takes images [*B, H, W, C], got shape {tuple(shape)}",
+            hint="name the images by in_keys",
+        )

@@ -1,0 +1,162 @@
+"""Rename entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, format_key, parent_key
+from tdx.specs import Composite
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import KeyPairs, key_list, require_keys
+from tdx.transforms.base.spec_edits import refuse_taken
+
+
+class RenameTransform(Transform):
+    """Give entries other keys, on the way out and on the way in.
+
+    Args:
+        in_keys: the entries of the env's output; observations, rewards or done flags.
+        out_keys: their new keys, one for each.
+        in_keys_inv: the env's inputs, by the env's own keys; none by default.
+        out_keys_inv: the keys under which the outside gives them, one for each.
+        create_copy: whether the entries stay under their old keys too.
+
+    Raises:
+        ArgumentError: the numbers of keys differ, or a key is renamed to one that is renamed
+            itself.
+        KeyNotFoundError: an entry is not there (when its specs are computed).
+        ChainError: a new key is taken (when its specs are computed), or a done flag leaves its
+            group.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import RenameTransform
+        >>> rename = RenameTransform(["a"], [("sensors", "a")])
+        >>> rename(TensorDict(a=torch.ones(1)))["sensors", "a"]
+        tensor([1.])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey],
+        out_keys: Sequence[NestedKey],
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        create_copy: bool = False,
+    ) -> None:
+        _check_pair(in_keys, out_keys, "in_keys", "out_keys")
+        _check_pair(in_keys_inv, out_keys_inv, "in_keys_inv", "out_keys_inv")
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.create_copy = create_copy
+
+    # Data
+
+    def _renamed(self, tensordict: TensorDictBase, pairs: KeyPairs, strict: bool) -> TensorDictBase:
+        for old, new in pairs:
+            value = read(tensordict, old)
+            if value is not None:
+                write(tensordict, new, value)
+                if not self.create_copy:
+                    tensordict.del_(old)
+            elif strict and not self._missing_tolerance:
+                raise self._missing(old, tensordict)
+        return tensordict
+
+    @property
+    def _inwards(self) -> KeyPairs:
+        return tuple((new, old) for old, new in self._inverse_pairs)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._renamed(next_tensordict, self._pairs, strict=True)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        return self._renamed(tensordict_reset, self._pairs, strict=False)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._renamed(tensordict, self._inwards, strict=True)
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._renamed(tensordict, self._inwards, strict=False)
+
+    @property
+    def invertible(self) -> bool:
+        """Whether anything is renamed on the way in."""
+        return bool(self._inverse_pairs)
+
+    @dispatch(source="in_keys", dest="out_keys")
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Rename entries of stored data, in place."""
+        return self._call(tensordict)
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        if not self._missing_tolerance:
+            require_keys(output_spec, self.in_keys, "the env at this stage")
+            require_keys(input_spec, self.in_keys_inv, "the env's input at this stage")
+        for key in self.out_keys:
+            for part in output_spec.values():
+                refuse_taken(part, key)
+        for key in self.out_keys_inv:
+            for part in input_spec.values():
+                refuse_taken(part, key)
+        for old, new in self._pairs:
+            if old in output_spec["full_done_spec"].keys(True, True):
+                _check_group(old, new)
+
+    def _moved(self, spec: Composite, pairs: KeyPairs) -> Composite:
+        result = spec.clone()
+        result.unlock_()
+        for old, new in pairs:
+            if spec.get(old, None) is not None:
+                result[new] = spec[old].clone()
+                if not self.create_copy:
+                    del result[old]
+        return result
+
+    def _mapped(self, spec: Composite) -> Composite:
+        return self._moved(spec, self._pairs)
+
+    def _inverse_mapped(self, spec: Composite) -> Composite:
+        return self._moved(spec, self._inverse_pairs)
+
+    def __repr__(self) -> str:
+        names = ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")
+        given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name)]
+        copy = ["create_copy=True"] if self.create_copy else []
+        return f"RenameTransform({', '.join([*given, *copy])})"
+
+
+def _check_pair(
+    old: Sequence[NestedKey] | None, new: Sequence[NestedKey] | None, old_name: str, new_name: str
+) -> None:
+    old_keys, new_keys = key_list(old, old_name), key_list(new, new_name)
+    if len(old_keys) != len(new_keys):
+        raise ArgumentError(
+            f"{len(old_keys)} {old_name} and {len(new_keys)} {new_name}",
+            hint="give one new key for each old one",
+        )
+    both = [format_key(key) for key in new_keys if key in old_keys]
+    if both or len(set(new_keys)) < len(new_keys):
+        what = f"{both[0]!r} is in {old_name} and in {new_name}" if both else f"{new_name} repeat"
+        raise ArgumentError(what, hint="swap keys by three renames, over a third key")
+
+
+def _check_group(old: NestedKey, new: NestedKey) -> None:
+    if parent_key(old) != parent_key(new):
+        raise ChainError(
+            f"the done flag {format_key(old)!r} cannot become {format_key(new)!r}: a reset mask "
+            "lies beside its flag",
+            hint="keep the flag in its group",
+            where=Where(key=old),
+        )
