@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tdx.keys import NestedKey, normal_key
@@ -138,11 +139,24 @@ def _parameters(
         yield Parameter(
             name=argument.arg,
             annotation=annotation,
-            default=ast.unparse(default) if default is not None else None,
+            default=_default(default, module),
             help=helps.get(argument.arg, ""),
             kind=kind,
             type=declared_type(argument.annotation, module),
         )
+
+
+def _default(node: ast.expr | None, module: Module) -> str | None:
+    """A default as text; a named constant as the literal behind its name."""
+    if node is None:
+        return None
+    name = dotted_name(node)
+    value = module.find(name).node if name else None
+    if isinstance(value, ast.expr):
+        with suppress(ValueError):
+            ast.literal_eval(value)
+            return ast.unparse(value)
+    return ast.unparse(node)
 
 
 def _signature(

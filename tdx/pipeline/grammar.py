@@ -152,7 +152,7 @@ class _Reader:
         lines = self.source.lstrip().splitlines(keepends=True) or [""]
         before = sum(len(line) for line in lines[: (error.lineno or 1) - 1])
         column = self._indent + before + (error.offset or 1) - self.shift
-        column = min(max(1, column), len(self.text) + 1)
+        column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
         told = next((text for text in _SYNTAX if text in error.msg), "invalid syntax")
         self.fail(told, column=column, hint=_STAGE_FORM)
 

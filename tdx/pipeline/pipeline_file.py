@@ -6,13 +6,14 @@ import os
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
+from tdx.pipeline.arguments import named
 from tdx.pipeline.model import Pipeline, StageConfig
-from tdx.pipeline.reader import pipeline_of, read_pipeline
+from tdx.pipeline.reader import read_pipeline
 from tdx.pipeline.section_edit import edited_section, edited_stage, new_stage
+from tdx.pipeline.values import Value
 from tdx.pipeline.writer import write_pipeline
 from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
 from tdx.pipeline.yaml_text import load_yaml
@@ -127,9 +128,9 @@ class PipelineFile:
         """Make the file hold this pipeline, changing no more of its text than that needs."""
         self._update_stages(pipeline.transforms)
         for key in ("env", "policy", "rollout"):
-            if getattr(self.pipeline, key) != getattr(pipeline, key):
+            if repr(getattr(self.pipeline, key)) != repr(getattr(pipeline, key)):
                 self._set_text(edited_section(self.text, load_yaml(self.text), pipeline, key))
-        if self.pipeline != pipeline and self.pipeline != self._read(write_pipeline(pipeline)):
+        if _meaning(self.pipeline) != _meaning(pipeline):
             self._set_text(write_pipeline(pipeline))
 
     def save(self, path: str | Path | None = None) -> None:
@@ -156,9 +157,9 @@ class PipelineFile:
         """Reach the wanted stages by few edits: what is equal at both ends is left alone."""
         have, goal = list(self.pipeline.transforms), list(wanted)
         start = 0
-        while start < min(len(have), len(goal)) and have[start] == goal[start]:
+        while start < min(len(have), len(goal)) and _same(have[start], goal[start]):
             start += 1
-        while len(have) > start and len(goal) > start and have[-1] == goal[-1]:
+        while len(have) > start and len(goal) > start and _same(have[-1], goal[-1]):
             have.pop()
             goal.pop()
         for index in range(start, min(len(have), len(goal))):
@@ -182,17 +183,33 @@ class PipelineFile:
         if block is not None:
             text = block.text()
             with suppress(PipelineError):
-                if self._read(text) == self._read(write_pipeline(wanted)):
+                if _meaning(read_pipeline(text, self.name)) == _meaning(wanted):
                     self._set_text(text)
                     return
         self._set_text(edited_section(self.text, load_yaml(self.text), wanted, "transforms"))
 
-    def _read(self, text: str) -> Pipeline:
-        return replace(pipeline_of(load_yaml(text), self.name))
-
     def _set_text(self, text: str) -> None:
         self.pipeline = read_pipeline(text, self.name)
         self.text = text
+
+
+def _meaning(pipeline: Pipeline) -> str:
+    """What tells two pipelines apart: also 1 and 1.0, not how their arguments are given."""
+    stages = [_stage_meaning(stage) for stage in pipeline.transforms]
+    return repr((pipeline.env, stages, pipeline.policy, pipeline.rollout))
+
+
+def _stage_meaning(stage: StageConfig) -> str:
+    full = named(stage)
+    return repr((full.name, full.args, sorted(full.kwargs.items(), key=_by_name)))
+
+
+def _by_name(item: tuple[str, Value]) -> str:
+    return item[0]
+
+
+def _same(one: StageConfig, other: StageConfig) -> bool:
+    return _stage_meaning(one) == _stage_meaning(other)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -133,7 +133,10 @@ class _Program:
             return self.stage(StageConfig(call.name, call.args, call.kwargs))
         if call.name == TENSOR:
             self.modules.add("torch")
-            name = f"torch.{TENSOR}"
-        else:
-            name = self.reference(call.name)
-        return self.call(name, list(call.args), call.kwargs)
+            rows = [_as_lists(value) for value in call.args]
+            return self.call(f"torch.{TENSOR}", rows, call.kwargs)
+        return self.call(self.reference(call.name), list(call.args), call.kwargs)
+
+
+def _as_lists(value: object) -> object:
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value

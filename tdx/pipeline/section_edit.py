@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from tdx.errors import PipelineError
 from tdx.pipeline.model import Pipeline, StageConfig
 from tdx.pipeline.reader import TOP_LEVEL
 from tdx.pipeline.writer import BLOCK_DEPTHS, document_of, stage_node
@@ -28,7 +31,7 @@ def edited_stage(body: list[str], stage: StageConfig, indent: int) -> list[str]:
         if isinstance(item[name], dict) and isinstance(node[name], dict):
             merge(item[name], node[name])
             return _indented(dump_yaml(old).splitlines()[1:], indent - 2)
-    return _with_comment(new_stage(stage, indent), _end_comment(old["transforms"], item))
+    return _with_comment(new_stage(stage, indent), _end_comment(body, old["transforms"]))
 
 
 def edited_section(text: str, document: Any, pipeline: Pipeline, key: str) -> str:
@@ -71,11 +74,16 @@ def _added(lines: list[str], document: Any, key: str, wanted: Any) -> str:
     return "\n".join([*lines[:end], *section, *after])
 
 
-def _end_comment(sequence: Any, item: Any) -> str:
+def _end_comment(body: list[str], sequence: Any) -> str:
     """The comment at the end of the line of a stage that is written on one line."""
-    comments = sequence.ca.items.get(0) or (getattr(item, "ca", None) and item.ca.items.get(None))
-    token = comments[0] if comments else None
-    return token.value.splitlines()[0].strip() if token is not None else ""
+    if len(body) != 1:
+        return ""
+    for mark in re.finditer(r"\s#", body[0]):
+        with suppress(PipelineError):
+            before = load_yaml(f"transforms:\n{body[0][: mark.start()]}")["transforms"]
+            if _same(before, sequence):
+                return body[0][mark.start() :].strip()
+    return ""
 
 
 def _with_comment(lines: list[str], comment: str) -> list[str]:

@@ -1,0 +1,356 @@
+"""The pipeline file: what is read, what is refused, and that edits keep comments."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdx.errors import ArgumentError, PipelineError
+from tdx.pipeline import (
+    EnvConfig,
+    Pipeline,
+    PipelineFile,
+    RolloutConfig,
+    StageConfig,
+    parse_stage,
+    read_pipeline,
+)
+from tdx.pipeline.arguments import named
+from tests.pipeline.strategies import PIPELINES, STAGES, exactly
+
+TEXT = """\
+# a pipeline
+version: 1
+
+env:  # where
+  id: 'Pendulum-v1'   # quoted
+  kwargs: {g: 9.8}
+
+# the chain
+transforms:
+  # counts
+  - StepCounter: {max_steps: 200}  # at the end
+  - RewardSum   # bare
+
+  # stacks
+  # of frames
+  - CatFrames:
+      N: 4   # four
+      in_keys:
+        - 'observation'   # quoted too
+      # inside
+      dim: -1
+  - 'RewardClipping(-1, 1)'
+
+# the end
+policy: random  # p
+"""
+
+
+def stage_lines(text: str) -> str:
+    return text.partition("transforms:\n")[2].partition("\n# the end")[0]
+
+
+def test_reading() -> None:
+    pipeline = read_pipeline(TEXT, "a.yaml")
+    assert pipeline == Pipeline(
+        EnvConfig("Pendulum-v1", {"g": 9.8}),
+        (
+            StageConfig("StepCounter", (), {"max_steps": 200}),
+            StageConfig("RewardSum"),
+            StageConfig("CatFrames", (), {"N": 4, "in_keys": ("observation",), "dim": -1}),
+            StageConfig("RewardClipping", (-1, 1)),
+        ),
+        policy="random",
+    )
+    assert [stage.line for stage in pipeline.transforms] == [11, 12, 16, 22]
+    assert pipeline.file == "a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "",
+            "f.yaml:1: this is not a pipeline file (write a map with version, env and transforms)",
+        ),
+        (
+            "- a",
+            "f.yaml:1: this is not a pipeline file (write a map with version, env and transforms)",
+        ),
+        ("a: [", "f.yaml:1:5: not YAML: expected the node content, but found '<stream end>'"),
+        (
+            "version: 1\nenv:\n\tid: 3",
+            "f.yaml:3:1: not YAML: found character '\\t' that cannot start any token"
+            " (indent with spaces, not tabs)",
+        ),
+        ("version: 1\nenv: *foo", "f.yaml:2:6: not YAML: found undefined alias 'foo'"),
+        (
+            "version: 1\nenv: x\n---\na: 1",
+            "f.yaml:3:1: not YAML: expected a single document in the stream,"
+            " but found another document",
+        ),
+        (
+            "\x00",
+            "f.yaml:1:1: not YAML: unacceptable character #x0000:"
+            " special characters are not allowed",
+        ),
+        ("env: x", "f.yaml: the file has no version (add version: 1)"),
+        (
+            "version: 2\nenv: x",
+            "f.yaml:1:1: version 2 of the file format is unknown (newer tdx wrote it: upgrade tdx)",
+        ),
+        ("version: one\nenv: x", "f.yaml:1:1: version must be 1, got 'one'"),
+        ("version: 1", "f.yaml:1: the pipeline has no env (add env: with an id)"),
+        ("version: 1\nenvs: 3", "f.yaml:2:1: a pipeline file has no key envs (did you mean env?)"),
+        ("version: 1\nenv: {idd: 3}", "f.yaml:2:7: env has no key idd (did you mean id?)"),
+        ("version: 1\nenv: {}", "f.yaml:2:1: env has no id (add id: with the name of the env)"),
+        (
+            "version: 1\nenv: 3",
+            "f.yaml:2:1: env must be a map with an id (write env: {id: Pendulum-v1})",
+        ),
+        (
+            "version: 1\nenv: {id: x, num_envs: four}",
+            'f.yaml:2:14: num_envs must be a whole number of at least 1, got "four"',
+        ),
+        (
+            "version: 1\nenv: {id: x, batching: seriel}",
+            "f.yaml:2:14: batching 'seriel' is unknown (did you mean serial?)",
+        ),
+        (
+            "version: 1\nenv: x\ntransforms:\n - S: {a: 2020-01-01}",
+            "f.yaml:4:8, stage 0: 2020-01-01 is a date, not a value here"
+            " (put it in quotes to make it a string)",
+        ),
+        (
+            "version: 1\nenv: x\ntransforms:\n - S: {a: Foo(x)}",
+            "f.yaml:4:8, stage 0: cannot read 'Foo(x)': the name x is not a literal"
+            ' (put a string in quotes: "x")',
+        ),
+        (
+            "version: 1\nenv: x\ntransforms:\n - A\n - S(",
+            "f.yaml:5:4, stage 1: cannot read 'S(': '(' was never closed"
+            " (write a stage as Name or Name(argument=value))",
+        ),
+        (
+            "version: 1\nenv: x\ntransforms: [a: 1]",
+            "f.yaml:3:14, stage 0: the arguments of a must be a map or a list"
+            " (write - a: {argument: 1})",
+        ),
+        (
+            "version: 1\nenv: x\ntransforms: [{a: {}, b: {}}]",
+            "f.yaml:3:14, stage 0: a stage is a name, or a map with one name"
+            " (write - Name, or - Name: {argument: value})",
+        ),
+        (
+            "version: 1\nenv: x\ntransforms: A",
+            'f.yaml:3:1: transforms must be a list of stages, got "A"',
+        ),
+        (
+            "version: 1\nenv: x\npolicy: 3",
+            "f.yaml:3:1: policy must be random, or module:name of a policy, got 3",
+        ),
+        ("version: 1\nenv: x\nrollout: 3", "f.yaml:3:1: rollout must be a map, got 3"),
+        (
+            "version: 1\nenv: x\nrollout: {max_step: 3}",
+            "f.yaml:3:11: rollout has no key max_step (did you mean max_steps?)",
+        ),
+    ],
+)
+def test_errors(text: str, message: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        read_pipeline(text, "f.yaml")
+    assert str(caught.value) == message
+
+
+def test_a_duplicate_key_is_refused() -> None:
+    with pytest.raises(
+        PipelineError, match=r'^f.yaml:2:1: not YAML: found duplicate key "version"'
+    ):
+        read_pipeline("version: 1\nversion: 1", "f.yaml")
+
+
+def test_aliases_cannot_blow_up() -> None:
+    levels = "\n".join(
+        f"  b{level}: &b{level} [{f'*b{level - 1}, ' * 10}]" for level in range(1, 9)
+    )
+    text = f"version: 1\nenv:\n id: x\n kwargs:\n  b0: &b0 [1]\n{levels}\n"
+    with pytest.raises(PipelineError, match="too many values"):
+        read_pipeline(text, "f.yaml")
+
+
+def test_a_move_keeps_every_comment() -> None:
+    file = PipelineFile(TEXT)
+    file.move(2, 0)
+    assert (
+        stage_lines(file.text)
+        == """\
+  # stacks
+  # of frames
+  - CatFrames:
+      N: 4   # four
+      in_keys:
+        - 'observation'   # quoted too
+      # inside
+      dim: -1
+  # counts
+  - StepCounter: {max_steps: 200}  # at the end
+
+  - RewardSum   # bare
+  - 'RewardClipping(-1, 1)'
+"""
+    )
+    file.move(0, 2)
+    assert file.text == TEXT
+
+
+def test_an_argument_changes_alone() -> None:
+    file = PipelineFile(TEXT)
+    file.replace(2, parse_stage("CatFrames(N=5, in_keys=['observation'], dim=-1)"))
+    assert file.text == TEXT.replace("N: 4   # four", "N: 5   # four")
+
+
+def test_a_new_stage_takes_the_comments_of_the_old() -> None:
+    file = PipelineFile(TEXT)
+    file.replace(0, parse_stage("InitTracker"))
+    assert file.text == TEXT.replace("StepCounter: {max_steps: 200}", "InitTracker")
+    file.replace(1, parse_stage("RewardSum(in_keys=['a'])"))
+    assert "  - RewardSum: {in_keys: [a]}  # bare\n" in file.text
+
+
+def test_insert_and_remove() -> None:
+    file = PipelineFile(TEXT)
+    file.insert(1, parse_stage("InitTracker"))
+    assert file.text == TEXT.replace("  - RewardSum ", "  - InitTracker\n  - RewardSum ")
+    file.remove(1)
+    assert file.text == TEXT
+    file.remove(0)
+    assert file.text == TEXT.replace(
+        "  # counts\n  - StepCounter: {max_steps: 200}  # at the end\n", ""
+    )
+
+
+def test_the_chain_can_run_empty_and_fill_again() -> None:
+    file = PipelineFile(TEXT)
+    while file.pipeline.transforms:
+        file.remove(0)
+    assert "transforms: []\n" in file.text
+    file.insert(0, parse_stage("RewardSum"))
+    assert "transforms:\n  - RewardSum\n" in file.text
+    assert "# the end\npolicy: random  # p\n" in file.text
+
+
+def test_an_update_touches_only_what_differs() -> None:
+    file = PipelineFile(TEXT)
+    old = file.pipeline
+    env = replace(old.env, num_envs=4)
+    file.update(replace(old, env=env, policy=None, rollout=RolloutConfig(max_steps=5)))
+    wanted = TEXT.replace("  kwargs: {g: 9.8}\n", "  kwargs: {g: 9.8}\n  num_envs: 4\n")
+    wanted = wanted.replace(
+        "\n# the end\npolicy: random  # p\n", "rollout:\n  max_steps: 5\n\n# the end\n"
+    )
+    assert file.text == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 1\nenv: x\ntransforms: [A, {B: {a: 1}}, C]\n",
+        "version: 1\nenv: x\ntransforms:\n- A\n- B:\n    a: 1\n- C\n",
+        "version: 1\nenv: x\ntransforms:\n-   A\n-\n  B: {a: 1}\n- C",
+        "transforms:\n      - A\n      - B: {a: 1}\n      - C\nenv: x\nversion: 1\n",
+        "{version: 1, env: x, transforms: [A, B: {a: 1}, C]}\n",
+    ],
+)
+def test_every_layout_can_be_edited(text: str) -> None:
+    file = PipelineFile(text)
+    file.insert(3, StageConfig("D"))
+    file.move(3, 0)
+    file.replace(2, StageConfig("B", (), {"a": 2}))
+    file.remove(1)
+    assert file.pipeline.transforms == (
+        StageConfig("D"),
+        StageConfig("B", (), {"a": 2}),
+        StageConfig("C"),
+    )
+    assert read_pipeline(file.text, "again") == file.pipeline
+
+
+@settings(max_examples=40)
+@given(PIPELINES, st.lists(STAGES, max_size=4).map(tuple), st.integers(0, 9))
+def test_any_pipeline_turns_into_any_other(
+    pipeline: Pipeline, stages: tuple[StageConfig, ...], seed: int
+) -> None:
+    file = PipelineFile.new(pipeline)
+    goal = replace(pipeline.with_stages(*stages), env=replace(pipeline.env, seed=seed))
+    file.update(goal)
+    wanted = goal.with_stages(*map(named, stages))
+    found = [named(replace(stage, line=None)) for stage in file.pipeline.transforms]
+    assert exactly(found) == exactly(list(wanted.transforms))
+    assert file.pipeline.env == wanted.env
+
+
+@pytest.mark.parametrize("index", [-1, 4, 9])
+def test_a_stage_that_is_not_there(index: int) -> None:
+    with pytest.raises(ArgumentError, match=f"there is no stage {index}"):
+        PipelineFile(TEXT).remove(index)
+
+
+def test_save_writes_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    path.chmod(0o640)
+    file = PipelineFile.load(path)
+    file.save()
+    assert path.read_bytes() == TEXT.replace("\n", "\r\n").encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["p.yaml"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(TEXT)
+    file = PipelineFile.load(path)
+    file.remove(0)
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(PipelineError, match="no space left on device"):
+        file.save()
+    assert path.read_text() == TEXT
+    assert os.listdir(tmp_path) == ["p.yaml"]
+
+
+def test_standard_input_and_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
+    file = PipelineFile.load("-")
+    assert file.pipeline.file == "<stdin>"
+    file.save("-")
+    assert capsys.readouterr().out == TEXT
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "no such file or directory"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not a text file in UTF-8"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, make: object, message: str) -> None:
+    path = tmp_path / "p.yaml"
+    assert callable(make)
+    make(path)
+    with pytest.raises(PipelineError, match=message):
+        PipelineFile.load(path)
