@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from rich.console import Console
 
@@ -19,9 +21,9 @@ from tests.benchmarks.bars import (
 
 def printed(measured: dict[Bar, Times]) -> list[str]:
     """The table's lines."""
-    console = Console(width=160, record=True, quiet=True)
-    console.print(results_table(measured))
-    return console.export_text().splitlines()
+    text = StringIO()
+    Console(file=text, width=160, no_color=True).print(results_table(measured))
+    return text.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
