@@ -1,0 +1,228 @@
+"""check_env_specs names the stage that lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import (
+    ArgumentError,
+    Bounded,
+    CartPoleEnv,
+    ChainError,
+    CheckError,
+    Compose,
+    Composite,
+    DoubleToFloat,
+    EnvBase,
+    EnvError,
+    InitTracker,
+    PendulumEnv,
+    RenameTransform,
+    RewardScaling,
+    RewardSum,
+    StepCounter,
+    TensorSpec,
+    Transform,
+    TransformedEnv,
+    Unbounded,
+    check_env_specs,
+)
+from tdx.envs.check import find_spec_lies
+from tests.envs.mocks import CountingEnv, FaultyEnv
+
+
+class Declares(Transform):
+    """Declares ``extra`` and writes it, unless told not to."""
+
+    def __init__(self, writes: bool = True, declares: bool = True, on_reset: bool = True) -> None:
+        super().__init__()
+        self.writes, self.declares, self.on_reset = writes, declares, on_reset
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        if self.writes:
+            next_tensordict["extra"] = torch.ones(*next_tensordict.batch_size, 1)
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        return self._call(tensordict_reset) if self.on_reset else tensordict_reset
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        if not self.declares:
+            return observation_spec
+        spec = observation_spec.clone()
+        spec.unlock_()
+        spec["extra"] = Unbounded((*spec.shape, 1))
+        return spec
+
+
+class Maps(Transform):
+    """Maps ``observation`` and says so of its spec, or not."""
+
+    def __init__(self, factor: float = 1.0, dtype: torch.dtype | None = None) -> None:
+        super().__init__(in_keys=["observation"])
+        self.factor, self.dtype = factor, dtype
+
+    def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
+        result = tensor * self.factor
+        return result if self.dtype is None else result.to(self.dtype)
+
+
+class Drops(Transform):
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.exclude("reward")
+
+
+class DoublesAction(Transform):
+    """Doubles the action on its way in, and does not narrow the outer spec for it."""
+
+    def __init__(self) -> None:
+        super().__init__(in_keys_inv=["action"])
+
+    def _inv_apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+
+class Raises(Transform):
+    def __init__(self, on: str) -> None:
+        super().__init__(in_keys_inv=["action"])
+        self.on = on
+
+    def _fail(self, on: str, tensordict: TensorDictBase) -> TensorDictBase:
+        if self.on == on:
+            raise ZeroDivisionError("on purpose")
+        return tensordict
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._fail("a step", next_tensordict)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        return self._fail("a reset", tensordict_reset)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._fail("the way in", tensordict)
+
+
+def chain_of(*stages: Transform, env: EnvBase | None = None) -> TransformedEnv:
+    return TransformedEnv(env or PendulumEnv(batch_size=[2]), Compose(*stages))
+
+
+def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]:
+    return [(lie.code, lie.key, lie.stage, lie.transform) for lie in find_spec_lies(env)]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        chain_of(),
+        chain_of(StepCounter(3), RewardSum(), InitTracker(), Declares()),
+        chain_of(RenameTransform(["observation"], ["seen"]), env=CartPoleEnv(batch_size=[2, 3])),
+        TransformedEnv(chain_of(StepCounter(2)), Compose(Compose(RewardScaling(0.0, 2.0)))),
+        chain_of(DoubleToFloat(), Declares(), env=CountingEnv()),
+    ],
+    ids=str,
+)
+def test_an_honest_chain_passes(env: TransformedEnv) -> None:
+    assert find_spec_lies(env, break_when_any_done="both") == []
+
+
+def test_a_declared_key_that_is_not_written_names_the_stage() -> None:
+    env = chain_of(StepCounter(), Declares(writes=False), InitTracker())
+    with pytest.raises(CheckError) as caught:
+        check_env_specs(env)
+    assert caught.value.where.stage == 1
+    assert str(caught.value) == (
+        "stage 1 (Declares), key 'extra': the spec declares it, but it is not there after a "
+        "reset (write 'extra', or take it out of the spec)"
+    )
+
+
+def test_a_written_key_that_is_not_declared_names_the_stage() -> None:
+    env = chain_of(StepCounter(), InitTracker(), Declares(declares=False))
+    with pytest.raises(
+        CheckError,
+        match=r"^stage 2 \(Declares\), key 'extra': it is there after a reset, but no spec",
+    ):
+        check_env_specs(env)
+
+
+def test_a_key_that_only_a_step_writes_is_found_at_the_reset() -> None:
+    assert blamed(chain_of(Declares(on_reset=False))) == [("missing", "extra", 0, "Declares")]
+
+
+def test_a_dropped_key_names_the_stage_and_no_later_one() -> None:
+    env = chain_of(StepCounter(), Drops(), InitTracker())
+    assert blamed(env) == [("missing", "reward", 1, "Drops")]
+
+
+@pytest.mark.parametrize(
+    ("stage", "code"),
+    [(Maps(dtype=torch.float64), "dtype"), (Maps(factor=100.0), "bounds")],
+)
+def test_a_wrong_dtype_or_value_names_the_stage(stage: Transform, code: str) -> None:
+    env = chain_of(InitTracker(), stage.clone(), StepCounter())
+    assert blamed(env) == [(code, "observation", 1, "Maps")]
+
+
+def test_the_env_before_the_chain_is_not_blamed_on_a_stage() -> None:
+    class LyingEnv(CountingEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            return super()._step(tensordict).set("extra", torch.ones(1))
+
+    assert blamed(chain_of(StepCounter(), InitTracker(), env=LyingEnv())) == [
+        ("undeclared", "extra", None, None)
+    ]
+
+
+def test_an_action_that_the_env_does_not_take_names_the_stage() -> None:
+    env = chain_of(InitTracker(), DoublesAction(), StepCounter())
+    findings = find_spec_lies(env, seed=0)
+    assert [(lie.code, lie.key, lie.phase, lie.stage) for lie in findings] == [
+        ("bounds", "action", "way in", 1)
+    ]
+
+
+def test_stages_of_nested_envs_are_counted_from_the_inside() -> None:
+    inner = chain_of(StepCounter(), InitTracker())
+    env = TransformedEnv(inner, Compose(Declares(writes=False)))
+    assert blamed(env) == [("missing", "extra", 2, "Declares")]
+    inner = chain_of(StepCounter(), Declares(writes=False))
+    env = TransformedEnv(inner, Compose(InitTracker()))
+    assert blamed(env) == [("missing", "extra", 1, "Declares")]
+
+
+@pytest.mark.parametrize("on", ["a step", "a reset", "the way in"])
+def test_a_transform_that_raises_is_named(on: str) -> None:
+    env = chain_of(StepCounter(), Raises(on))
+    with pytest.raises(ChainError) as caught:
+        check_env_specs(env)
+    assert str(caught.value) == (
+        f"stage 1 (Raises): it raised ZeroDivisionError in {on}: on purpose"
+    )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_of_tdx_keeps_its_words_and_gets_its_stage() -> None:
+    env = TransformedEnv(CountingEnv(), Compose(StepCounter(), lambda tensordict: None))
+    with pytest.raises(ArgumentError, match=r"^stage 1 \(CallableTransform\): the function"):
+        check_env_specs(env)
+
+
+def test_an_env_that_raises_inside_a_chain_is_not_blamed_on_a_stage() -> None:
+    with pytest.raises(EnvError, match=r"^env FaultyEnv: the env raised ValueError in step"):
+        check_env_specs(chain_of(StepCounter(), env=FaultyEnv("raise", at=1)))
+
+
+def test_bounds_that_a_stage_declares_are_held() -> None:
+    class Narrows(Maps):
+        def _transform_spec(self, spec: Any) -> TensorSpec:
+            return Bounded(-0.1, 0.1, spec.shape, dtype=spec.dtype)
+
+    assert blamed(chain_of(Narrows())) == [("bounds", "observation", 0, "Narrows")]
