@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
@@ -14,6 +13,7 @@ from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.list import list_envs, list_transforms
 from tdx.cli.commands.schema import schema
 from tdx.cli.commands.show import show_transform
+from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
 _ORDER = ("inspect", "check", "list", "show", "schema")
@@ -25,7 +25,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class _Ordered(TyperGroup):
+class _Ordered(LightGroup):
     """Lists the commands in the order in which a user needs them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -44,15 +44,15 @@ def build_command() -> Any:
     app.add_typer(
         _group(transform=show_transform), name="show", help="Show all about one transform."
     )
-    app.command("check")(takes_options(check))
-    app.command("schema")(takes_options(schema))
+    app.command("check", cls=LightCommand)(takes_options(check))
+    app.command("schema", cls=LightCommand)(takes_options(schema))
     return get_command(app)
 
 
 def _group(**commands: Any) -> typer.Typer:
-    group = typer.Typer(**_SETTINGS, callback=_nothing)
+    group = typer.Typer(**_SETTINGS, cls=LightGroup, callback=_nothing)
     for name, command in commands.items():
-        group.command(name)(takes_options(command))
+        group.command(name, cls=LightCommand)(takes_options(command))
     return group
 
 

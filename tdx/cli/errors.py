@@ -91,7 +91,8 @@ def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
 
 
 def _unknown_command(name: str, context: typer.Context) -> TdxError:
-    known: list[str] = list(getattr(context.command, "commands", {}))
+    group: Any = context.command
+    known: list[str] = group.list_commands(context)
     hint = did_you_mean(name, known, otherwise=f"the commands are {', '.join(known)}")
     return UnknownNameError(f"no such command: {context.command_path} {name}", hint=hint)
 

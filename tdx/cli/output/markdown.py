@@ -32,7 +32,7 @@ def _block(block: Block) -> str:
 
 def _table(table: Table) -> str:
     titles = [column.title for column in table.columns]
-    lines = [_row(titles), _row(["---:" if c.right else "---" for c in table.columns])]
+    lines = [_row(titles), _row(["---"] * len(titles))]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
 

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table as RichTable
-from rich.text import Text
-from rich.theme import Theme
-
-from tdx.cli.output.view import Block, Cell, Heading, Table
+from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table
 
 UNLIMITED = 10_000
 """Columns of a pipe: nothing is cut or wrapped there."""
 
 _GAP = 2
-_THEME = Theme(
-    {
-        "added": "green",
-        "changed": "yellow",
-        "gone": "red",
-        "dim": "dim",
-        "name": "bold",
-        "good": "bold green",
-        "bad": "bold red",
-        "title": "bold",
-        "heading": "bold cyan",
-        "column": "dim",
-    },
-    inherit=False,
-)
+_CODES: dict[Style, str] = {
+    "added": "32",
+    "changed": "33",
+    "gone": "31",
+    "dim": "2",
+    "name": "1",
+    "good": "1;32",
+    "bad": "1;31",
+    "title": "1",
+    "heading": "1;36",
+}
 
 
 def terminal_width() -> int:
@@ -44,9 +33,7 @@ def terminal_width() -> int:
 
 def table_width(table: Table) -> int:
     """The columns that a table takes if nothing in it is wrapped."""
-    cells = [[column.title for column in table.columns]]
-    cells += [[cell.text for cell in row] for row in table.rows]
-    widths = [max(map(cell_len, texts)) for texts in zip(*cells, strict=True)]
+    widths = _column_widths(table)
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
@@ -61,24 +48,12 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
     Returns:
         Whole lines, without spaces at their ends.
     """
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=width,
-        theme=_THEME,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    lines: list[str] = []
     for position, block in enumerate(blocks):
         if position and _wants_space(block, blocks[position - 1]):
-            console.print()
-        console.print(_renderable(block))
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+            lines.append("")
+        lines += _lines(block, width, color=color)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _wants_space(block: Block, before: Block) -> bool:
@@ -87,41 +62,64 @@ def _wants_space(block: Block, before: Block) -> bool:
     return isinstance(block, Heading) or isinstance(before, Table)
 
 
-def _renderable(block: Block) -> RenderableType:
+def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
     if isinstance(block, Table):
-        return _table(block)
-    if isinstance(block, Heading):
-        return _heading(block)
-    return Padding(_text(block.cells), (0, 0, 0, block.indent), expand=False)
+        rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
+        if table_width(block) <= width:
+            yield from _aligned(rows, _column_widths(block), color=color)
+        else:
+            from tdx.cli.output.wrapping import wrapped_table
+
+            painted = [[_painted(cell, color=color) for cell in row] for row in rows]
+            yield from wrapped_table(painted, block.columns, width, _GAP)
+        return
+    cells, indent = _running_text(block)
+    text = "".join(_painted(cell, color=color) for cell in cells)
+    if indent + sum(_width(cell.text) for cell in cells) <= width:
+        yield " " * indent + text
+    else:
+        from tdx.cli.output.wrapping import wrapped_text
+
+        yield from wrapped_text(text, width, indent)
 
 
-def _heading(heading: Heading) -> Text:
-    text = Text(heading.text, style="title" if heading.level == 1 else "heading")
-    return text.append(f"  {heading.aside}", style="not bold dim") if heading.aside else text
+def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
+    if isinstance(block, Paragraph):
+        return block.cells, block.indent
+    title = Cell(block.text, "title" if block.level == 1 else "heading")
+    return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
 
 
-def _text(cells: Sequence[Cell]) -> Text:
-    text = Text()
-    for cell in cells:
-        text.append(cell.text, style=cell.style or None)
-    return text
-
-
-def _table(table: Table) -> RichTable:
-    rich_table = RichTable(
-        box=None,
-        show_header=any(column.title for column in table.columns),
-        header_style="column",
-        pad_edge=False,
-        padding=(0, _GAP, 0, 0),
-    )
-    for column in table.columns:
-        rich_table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.fixed,
-            overflow="fold",
+def _aligned(
+    rows: Sequence[Sequence[Cell]], widths: Sequence[int], *, color: bool
+) -> Iterator[str]:
+    for row in rows:
+        yield (" " * _GAP).join(
+            _painted(cell, color=color) + " " * (width - _width(cell.text))
+            for cell, width in zip(row, widths, strict=True)
         )
-    for row in table.rows:
-        rich_table.add_row(*(_text([cell]) for cell in row))
-    return rich_table
+
+
+def _painted(cell: Cell, *, color: bool) -> str:
+    code = _CODES.get(cell.style)
+    return f"\x1b[{code}m{cell.text}\x1b[0m" if color and code and cell.text else cell.text
+
+
+def _has_titles(table: Table) -> bool:
+    return any(column.title for column in table.columns)
+
+
+def _titles(table: Table) -> list[Cell]:
+    return [Cell(column.title, "dim") for column in table.columns]
+
+
+def _column_widths(table: Table) -> list[int]:
+    rows = [_titles(table), *table.rows]
+    return [max(_width(cell.text) for cell in column) for column in zip(*rows, strict=True)]
+
+
+def _width(text: str) -> int:
+    """The columns that a text takes; East Asian signs take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)

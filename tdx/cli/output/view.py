@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad"]
+Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,15 @@ class Column:
     Args:
         title: its heading.
         fixed: whether its cells are kept on one line in a narrow terminal.
-        right: whether its cells end at the right edge.
     """
 
     title: str = ""
     fixed: bool = False
-    right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns; a row of one cell is a heading across all of them."""
+    """Rows under columns."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tdx.cli.output.terminal import UNLIMITED, table_width
+from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Cell, Column, Style, Table
 from tdx.cli.views.spec_text import SpecText
 from tdx.inspection.leaf import LeafSpec
@@ -30,25 +30,35 @@ def comparison(
         names: the transform of each stage, to say which one changed a key.
         sides: what the two sides are called.
     """
-    whole = width >= UNLIMITED
-    for named in (names, ["" for _ in names]):
-        wide = _side_by_side(changes, named, sides, whole=whole)
-        if table_width(wide) <= width:
-            return wide
-    return _stacked(changes, names)
+    layouts: list[Callable[[], Table]] = [
+        lambda: _side_by_side(changes, names, sides),
+        lambda: _side_by_side(changes, [""] * len(names), sides),
+        lambda: _stacked(changes, names, whole=True),
+    ]
+    for layout in layouts:
+        table = layout()
+        if table_width(table) <= width:
+            return table
+    return _stacked(changes, names, whole=False)
 
 
 def spec_list(leaves: Sequence[LeafSpec], width: int) -> Table:
     """The specs of one side alone."""
-    text = SpecText(leaves, whole=width >= UNLIMITED)
-    rows = [
-        [Cell(part, "dim"), Cell(format_key(leaf.key)), Cell(text(leaf))]
-        for part, leaf in zip(_parts(leaves), leaves, strict=True)
-    ]
-    wide = Table([Column("part"), Column("key"), Column("spec")], rows)
-    if table_width(wide) <= width:
-        return wide
-    rows = []
+    for whole in (True, False):
+        text = SpecText(leaves, whole=whole)
+        rows = [
+            [Cell(part, "dim"), Cell(format_key(leaf.key)), Cell(text(leaf))]
+            for part, leaf in zip(_parts(leaves), leaves, strict=True)
+        ]
+        wide = Table([Column("part"), Column("key"), Column("spec")], rows)
+        if table_width(wide) <= width:
+            return wide
+    return _grouped(leaves, text)
+
+
+def _grouped(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
+    """The specs under the names of their parts, for narrow terminals."""
+    rows: list[list[Cell]] = []
     for part, leaf in zip(_parts(leaves), leaves, strict=True):
         if part:
             rows.append([Cell(part, "dim"), Cell("")])
@@ -62,10 +72,10 @@ def stage_names(stages: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _side_by_side(
-    changes: Sequence[KeyChange], names: Sequence[str], sides: tuple[str, str], *, whole: bool
+    changes: Sequence[KeyChange], names: Sequence[str], sides: tuple[str, str]
 ) -> Table:
-    left = SpecText([c.before for c in changes if c.before], whole=whole)
-    right = SpecText([c.after for c in changes if c.after and c.change != "same"], whole=whole)
+    left = SpecText([c.before for c in changes if c.before])
+    right = SpecText([c.after for c in changes if c.after and c.change != "same"])
     rows = [
         [
             Cell(part, "dim"),
@@ -95,9 +105,9 @@ def _right(change: KeyChange, text: SpecText) -> Cell:
     return Cell(text(change.after), STYLES[change.change])
 
 
-def _stacked(changes: Sequence[KeyChange], names: Sequence[str]) -> Table:
+def _stacked(changes: Sequence[KeyChange], names: Sequence[str], *, whole: bool) -> Table:
     sides = [side for change in changes for side in (change.before, change.after) if side]
-    text = SpecText(sides, whole=False)
+    text = SpecText(sides, whole=whole)
     rows: list[list[Cell]] = []
     for part, change in zip(_parts(changes), changes, strict=True):
         if part:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tdx.inspection.leaf import LeafSpec, Numbers
+from tdx.inspection.leaf import Domain, LeafSpec, Numbers
 
 _SHORT = 34
+_MANY = 64
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -15,10 +16,11 @@ class SpecText:
 
     Args:
         leaves: all specs that will be written; the widths follow from them.
-        whole: whether bounds that differ by element are written out however long they are.
+        whole: whether bounds that differ by element are written out where they are long; more
+            than 64 of them never are.
     """
 
-    def __init__(self, leaves: Iterable[LeafSpec], *, whole: bool) -> None:
+    def __init__(self, leaves: Iterable[LeafSpec], *, whole: bool = True) -> None:
         known = list(leaves)
         self._whole = whole
         self._with_device = len({leaf.device for leaf in known}) > 1
@@ -52,7 +54,8 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
 
     Args:
         leaf: the spec.
-        whole: whether bounds that differ by element are written out however long they are.
+        whole: whether bounds that differ by element are written out where they are long; more
+            than 64 of them never are.
     """
     domain = leaf.domain
     if leaf.dtype == "bool" and not leaf.kind.endswith("OneHot"):
@@ -63,9 +66,11 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
         return "any"
     if not isinstance(domain.low, list) and not isinstance(domain.high, list):
         return _range_text(domain.low, domain.high)
-    text = f"{_numbers(domain.low)} … {_numbers(domain.high)}"
-    if whole or len(text) <= _SHORT:
-        return text
+    domain = Domain(_one_row(domain.low), _one_row(domain.high))
+    if max(len(_period(_flat(end))) for end in (domain.low, domain.high)) <= _MANY:
+        text = f"{_numbers(domain.low)} … {_numbers(domain.high)}"
+        if whole or len(text) <= _SHORT:
+            return text
     low, high = min(_flat(domain.low)), max(_flat(domain.high))
     return f"{_number(low)} … {_number(high)}, by element"
 
@@ -91,20 +96,32 @@ def _choices_text(kind: str, choices: int | tuple[int, ...]) -> str:
 
 
 def _numbers(numbers: Numbers) -> str:
-    """One number, or all of them with a run of equal ones written once."""
+    """One number, or all of them; what repeats is written once."""
     if not isinstance(numbers, list):
         return _number(numbers)
-    runs: list[tuple[str, int]] = []
-    for text in map(_number, _flat(numbers)):
-        if runs and runs[-1][0] == text:
-            runs[-1] = (text, runs[-1][1] + 1)
-        else:
-            runs.append((text, 1))
-    return f"[{', '.join(_run(text, count) for text, count in runs)}]"
+    flat = _flat(numbers)
+    once = _period(flat)
+    times = len(flat) // len(once)
+    text = f"[{', '.join(map(_number, once))}]"
+    return f"{text} ×{times}" if times > 1 else text
 
 
-def _run(text: str, count: int) -> str:
-    return f"{text} ×{count}" if count > 3 else ", ".join([text] * count)
+def _one_row(numbers: Numbers) -> Numbers:
+    """The numbers of one row where those of all rows agree."""
+    while isinstance(numbers, list) and isinstance(numbers[0], list):
+        if any(row != numbers[0] for row in numbers):
+            break
+        numbers = numbers[0]
+    return numbers
+
+
+def _period(numbers: list[int | float]) -> list[int | float]:
+    """The shortest start of a list that, repeated, makes the whole of it."""
+    total = len(numbers)
+    for length in range(1, min(total // 2, _MANY) + 1):
+        if total % length == 0 and numbers[length:] == numbers[:-length]:
+            return numbers[:length]
+    return numbers
 
 
 def _flat(numbers: Numbers) -> list[int | float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.terminal import UNLIMITED
+from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.comparison import MARKS, NOTHING, STYLES, comparison, spec_list
 from tdx.cli.views.spec_text import SpecText, shape_text
@@ -35,7 +35,7 @@ def spec_view(
 
     def blocks(width: int) -> list[Block]:
         if key is not None:
-            return [*_head(shown, calls), *_one_key(shown, calls, width)]
+            return [*_head(shown, calls), *_one_key(shown, width)]
         if stages:
             return [*_head(shown, calls), *_each_stage(shown, calls, width)]
         return [*_head(shown, calls), _whole_chain(shown, width)]
@@ -77,25 +77,26 @@ def _env_leaves(report: SpecReport) -> list[LeafSpec]:
     return [change.before for change in changes if change.before]
 
 
-def _one_key(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
+def _one_key(report: SpecReport, width: int) -> list[Block]:
     """The key through the chain, one table for each part that it belongs to."""
     changes = [*report.changes, *(change for stage in report.stages for change in stage.changes)]
     blocks: list[Block] = []
     for part in dict.fromkeys(change.part for change in changes):
         steps = [change for change in changes if change.part == part]
-        text = SpecText(
-            [side for change in steps for side in (change.before, change.after) if side],
-            whole=width >= UNLIMITED,
-        )
+        sides = [side for change in steps for side in (change.before, change.after) if side]
         blocks.append(Heading(format_key(steps[0].key), part))
-        rows = list(_key_rows(report, part, calls, text))
-        blocks.append(Table([Column(), Column("stage"), Column("spec")], rows))
+        table = _key_table(report, part, SpecText(sides))
+        if table_width(table) > width:
+            table = _key_table(report, part, SpecText(sides, whole=False))
+        blocks.append(table)
     return blocks
 
 
-def _key_rows(
-    report: SpecReport, part: str, calls: Sequence[str], text: SpecText
-) -> Iterator[list[Cell]]:
+def _key_table(report: SpecReport, part: str, text: SpecText) -> Table:
+    return Table([Column(), Column("stage"), Column("spec")], list(_key_rows(report, part, text)))
+
+
+def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Cell]]:
     first = next((leaf for leaf in _env_leaves(report) if leaf.part == part), None)
     yield [Cell(""), Cell("env"), Cell(text(first) if first else NOTHING)]
     for stage in report.stages:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.comparison import comparison
 from tdx.cli.views.prose import paragraphs, plain
@@ -38,7 +40,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
         return [
             head,
             *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
-            *_arguments(info),
+            *_arguments(info, width),
             *_example(example, width),
         ]
 
@@ -57,7 +59,7 @@ def _argument(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _arguments(info: TransformInfo) -> list[Block]:
+def _arguments(info: TransformInfo, width: int) -> list[Block]:
     if not info.parameters:
         return [Paragraph([Cell("It takes no arguments.", "dim")])]
     rows = [
@@ -69,8 +71,20 @@ def _arguments(info: TransformInfo) -> list[Block]:
         ]
         for parameter in info.parameters
     ]
-    columns = [Column("argument", fixed=True), Column("type"), Column("default"), Column("meaning")]
-    return [Heading("arguments"), Table(columns, rows)]
+    titles = ("argument", "type", "default", "meaning")
+    table = Table([Column(title) for title in titles], rows)
+    if table_width(table) <= width:
+        return [Heading("arguments"), table]
+    described = [part for parameter in info.parameters for part in _described(parameter)]
+    return [Heading("arguments"), *described]
+
+
+def _described(parameter: Parameter) -> Iterator[Paragraph]:
+    """An argument and its meaning under each other, for narrow terminals."""
+    default = ", required" if parameter.required else f" = {parameter.default}"
+    yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
+    if parameter.help:
+        yield Paragraph([Cell(plain(parameter.help), "dim")], 6)
 
 
 def _type(parameter: Parameter) -> str:

@@ -1,0 +1,44 @@
+"""Read option values without pydantic, which takes longer to load than all else of a short command.
+
+Typer hands every value to a pydantic adapter. The options here are strings, lists of strings,
+flags and parsers, which need none. Should Typer change, its own adapters step in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class _LightValue:
+    """Takes the place of Typer's adapter of one parameter."""
+
+    def __init__(self, parser: Callable[[str], Any] | None) -> None:
+        self._parser = parser
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if isinstance(value, str) and self._parser is not None:
+            return self._parser(value)
+        return value
+
+
+class _Light:
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            descriptor = getattr(param, "type_descriptor", None)
+            if descriptor is not None:
+                param._runtime_param = _LightValue(descriptor.parameter_info.parser)
+        return params
+
+
+class LightCommand(_Light, TyperCommand):
+    """A command of Typer that needs no pydantic."""
+
+
+class LightGroup(_Light, TyperGroup):
+    """A group of Typer that needs no pydantic."""

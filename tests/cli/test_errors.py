@@ -1,0 +1,162 @@
+"""Bad input gets one line, a hint and the right exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.errors import EnvError
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+SPEC = ("inspect", "spec")
+PENDULUM = (*SPEC, "--env", "Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "hint"),
+    [
+        (("inspekt",), 2, "no such command: tdx inspekt", "inspect?"),
+        (("list", "transform"), 2, "no such command: tdx list transform", "transforms?"),
+        (("frobnicate",), 2, "no such command", "the commands are inspect"),
+        ((*SPEC, "--envv", "x"), 2, "no such option: --envv", "--env"),
+        ((*SPEC, "--env"), 2, "requires an argument", ""),
+        ((*PENDULUM, "extra"), 2, "unexpected extra argument", "--help"),
+        (("list", "envs", "--format", "jsno"), 2, "--format cannot be 'jsno'", "json"),
+        (("list", "envs", "--color", "alway"), 2, "--color cannot be 'alway'", "always?"),
+        ((*PENDULUM, "--batching", "serail"), 2, "--batching cannot be 'serail'", "serial?"),
+        (
+            (*PENDULUM, "--num-envs", "two"),
+            2,
+            "--num-envs must be a whole number of at least 1",
+            "",
+        ),
+        ((*PENDULUM, "--num-envs", "0"), 2, "whole number of at least 1", "--help"),
+        (SPEC, 2, "no env is given", "--env ID"),
+        ((*PENDULUM, "--pipeline", "x.yaml"), 2, "cannot be given together", "leave one"),
+        ((*SPEC, "--pipeline", "missing.yaml"), 2, "missing.yaml", ""),
+        ((*PENDULUM, "--env-kwargs", "[1"), 2, "--env-kwargs", "--env-kwargs '{"),
+        ((*PENDULUM, "--t", "StepCouter"), 2, "stage 0", "StepCounter?"),
+        ((*PENDULUM, "--t", "StepCounter(max_stesp=1)"), 2, "max_stesp", "max_steps?"),
+        ((*PENDULUM, "--t", "StepCounter(max_steps='a')"), 2, "stage 0 (StepCounter)", ""),
+        (
+            (*PENDULUM, "--t", "RewardSum", "--t", "RewardClipping(2, 1)"),
+            *(2, "stage 1 (RewardClipping)", ""),
+        ),
+        ((*PENDULUM, "--t", "CatFrames(4, dim=-1, padding='sam')"), 2, "'same'", ""),
+        ((*PENDULUM, "--t", "ObservationNorm(0., 1., in_keys=['obs'])"), 2, "'obs'", "observation"),
+        ((*PENDULUM, "--t", "StepCounter("), 2, "stage 0", "Name(argument=value)"),
+        ((*PENDULUM, "--t", "StepCounter(max_steps=exit())"), 2, "stage 0", ""),
+        ((*PENDULUM, "--t", "my_module:Thing"), 2, "my_module:Thing", "--allow-code"),
+        ((*PENDULUM, "--key", "observatoin"), 2, "no key 'observatoin'", "observation?"),
+        ((*SPEC, "--env", "Pendulm-v1"), 3, "Pendulm-v1", "Pendulum-v1"),
+        ((*SPEC, "--env", "highway-v0"), 3, "highway-env", "pip install highway-env"),
+        ((*PENDULUM, "--device", "cudaa"), 3, "cudaa", ""),
+        ((*PENDULUM, "--env-kwargs", "gg=1"), 2, "'gg'", "g?"),
+        (("show", "transform", "StepCouter"), 2, "StepCouter", "StepCounter?"),
+        (("show", "transform"), 2, "NAME", "--help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_error_is_one_line_and_a_hint(
+    tdx: Tdx, arguments: tuple[str, ...], code: int, message: str, hint: str
+) -> None:
+    outcome = tdx(*arguments)
+    assert (outcome.code, outcome.out) == (code, ""), outcome.err
+    error, *hints = outcome.err.splitlines()
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(hints) <= 1
+    assert all(line.startswith("hint: ") for line in hints)
+    assert hint in "".join(hints)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("version: 1\nenv: [Pendulum-v1\n", ":3:1:", ""),
+        ("version: 99\nenv: Pendulum-v1\n", ":1:", "version 99"),
+        ("version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCouter\n", ":4", "StepCouter"),
+        ("version: 1\nenvs: Pendulum-v1\n", ":2:", "envs"),
+    ],
+    ids=["yaml", "version", "transform", "key"],
+)
+def test_error_in_a_file_names_the_line(
+    tdx: Tdx, tmp_path: Path, text: str, place: str, message: str
+) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text(text)
+    outcome = tdx(*SPEC, "--pipeline", str(file))
+    assert outcome.code == 2
+    assert f"{file}{place}" in outcome.err
+    assert message in outcome.err
+
+
+def test_error_is_json_on_stderr_under_format_json(tdx: Tdx) -> None:
+    outcome = tdx(*PENDULUM, "--t", "RewardSum", "--t", "StepCouter", "--format", "json")
+    assert (outcome.code, outcome.out) == (2, "")
+    document = json.loads(outcome.err)
+    assert document["schema_version"] == 1
+    assert document["kind"] == "error"
+    error = document["error"]
+    assert error["code"] == "TDX103"
+    assert error["hint"] == "did you mean StepCounter?"
+    assert error["where"] == {"stage": 1, "transform": "StepCouter"}
+    assert error["exit_code"] == 2
+
+
+def test_usage_error_is_json_too(tdx: Tdx) -> None:
+    outcome = tdx("list", "envs", "--format=json", "--serach", "x")
+    assert json.loads(outcome.err)["error"]["message"] == "no such option: --serach"
+
+
+def test_debug_shows_the_traceback_before_the_line(tdx: Tdx) -> None:
+    outcome = tdx(*PENDULUM, "--t", "StepCouter", "--debug")
+    assert outcome.err.startswith("Traceback")
+    assert "\nerror: stage 0 (StepCouter)" in outcome.err
+
+
+def test_unforeseen_error_is_one_line(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(words: str, *, missing: bool) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr("tdx.inspection.env_list.list_envs", fail)
+    outcome = tdx("list", "envs")
+    assert outcome.code == 3
+    assert outcome.err == (
+        "error: unexpected ZeroDivisionError: division by zero\n"
+        "hint: --debug shows where it happened\n"
+    )
+
+
+def test_interrupt_is_silent(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(words: str, *, missing: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tdx.inspection.env_list.list_envs", interrupt)
+    outcome = tdx("list", "envs")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
+
+
+def test_env_that_raises_in_a_step_is_an_env_error(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, action: object) -> None:
+        raise RuntimeError("the motor is hot")
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.pendulum.PendulumEnv.step", fail)
+    outcome = tdx("check", "--env", "Pendulum-v1")
+    assert outcome.code == EnvError.exit_code
+    assert "the motor is hot" in outcome.err
+    assert len(outcome.err.splitlines()) <= 2
+
+
+def test_no_command_shows_the_help(tdx: Tdx) -> None:
+    outcome = tdx()
+    assert outcome.code == 2
+    assert "inspect" in outcome.out + outcome.err
+    assert "error:" not in outcome.err

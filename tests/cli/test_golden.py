@@ -1,0 +1,72 @@
+"""What the commands print, letter by letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+PENDULUM = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter(max_steps=200)")
+CARTPOLE = (
+    *("inspect", "spec", "--env", "CartPole-v1", "--num-envs", "4"),
+    *("--t", 'CatFrames(4, dim=-1, in_keys=["observation"])'),
+    *("--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum", "--t", "InitTracker"),
+)
+RENAMED = (
+    *("inspect", "spec", "--env", "Pendulum-v1"),
+    *("--t", 'RenameTransform(["observation"], ["state_vector"])'),
+    *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["state_vector"])'),
+)
+SHOW = ("show", "transform", "CatFrames")
+
+
+@pytest.mark.parametrize("columns", [60, 100, None], ids=["60", "100", "pipe"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("spec", PENDULUM),
+        ("spec_batch", CARTPOLE),
+        ("spec_renamed", RENAMED),
+        ("spec_no_chain", PENDULUM[:4]),
+        ("spec_stages", (*CARTPOLE, "--stages")),
+        ("spec_key", (*CARTPOLE, "--key", "observation")),
+        ("show_transform", SHOW),
+        ("check", ("check", *CARTPOLE[2:])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_table(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...], columns: int | None
+) -> None:
+    outcome = tdx(*arguments, columns=columns)
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
+    if columns is not None:
+        longest = max(outcome.out.splitlines(), key=len)
+        assert len(longest) <= columns, longest
+    golden(f"{name}.{columns or 'pipe'}.txt", outcome.out)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv", "md"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("spec", PENDULUM),
+        ("show_transform", (*SHOW, "--no-example")),
+        ("check", ("check", *PENDULUM[2:])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_formats(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...], form: str
+) -> None:
+    outcome = tdx(*arguments, "--format", form)
+    assert outcome.code == 0, outcome.err
+    golden(f"{name}.{form}", outcome.out)
+
+
+def test_colours_of_the_marks(tdx: Tdx, golden: Golden) -> None:
+    golden("spec.ansi", tdx(*PENDULUM, "--color", "always", columns=60).out)
