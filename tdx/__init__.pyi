@@ -53,6 +53,13 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehaviour as TimeBehaviour
 from .transforms import Transform as Transform
+from .engine import StageSpecs as StageSpecs
+from .engine import TransformedEnv as TransformedEnv
+from .engine import stage_specs as stage_specs
+from .pipeline import EnvConfig as EnvConfig
+from .pipeline import Pipeline as Pipeline
+from .pipeline import RolloutConfig as RolloutConfig
+from .pipeline import StageConfig as StageConfig
 
 # transforms: generated
 from .transforms.action.action_scaling import ActionScaling as ActionScaling
@@ -69,13 +76,6 @@ from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
 from .transforms.reward.reward_scaling import RewardScaling as RewardScaling
 from .transforms.reward.reward_sum import RewardSum as RewardSum
 # transforms: end
-from .engine import StageSpecs as StageSpecs
-from .engine import TransformedEnv as TransformedEnv
-from .engine import stage_specs as stage_specs
-from .pipeline import EnvConfig as EnvConfig
-from .pipeline import Pipeline as Pipeline
-from .pipeline import RolloutConfig as RolloutConfig
-from .pipeline import StageConfig as StageConfig
 
 __all__: list[str]
 __version__: str
