@@ -270,10 +270,12 @@ class Composite(CompositeValues):
         return Composite(self._specs, **{**arguments, **changes})
 
     def to(self, dest: torch.dtype | Device) -> Self:
-        """The spec with every entry on a device, or in a dtype."""
+        """The spec with every entry on a device, or in a dtype; itself where it is there."""
         if is_dtype(dest):
             return self._mapped(lambda spec: spec.to(dest))
         device = as_device(dest)  # type: ignore[arg-type]
+        if device == self._device:
+            return self
         return self._mapped(lambda spec: spec.to(device), _device=device)
 
     # comparison and printing

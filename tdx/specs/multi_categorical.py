@@ -127,17 +127,17 @@ class MultiCategorical(Categorical):
         return torch.stack(columns, -1).to(self._dtype)
 
     def _draw_column(self, counts: Tensor, lead: torch.Size) -> Tensor:
-        own, extra = counts.shape, tuple(range(counts.ndim, counts.ndim + len(lead)))
-        if not counts.numel():
-            return torch.zeros((*lead, *own), dtype=torch.int64, device=self._device)
-        first = int(counts.flatten()[0])
-        if bool((counts == first).all()):
-            drawn = torch.randint(0, first, (*own, *lead), device=self._device)
+        """One variable for all leading elements, drawn with the innermost dimension outermost."""
+        own = counts.ndim
+        counts = counts.permute(tuple(reversed(range(own))))
+        sizes = (*counts.shape, *lead)
+        numbers = counts.flatten().tolist()
+        if len(set(numbers)) <= 1:
+            drawn = torch.randint(0, numbers[0] if numbers else 1, sizes, device=self._device)
         else:
-            drawn = torch.stack(
-                [torch.randint(0, n, lead, device=self._device) for n in counts.flatten().tolist()]
-            ).reshape(*own, *lead)
-        return drawn.permute((*extra, *range(counts.ndim)))
+            each = [torch.randint(0, n, lead, device=self._device) for n in numbers]
+            drawn = torch.stack(each).reshape(sizes)
+        return drawn.permute((*range(own, drawn.ndim), *reversed(range(own))))
 
     def _contains(self, val: Tensor) -> bool:
         value = val.view(torch.int64) if val.dtype is torch.uint64 else ordered(val)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,7 +105,9 @@ class Stacked(SpecStack):
             return torch.stack(parts, extra + self._dim)
         if self._dim:
             raise SpecError("values of unlike shapes can only be stacked along dimension 0")
-        return torch.nested.nested_tensor(parts)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*nested tensors is in prototype stage")
+            return torch.nested.as_nested_tensor(parts)
 
     def __repr__(self) -> str:
         kinds = {type(spec).__name__ for spec in self._members}
