@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+from tdx.engine.row_program import RowProgram, compile_rows
 from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
@@ -56,6 +57,7 @@ class TransformedEnv(EnvBase):
         # Attributes of a module that are modules are looked up slowly; the step loop reads these.
         self.__dict__["_inner"] = env
         self._known_base_version = -1
+        self._program: RowProgram | None = None
         self._set_transform(Compose() if transform is None else as_transform(transform))
 
     # The chain
@@ -155,6 +157,7 @@ class TransformedEnv(EnvBase):
         self._key_cache = {}
         self._known_base_version = version
         self._inverse_stages = tuple(stage for stage in reversed(self.stages) if stage.invertible)
+        self._program = compile_rows(base, self._chain, self.stages)
 
     def _placed(self, spec: Composite) -> Composite:
         if spec.device != self._device:
@@ -166,6 +169,7 @@ class TransformedEnv(EnvBase):
     def _forget_specs(self) -> None:
         super()._forget_specs()
         self._input_spec = self._output_spec = None
+        self._program = None
 
     def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None:
         raise ChainError(
@@ -182,6 +186,9 @@ class TransformedEnv(EnvBase):
             self._compute_specs()
         if self._inverse_stages:
             tensordict = self._outermost._inv_call(tensordict.clone(recurse=False))
+        program = self._program
+        if program is not None and preset is None and type(tensordict) is TensorDict:
+            return program.step(tensordict)
         following = self._inner._completed_step(tensordict)
         if preset is not None:
             known = set(following.keys(True, True))

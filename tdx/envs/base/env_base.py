@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
+from tdx.envs.base.devices import present_device
 from tdx.envs.base.done_flags import (
     any_done,
     check_mask,
@@ -28,6 +29,8 @@ from tdx.tensordicts import new_tensordict, read, write
 
 if TYPE_CHECKING:
     from tdx.envs.spec_findings import SpecFinding
+
+StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
 class EnvBase(EnvSpecs):
@@ -62,6 +65,11 @@ class EnvBase(EnvSpecs):
 
     _writes_all_outputs: ClassVar[bool] = False
     """Whether ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
+
+    @property
+    def _step_fields(self) -> StepFields | None:
+        """:meth:`_step` as a dict of root entries, and the info; ``None`` if it has no such form."""
+        return None
 
     def __init__(
         self,
@@ -349,10 +357,20 @@ class EnvBase(EnvSpecs):
             DeviceError: the device is not there.
         """
         device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        if device is not None:
+            device = present_device(device)
         super().to(*args, **kwargs)
         if device is not None:
             self._move_to(device)
         return self
+
+    def cpu(self) -> Self:
+        """Move the env to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | int | None = None) -> Self:
+        """Move the env to a CUDA device, the current one by default."""
+        return self.to(torch.device("cuda") if device is None else torch.device(device))
 
     def _move_to(self, device: torch.device) -> None:
         if device != self._device:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.envs.gym.codec import Codec
@@ -15,14 +16,30 @@ from tdx.envs.gym.failures import env_failed
 from tdx.envs.gym.infos import InfoReader
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.keys import NestedKey, format_key
-from tdx.tensordicts import new_tensordict, read
+from tdx.tensordicts import read, tensordict_maker
 
-Step = Callable[[TensorDictBase], TensorDict]
+StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 _CPU = torch.device("cpu")
 # Copies of these are the cheapest way to a fresh flag tensor.
 _TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+
+
+@dataclass(slots=True)
+class PendingSeed:
+    """The seed for the next reset; Gymnasium seeds nowhere else.
+
+    Args:
+        value: none once it is used.
+    """
+
+    value: int | None = None
+
+    def take(self) -> int | None:
+        """The seed, once."""
+        taken, self.value = self.value, None
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +100,22 @@ class Conversion:
         return env_failed(self.name, phase, error)
 
 
-def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
-    """The step of a single env: a function of the TensorDict that holds the action."""
+def single_step(
+    env_step: Callable[[Any], Raw], conversion: Conversion, begin: Callable[[], Any]
+) -> StepFields:
+    """The step of a single env: from the TensorDict with the action to a plain dict, and the info."""
     act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
-    size, finish = conversion.batch_size, conversion.finish()
     reward_of = None if conversion.reward is None else conversion.reward.encode
     tensor, array, real = torch.from_numpy, np.array, np.float32
     true, false = _TRUE.copy, _FALSE.copy
 
-    def step(tensordict: TensorDictBase) -> TensorDict:
+    def step(tensordict: TensorDictBase) -> tuple[dict[str, Any], Any]:
         try:
-            observation, reward, terminated, truncated, info = env_step(act(tensordict))
+            try:
+                observation, reward, terminated, truncated, info = env_step(act(tensordict))
+            except ResetNeeded:
+                begin()
+                observation, reward, terminated, truncated, info = env_step(act(tensordict))
         except Exception as error:
             raise failure(tensordict, "step", error) from error
         fields = observe(observation)
@@ -104,8 +126,7 @@ def single_step(env_step: Callable[[Any], Raw], conversion: Conversion) -> Step:
         fields["done"] = tensor(true() if terminated or truncated else false())
         fields["terminated"] = tensor(true() if terminated else false())
         fields["truncated"] = tensor(true() if truncated else false())
-        result = new_tensordict(fields, size, _CPU)
-        return result if finish is None else finish(result, info)
+        return fields, info
 
     return step
 
@@ -115,22 +136,40 @@ class SingleEnv:
 
     Args:
         env: the Gymnasium env.
+        seed: for its next reset.
         conversion: from and to TensorDicts.
     """
 
-    def __init__(self, env: Any, conversion: Conversion) -> None:
+    def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
+        self._seed = seed
+        self.use(conversion)
+
+    def use(self, conversion: Conversion) -> None:
+        """Convert in another way from now on."""
+        env, seed = self._env, self._seed
         self._conversion = conversion
         self._finish = conversion.finish()
-        self.step = single_step(env.step, conversion)
+        self._make = tensordict_maker(conversion.batch_size, _CPU)
+        self._fields = single_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
-    def reset(
-        self, tensordict: TensorDictBase | None, seed: int | None, **kwargs: Any
-    ) -> TensorDictBase:
+    @property
+    def step_fields(self) -> StepFields | None:
+        """The step as a plain dict, where nothing else is to be done with it."""
+        return self._fields if self._finish is None else None
+
+    def step(self, tensordict: TensorDictBase) -> TensorDict:
+        """One step."""
+        fields, info = self._fields(tensordict)
+        result = self._make(fields)
+        return result if self._finish is None else self._finish(result, info)
+
+    def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Begin an episode, unless the ``_reset`` mask says not to."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         if tensordict is not None and mask is not None and not bool(mask.any()):
             return unchanged(tensordict, self._conversion)
+        seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._env.reset(seed=seed, **kwargs)
         except Exception as error:
@@ -138,7 +177,7 @@ class SingleEnv:
         fields = self._conversion.observation.encode(observation)
         for flag in ("done", "terminated", "truncated"):
             fields[flag] = torch.from_numpy(_FALSE.copy())
-        result = new_tensordict(fields, self._conversion.batch_size, _CPU)
+        result = self._make(fields)
         return result if self._finish is None else self._finish(result, info)
 
     def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from tdx.envs.gym.infos import merged_final_info
-from tdx.envs.gym.stepping import Conversion, unchanged
+from tdx.envs.gym.stepping import Conversion, PendingSeed, unchanged
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
 
@@ -30,13 +30,17 @@ class VectorEnvRows:
 
     Args:
         env: the vector env.
+        seed: for its next reset.
         conversion: from and to TensorDicts.
     """
 
-    def __init__(self, env: Any, conversion: Conversion) -> None:
+    step_fields: ClassVar[None] = None
+    """Its step has no form as a plain dict."""
+
+    def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
-        self._conversion = conversion
-        self._act, self._finish = conversion.act(), conversion.finish()
+        self._seed = seed
+        self.use(conversion)
         self._mode = autoreset_mode_of(env)
         self._resets_rows = resets_rows(env, self._mode)
         self._rows = conversion.batch_size[0]
@@ -46,10 +50,18 @@ class VectorEnvRows:
         """Rows that ended in the env's last step."""
         self._last: TensorDictBase | None = None
         self._current: tuple[Any, Any] | None = None
+        """What the env returned last: observation and info."""
+
+    def use(self, conversion: Conversion) -> None:
+        """Convert in another way from now on."""
+        self._conversion = conversion
+        self._act, self._finish = conversion.act(), conversion.finish()
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
         """One step of every row that has not ended."""
         try:
+            if self._current is None:
+                self._env.reset(seed=self._seed.take())
             if self._mode is AutoresetMode.DISABLED and self._over.any():
                 self._reset_rows(self._over, None)
             observation, reward, terminated, truncated, info = self._env.step(self._act(tensordict))
@@ -111,14 +123,13 @@ class VectorEnvRows:
         empty: Any = create_empty_array(single, self._rows, fn=np.zeros)
         return concatenate(single, rows, empty)
 
-    def reset(
-        self, tensordict: TensorDictBase | None, seed: int | None, **kwargs: Any
-    ) -> TensorDictBase:
+    def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Begin an episode in every row, or in those of the ``_reset`` mask."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         rows = None if mask is None else mask.reshape(-1).cpu().numpy().copy()
         if tensordict is not None and rows is not None and not rows.any():
             return unchanged(tensordict, self._conversion)
+        seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._reset_env(rows, seed, kwargs)
         except Exception as error:

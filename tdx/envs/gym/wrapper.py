@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 import torch
@@ -16,10 +16,13 @@ from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.making import check_frame_skip, wrapped
 from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.spaces import codec_of
-from tdx.envs.gym.stepping import Conversion, Raw, SingleEnv
+from tdx.envs.gym.stepping import Conversion, PendingSeed, Raw, SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
 from tdx.keys import normal_key
 from tdx.specs import Composite
+
+if TYPE_CHECKING:
+    from tdx.envs.gym.vector import VectorEnvRows
 
 _RESERVED = ("reward", "done", "terminated", "truncated", "next", "_reset")
 _PROBE_STEPS = 3
@@ -110,10 +113,10 @@ class GymWrapper(EnvBase):
         self._env = env
         self._name = name
         self._layout = Layout(rows, bool(categorical), remap_state=True)
-        self._seed = seed
+        self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
         self._set_specs()
-        self._compile()
+        self._program = self._new_program()
 
     def _set_specs(self) -> None:
         observation, action, reward = self._codecs()
@@ -133,9 +136,17 @@ class GymWrapper(EnvBase):
             _reward_codec(self._env, self._layout),
         )
 
-    def _compile(self) -> None:
+    def _new_program(self) -> SingleEnv | VectorEnvRows:
+        self._conversion = self._new_conversion()
+        if self._layout.rows is None:
+            return SingleEnv(self._env, self._seed, self._conversion)
+        from tdx.envs.gym.vector import VectorEnvRows
+
+        return VectorEnvRows(self._env, self._seed, self._conversion)
+
+    def _new_conversion(self) -> Conversion:
         observation, action, reward = self._codecs()
-        conversion = Conversion(
+        return Conversion(
             name=self._name,
             observation=observation,
             action=action,
@@ -145,25 +156,29 @@ class GymWrapper(EnvBase):
             batch_size=self.batch_size,
             device=self.device,
         )
-        self._conversion = conversion
-        if self._layout.rows is None:
-            self._program: Any = SingleEnv(self._env, conversion)
-        else:
-            from tdx.envs.gym.vector import VectorEnvRows
 
-            self._program = VectorEnvRows(self._env, conversion)
+    def _convert_anew(self) -> None:
+        self._conversion = self._new_conversion()
+        self._program.use(self._conversion)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._program.step(tensordict)
 
+    @property
+    def _step_fields(self) -> StepFields | None:
+        return self._program.step_fields
+
+    def _completed_step(
+        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        return self._program.step(tensordict)
+
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        seed = kwargs.pop("seed", self._seed)
-        self._seed = None
-        return self._program.reset(tensordict, seed, **kwargs)
+        return self._program.reset(tensordict, **kwargs)
 
     def _set_seed(self, seed: int | None) -> None:
         # Gymnasium seeds in reset; a reset of its own here would use up the first episode.
-        self._seed = seed
+        self._seed.value = seed
 
     @property
     def autoreset_mode(self) -> str:
@@ -201,7 +216,7 @@ class GymWrapper(EnvBase):
         if added is not None:
             self._add_observations(added)
         self.info_dict_reader.append(reader)
-        self._compile()
+        self._convert_anew()
         return self
 
     def auto_register_info_dict(
@@ -254,7 +269,7 @@ class GymWrapper(EnvBase):
         Raises:
             EnvError: the env raised.
         """
-        seed, self._seed = kwargs.pop("seed", self._seed), None
+        seed = kwargs.pop("seed", self._seed.take())
         try:
             return self._env.reset(seed=seed, **kwargs)
         except Exception as error:
@@ -273,7 +288,7 @@ class GymWrapper(EnvBase):
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
-        self._compile()
+        self._convert_anew()
 
     def close(self) -> None:
         """Close the Gymnasium env; a second time does nothing."""
@@ -304,7 +319,7 @@ class GymWrapper(EnvBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._compile()
+        self._program = self._new_program()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode

@@ -11,8 +11,9 @@ from torch import Tensor
 from tdx.envs.base.done_flags import as_row_mask, mask_for, masks_in
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
+from tdx.transforms.base.key_pairs import all_flat
 from tdx.transforms.base.time_behaviour import TimeBehaviour
-from tdx.transforms.base.transform import Transform
+from tdx.transforms.base.transform import Entries, RowStep, Transform
 
 
 class RunningTransform(Transform):
@@ -57,19 +58,38 @@ class RunningTransform(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for in_key, key in self._state_pairs():
+            value = None if in_key is None else read(next_tensordict, in_key)
+            if value is None and in_key is not None:
+                raise self._missing(in_key, next_tensordict)
             state = read(tensordict, key)
             if state is None:
-                state = self._last.get(key)
-            if state is None:
-                state = self._initial(key, next_tensordict)
-            value = None
-            if in_key is not None:
-                value = read(next_tensordict, in_key)
-                if value is None:
-                    raise self._missing(in_key, next_tensordict)
+                state = self._remembered(key, next_tensordict)
             state = self._last[key] = self._advance(key, state, value)
             write(next_tensordict, key, state)
         return next_tensordict
+
+    def _remembered(self, key: NestedKey, tensordict: TensorDictBase) -> Tensor:
+        """The state where the step's input has none: the last one written, or that of a start."""
+        last = self._last.get(key)
+        return self._initial(key, tensordict) if last is None else last
+
+    def _row_step(self) -> RowStep | None:
+        pairs = self._state_pairs()
+        if type(self)._step is not RunningTransform._step or not all_flat(pairs):
+            return None
+        last, advance = self._last, self._advance
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, key in pairs:
+                value = None if in_key is None else fields.get(in_key)
+                if value is None and in_key is not None:
+                    raise self._missing(in_key, fields)
+                state = tensordict.get(key)
+                if state is None:
+                    state = last[key]
+                fields[key] = last[key] = advance(key, state, value)
+
+        return step
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_last": {}}

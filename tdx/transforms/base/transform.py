@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -15,11 +15,21 @@ from tdx.errors import ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base.key_pairs import find_leaf, key_list, missing_key, output_keys, paired
+from tdx.transforms.base.key_pairs import (
+    key_list,
+    all_flat,
+    map_present,
+    missing_key,
+    paired,
+    require_keys,
+)
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 
 if TYPE_CHECKING:
     from tdx.envs.base import EnvBase
+
+Entries = Mapping[str, Any]
+RowStep = Callable[[Entries, dict[str, Any]], None]
 
 
 class Transform(nn.Module):
@@ -51,8 +61,8 @@ class Transform(nn.Module):
         tensor([2.])
     """
 
-    time_behaviour: ClassVar[TimeBehaviour] = TimeBehaviour.CONTROL
-    """When it may run; what does not say so runs step by step."""
+    time_behaviour: TimeBehaviour = TimeBehaviour.CONTROL
+    """When it may run; what does not say so runs step by step. An instance may differ."""
 
     def __init__(
         self,
@@ -167,15 +177,41 @@ class Transform(nn.Module):
         """
         return self._call(next_tensordict)
 
+    def _row_step(self) -> RowStep | None:
+        """:meth:`_step` over plain dicts of root entries, for the step loop; ``None`` for none.
+
+        It is a function of the step's input, which it reads, and the step's output so far, which
+        it writes to. There is one for whatever is defined by :meth:`_apply_transform` alone.
+        """
+        own = type(self)
+        if own._step is not Transform._step or own._call is not Transform._call:
+            return None
+        if self._missing_tolerance or not all_flat(self._pairs):
+            return None
+        pairs, apply, missing = self._pairs, self._apply_transform, self._missing
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                value = fields.get(in_key)
+                if value is None:
+                    raise missing(in_key, fields)
+                fields[out_key] = apply(value)
+
+        return step
+
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        """Map a reset's output: :meth:`_call`, where all its in-keys are there.
+        """Map a reset's output: the in-keys that are there.
+
+        With a :meth:`_call` of its own: that, where all its in-keys are there.
 
         Args:
             tensordict: what ``reset`` was called with, ``[*B]``, with its ``_reset`` masks.
             tensordict_reset: the reset's output so far, ``[*B]``; written to.
         """
+        if type(self)._call is Transform._call:
+            return map_present(tensordict_reset, self._pairs, self._apply_transform)
         if self._in_keys and all(read(tensordict_reset, key) is not None for key in self._in_keys):
             return self._call(tensordict_reset)
         return tensordict_reset
@@ -196,12 +232,18 @@ class Transform(nn.Module):
         return tensordict
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if type(self)._inv_call is Transform._inv_call:
+            pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
+            return map_present(tensordict, pairs, self._inv_apply_transform)
         if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
             return tensordict
         return self._inv_call(tensordict)
 
-    def _missing(self, key: NestedKey, tensordict: TensorDictBase) -> KeyNotFoundError:
-        known = [normal_key(each) for each in tensordict.keys(True, True)]
+    def _missing(
+        self, key: NestedKey, tensordict: TensorDictBase | dict[str, Any]
+    ) -> KeyNotFoundError:
+        present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
+        known = [normal_key(each) for each in present]
         return missing_key(key, known, "the TensorDict").at(transform=type(self).__name__)
 
     @dispatch(source="in_keys", dest="out_keys")
@@ -321,18 +363,12 @@ class Transform(nn.Module):
         return result
 
     def _check_in_keys(self, output_spec: Composite) -> None:
-        if self._missing_tolerance or type(self)._call is not Transform._call:
-            return
-        for key, _ in self._pairs:
-            if find_leaf(output_spec, key) is None:
-                raise missing_key(key, output_keys(output_spec), "the env at this stage")
+        if not self._missing_tolerance and type(self)._call is Transform._call:
+            require_keys(output_spec, self._in_keys, "the env at this stage")
 
     def _check_inverse_keys(self, input_spec: Composite) -> None:
-        if self._missing_tolerance or type(self)._inv_call is not Transform._inv_call:
-            return
-        for key, _ in self._inverse_pairs:
-            if all(part.get(key, None) is None for part in input_spec.values()):
-                raise missing_key(key, output_keys(input_spec), "the env's input at this stage")
+        if not self._missing_tolerance and type(self)._inv_call is Transform._inv_call:
+            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
     def _transform_specs(
         self, input_spec: Composite, output_spec: Composite

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 
@@ -12,6 +15,7 @@ from tdx.tensordicts import write
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.spec_edits import DoneGroup, done_groups, refuse_taken, with_entries
+from tdx.transforms.base.transform import Entries, RowStep
 
 
 class InitTracker(Transform):

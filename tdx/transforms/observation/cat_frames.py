@@ -16,8 +16,9 @@ from tdx.specs import Bounded, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.episodes import episode_starts
+from tdx.transforms.base.key_pairs import all_flat
 from tdx.transforms.base.scan import reset_rows
-from tdx.transforms.base.transform import Transform
+from tdx.transforms.base.transform import Entries, RowStep, Transform
 
 
 class CatFrames(ObservationTransform):
@@ -87,20 +88,38 @@ class CatFrames(ObservationTransform):
     def _padding(self, frame: Tensor) -> Tensor:
         return frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
 
+    def _stacked(self, in_key: NestedKey, frame: Tensor) -> Tensor:
+        earlier = self._frames.get(in_key)
+        if earlier is None:
+            earlier = [self._padding(frame)] * (self.N - 1)
+        frames = [*earlier, frame]
+        self._frames[in_key] = frames[1:]
+        return torch.cat(frames, self.dim)
+
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        if self.as_inverse:
-            return next_tensordict
-        for in_key, out_key in self._pairs:
+        return self._call(next_tensordict)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in () if self.as_inverse else self._pairs:
             frame = read(next_tensordict, in_key)
             if frame is None:
                 raise self._missing(in_key, next_tensordict)
-            earlier = self._frames.get(in_key)
-            if earlier is None:
-                earlier = [self._padding(frame)] * (self.N - 1)
-            frames = [*earlier, frame]
-            self._frames[in_key] = frames[1:]
-            write(next_tensordict, out_key, torch.cat(frames, self.dim))
+            write(next_tensordict, out_key, self._stacked(in_key, frame))
         return next_tensordict
+
+    def _row_step(self) -> RowStep | None:
+        if self.as_inverse or not all_flat(self._pairs):
+            return None
+        pairs, stacked = self._pairs, self._stacked
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                frame = fields.get(in_key)
+                if frame is None:
+                    raise self._missing(in_key, fields)
+                fields[out_key] = stacked(in_key, frame)
+
+        return step
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -122,9 +141,6 @@ class CatFrames(ObservationTransform):
             self._frames[in_key] = frames[1:]
             write(tensordict_reset, out_key, torch.cat(frames, self.dim))
         return tensordict_reset
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._step(next_tensordict, next_tensordict)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if self.as_inverse:
