@@ -95,12 +95,14 @@ def _overlaid(
         for name in level.keys():
             if name not in names:
                 fields[name] = level._get_str(name, None)
-    for name, value in fields.items():
+    for name, value in list(fields.items()):
         if is_tensor_collection(value) and not _is_non_tensor(value):
             below, above = (
                 None if level is None else level._get_str(name, None) for level in (under, over)
             )
             fields[name] = _overlaid(below, above, nested_drops.get(name, ()))
+            if name in nested_drops and fields[name].is_empty():
+                del fields[name]
     return new_tensordict(fields, present[0].batch_size, present[0].device)
 
 
