@@ -58,8 +58,24 @@ from .engine import TransformedEnv as TransformedEnv
 from .engine import stage_specs as stage_specs
 from .pipeline import EnvConfig as EnvConfig
 from .pipeline import Pipeline as Pipeline
+from .pipeline import PipelineFile as PipelineFile
 from .pipeline import RolloutConfig as RolloutConfig
 from .pipeline import StageConfig as StageConfig
+from .pipeline import build_env as build_env
+from .pipeline import catalogue as catalogue
+from .pipeline import from_flags as from_flags
+from .pipeline import from_python as from_python
+from .pipeline import read_pipeline as read_pipeline
+from .pipeline import to_command as to_command
+from .pipeline import to_flags as to_flags
+from .pipeline import to_python as to_python
+from .pipeline import validate as validate
+from .pipeline import write_pipeline as write_pipeline
+from .inspection.check_report import CheckReport as CheckReport
+from .inspection.check_report import check_pipeline as check_pipeline
+from .inspection.env_list import list_envs as list_envs
+from .inspection.spec_report import SpecReport as SpecReport
+from .inspection.spec_report import inspect_spec as inspect_spec
 
 # transforms: generated
 from .transforms.action.action_scaling import ActionScaling as ActionScaling
