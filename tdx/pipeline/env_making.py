@@ -106,7 +106,7 @@ def _from_code(
     made = factory(**kwargs)
     if not isinstance(made, EnvBase):
         if not (hasattr(made, "reset") and hasattr(made, "action_space")):
-            message = f"{reference} returned a {type(made).__name__}, not an env"
+            message = f"{reference} returned {type(made).__name__}, not an env"
             raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
         made = GymWrapper(made)
     return made if device is None else made.to(device)

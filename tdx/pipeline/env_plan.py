@@ -86,7 +86,8 @@ def _batch(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] | None:
     if env.num_envs is None:
         return None
     if env.num_envs < 1:
-        raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}")
+        hint = "leave it out for one env without a batch dimension"
+        raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}", hint=hint)
     if env.batching == "vector":
         if env.code is not None:
             hint = "set batching to serial or parallel"

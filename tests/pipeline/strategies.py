@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from keyword import iskeyword
 
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from tdx.pipeline import Call, Dtype, EnvConfig, Pipeline, RolloutConfig, StageC
 from tdx.pipeline.values import DictKey, Value
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(str.isidentifier)
-ARGUMENTS = NAMES.filter(lambda name: name not in _KEYWORDS)
+ARGUMENTS = NAMES.filter(lambda name: not iskeyword(name))
 CLASSES = st.from_regex(r"[A-Z][A-Za-z0-9]{0,8}", fullmatch=True).filter(
     lambda name: name not in ("True", "False", "None")
 )
@@ -26,24 +27,6 @@ DTYPES = st.sampled_from(["float32", "float64", "uint8", "int64", "bool"]).map(D
 DICT_KEYS: st.SearchStrategy[DictKey] = st.one_of(
     TEXTS, st.integers(0, 99), st.tuples(TEXTS, TEXTS)
 )
-_KEYWORDS = {
-    "as",
-    "in",
-    "is",
-    "if",
-    "or",
-    "and",
-    "not",
-    "for",
-    "def",
-    "del",
-    "try",
-    "elif",
-    "else",
-} | {
-    *("from", "with", "pass", "class", "while", "break", "yield", "raise", "return", "lambda"),
-    *("import", "global", "assert", "except", "async", "await", "finally", "continue", "nonlocal"),
-}
 
 
 def _inside(values: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
-from tdx.pipeline import Call, CodeReference, Dtype, StageConfig, parse_stage
+from tdx.pipeline import (
+    Call,
+    Catalogue,
+    CodeReference,
+    Dtype,
+    Parameter,
+    StageConfig,
+    TransformInfo,
+    parse_stage,
+)
 from tdx.pipeline.arguments import bind_stage, named
 from tdx.pipeline.coercion import MismatchError, coerce
 from tdx.pipeline.types import Type, union
@@ -199,3 +208,17 @@ def test_naming_positional_arguments() -> None:
     assert stage == StageConfig("CatFrames", (), {"N": 4, "dim": -1, "padding": "same"})
     for text in ("Unknown(1)", "Compose(RewardSum)", "InitTracker('a', 'b')", "a:b(1)"):
         assert named(parse_stage(text)) == parse_stage(text)
+
+
+def test_a_choice_gets_the_nearest_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = Parameter("mode", "Mode", None, "", "positional", union([MODES, Type("none")]))
+    info = TransformInfo("Scale", "m", "reward", "scan", "", "", (mode,))
+    monkeypatch.setattr("tdx.pipeline.arguments.catalogue", lambda: Catalogue((info,)))
+    errors = bind_stage(parse_stage("Scale('fats')")).errors
+    assert [str(error) for error in errors] == [
+        'mode must be one of "fast" or "exact" or None, got "fats" (did you mean fast?)'
+    ]
+    assert isinstance(errors[0], UnknownNameError)
+    assert [str(error) for error in bind_stage(parse_stage("Scale(3)")).errors] == [
+        'mode must be one of "fast" or "exact" or None, got 3'
+    ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tdx.errors import PipelineError
 from tdx.pipeline import (
@@ -159,3 +161,18 @@ def test_reading_a_value_is_the_inverse_of_formatting(value: Value) -> None:
 
 def test_nan_survives() -> None:
     assert format_stage(parse_stage("A(nan)")) == "A(nan)"
+
+
+@given(st.text(st.sampled_from("AbS(){}[]'\"=,.:*-1 \n\\é#\x00torch"), max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for parse in (parse_stage, parse_value, parse_kwargs):
+        column = refused_at(parse, text)
+        assert column is None or 1 <= column <= len(text) + 1
+
+
+def refused_at(parse: Callable[[str], object], text: str) -> int | None:
+    try:
+        parse(text)
+    except PipelineError as error:
+        return error.where.column
+    return None

@@ -354,3 +354,35 @@ def test_files_that_cannot_be_read(tmp_path: Path, make: object, message: str) -
     make(path)
     with pytest.raises(PipelineError, match=message):
         PipelineFile.load(path)
+
+
+PIECES = [
+    "version: 1\n",
+    "env: ",
+    "x\n",
+    "{id: x}\n",
+    "transforms:",
+    "\n  - ",
+    "A",
+    "A(1)",
+    ": ",
+    "[",
+    "]",
+]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from([*PIECES, "{", "}", "&a ", "*a", "!t ", "- ", "# c", "'", "1"])))
+def test_any_text_is_read_or_refused(pieces: list[str]) -> None:
+    outcome = read_or_error("version: 1\nenv: x\n" + "".join(pieces))
+    if isinstance(outcome, PipelineError):
+        assert outcome.where.file == "f.yaml"
+    else:
+        assert outcome.env.id
+
+
+def read_or_error(text: str) -> Pipeline | PipelineError:
+    try:
+        return read_pipeline(text, "f.yaml")
+    except PipelineError as error:
+        return error
