@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tdx.envs.base.devices import present_device
 from tdx.errors import KeyNotFoundError, SpecError
 from tdx.keys import NestedKey, format_key, normal_key, sibling_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
@@ -40,7 +41,7 @@ class EnvSpecs(nn.Module):
         batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
     ) -> None:
         super().__init__()
-        self._device = torch.device("cpu" if device is None else device)
+        self._device = present_device(device)
         self._batch_size = torch.Size(batch_size or ())
         self._input_spec: Composite | None = None
         self._output_spec: Composite | None = None

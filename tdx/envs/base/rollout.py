@@ -46,6 +46,11 @@ def collect(
             current = policy(current.to(policy_device)).to(env.device)
         else:
             current = policy(current)
+        if current is None:
+            raise ArgumentError(
+                "the policy returned None, it must return a TensorDict",
+                hint="end the policy with `return tensordict`",
+            )
         current = env.step(current)
         last = index == max_steps - 1
         if last and set_truncated:
