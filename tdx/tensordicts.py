@@ -43,6 +43,13 @@ def write(tensordict: TensorDictBase, key: NestedKey, value: Any) -> None:
         tensordict._set_tuple(key, value, validated=True, inplace=False, non_blocking=False)
 
 
+def plain_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
+    """The root entries of a plain, unlocked TensorDict, to read and write; else ``None``."""
+    if type(tensordict) is TensorDict and not tensordict._is_locked:
+        return cast("dict[str, Any]", tensordict._tensordict)
+    return None
+
+
 def tensordict_maker(batch_size: torch.Size, device: torch.device | None) -> Maker:
     """:func:`new_tensordict` for one batch size and device, at a third of its cost.
 

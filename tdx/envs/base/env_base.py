@@ -25,7 +25,7 @@ from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, read, write
+from tdx.tensordicts import new_tensordict, plain_entries, read, write
 
 if TYPE_CHECKING:
     from tdx.envs.spec_findings import SpecFinding
@@ -115,19 +115,27 @@ class EnvBase(EnvSpecs):
         Returns:
             the same TensorDict, with the result under ``next``.
         """
-        if tensordict.batch_size != self._batch_size:
-            self._check_batch(tensordict)
-        given = tensordict
-        if tensordict.device is not None and tensordict.device != self._device:
-            tensordict = tensordict.to(self._device)
+        entries = plain_entries(tensordict)
+        if (
+            entries is None
+            or "next" in entries
+            or tensordict.batch_size != self._batch_size
+            or tensordict.device != self._device
+        ):
+            return self._uncommon_step(tensordict)
+        entries["next"] = self._completed_step(tensordict)
+        return tensordict
+
+    def _uncommon_step(self, given: TensorDictBase) -> TensorDictBase:
+        """:meth:`step` of a TensorDict with a ``next``, of another device, lazy or locked."""
+        self._check_batch(given)
+        moved = given.device is not None and given.device != self._device
+        tensordict = given.to(self._device) if moved else given
         preset = tensordict._get_str("next", None)
         following = self._completed_step(tensordict, preset)
         if preset is not None:
             following.update(preset)
-        if given is tensordict:
-            given._set_str("next", following, validated=True, inplace=False, non_blocking=False)
-        else:
-            given.set("next", following.to(given.device))
+        given.set("next", following.to(given.device) if moved else following)
         return given
 
     def _completed_step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -60,7 +60,7 @@ class CatFrames(ObservationTransform):
         dim: int,
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
-        padding: str = "same",
+        padding: Literal["same", "constant"] = "same",
         padding_value: float = 0,
         as_inverse: bool = False,
         reset_key: NestedKey | None = None,
