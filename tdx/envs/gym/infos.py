@@ -75,13 +75,14 @@ class default_info_dict_reader:  # noqa: N801  the documented name
         """
         if self.info_spec is not None:
             return
-        seen: dict[NestedKey, TensorSpec] = {}
+        values: dict[NestedKey, list[Any]] = {}
         for info in infos:
             for key, value in _entries(info, self.ignore_private):
-                seen.setdefault(key, _spec_of(value, batch_size))
+                values.setdefault(key, []).append(value)
+        seen = {key: _spec_of(examples, batch_size) for key, examples in values.items()}
         if self.keys is not None:
-            seen = {key: spec for key, spec in seen.items() if self._wanted(key)}
             self._check_found(seen)
+            seen = {key: spec for key, spec in seen.items() if self._wanted(key)}
         self.info_spec = Composite(shape=batch_size)
         for key, spec in seen.items():
             self.info_spec[key] = spec
@@ -145,17 +146,20 @@ def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
     return found
 
 
-def _spec_of(value: Any, batch_size: torch.Size) -> TensorSpec:
-    array = _numbers(value)
-    if array is None:
-        example = value[0] if batch_size and len(value) else value
-        return NonTensor(shape=batch_size, example_data=example)
-    return Unbounded(shape=array.shape, dtype=tensor_dtype(array.dtype)[1])
+def _spec_of(examples: list[Any], batch_size: torch.Size) -> TensorSpec:
+    """The spec of an entry's values: of numbers where all are, and of one shape."""
+    arrays = [array for array in map(_numbers, examples) if array is not None]
+    if len(arrays) < len(examples) or len({array.shape for array in arrays}) > 1:
+        last = examples[-1]
+        return NonTensor(shape=batch_size, example_data=last[0] if batch_size else last)
+    # An env may give 1 at a reset and 0.5 at a step.
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    return Unbounded(shape=arrays[0].shape, dtype=tensor_dtype(dtype)[1])
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
     """The value as an array of numbers, none where it is something else."""
-    if isinstance(value, (str, bytes, tuple, set)) or value is None:
+    if not isinstance(value, (bool, int, float, list, np.generic, np.ndarray, torch.Tensor)):
         return None
     try:
         array = np.asarray(value)

@@ -103,7 +103,13 @@ class Conversion:
 def single_step(
     env_step: Callable[[Any], Raw], conversion: Conversion, begin: Callable[[], Any]
 ) -> StepFields:
-    """The step of a single env: from the TensorDict with the action to a plain dict, and the info."""
+    """The step of a single env: from the action's TensorDict to a plain dict, and the info.
+
+    Args:
+        env_step: the env's own step.
+        conversion: from and to TensorDicts.
+        begin: called where the env says that it was never reset.
+    """
     act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
     reward_of = None if conversion.reward is None else conversion.reward.encode
     tensor, array, real = torch.from_numpy, np.array, np.float32

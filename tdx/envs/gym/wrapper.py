@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 import torch
-from gymnasium import spaces
 from tensordict import TensorDictBase
 
 from tdx.envs.base import EnvBase
-from tdx.envs.gym.codec import Codec, Layout
-from tdx.envs.gym.containers import action_codec, observation_codec
+from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.env_codecs import env_codecs, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.making import check_frame_skip, wrapped
 from tdx.envs.gym.registry import available_envs
-from tdx.envs.gym.spaces import codec_of
 from tdx.envs.gym.stepping import Conversion, PendingSeed, Raw, SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
 from tdx.keys import normal_key
@@ -24,7 +22,6 @@ from tdx.specs import Composite
 if TYPE_CHECKING:
     from tdx.envs.gym.vector import VectorEnvRows
 
-_RESERVED = ("reward", "done", "terminated", "truncated", "next", "_reset")
 _PROBE_STEPS = 3
 
 
@@ -119,22 +116,11 @@ class GymWrapper(EnvBase):
         self._program = self._new_program()
 
     def _set_specs(self) -> None:
-        observation, action, reward = self._codecs()
-        _check_keys(_composite(observation), _composite(action), self._name)
-        self.full_observation_spec = _composite(observation)
-        self.full_action_spec = action.spec
-        if reward is not None:
-            self.full_reward_spec = reward.spec
-
-    def _codecs(self) -> tuple[Codec, Codec, Codec | None]:
-        prefix = "" if self._layout.rows is None else "single_"
-        observed = getattr(self._env, f"{prefix}observation_space")
-        acted = getattr(self._env, f"{prefix}action_space")
-        return (
-            observation_codec(observed, self._layout),
-            action_codec(acted, self._layout),
-            _reward_codec(self._env, self._layout),
-        )
+        codecs = env_codecs(self._env, self._name, self._layout)
+        self.full_observation_spec = root_spec(codecs.observation)
+        self.full_action_spec = root_spec(codecs.action)
+        if codecs.reward is not None:
+            self.full_reward_spec = codecs.reward.spec
 
     def _new_program(self) -> SingleEnv | VectorEnvRows:
         self._conversion = self._new_conversion()
@@ -145,13 +131,13 @@ class GymWrapper(EnvBase):
         return VectorEnvRows(self._env, self._seed, self._conversion)
 
     def _new_conversion(self) -> Conversion:
-        observation, action, reward = self._codecs()
+        codecs = env_codecs(self._env, self._name, self._layout)
         return Conversion(
             name=self._name,
-            observation=observation,
-            action=action,
+            observation=codecs.observation,
+            action=codecs.action,
             action_keys=tuple(self.action_keys),
-            reward=reward,
+            reward=codecs.reward,
             readers=tuple(self.info_dict_reader),
             batch_size=self.batch_size,
             device=self.device,
@@ -160,6 +146,13 @@ class GymWrapper(EnvBase):
     def _convert_anew(self) -> None:
         self._conversion = self._new_conversion()
         self._program.use(self._conversion)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_step" in cls.__dict__:
+            # The two short cuts around _step would leave out what the subclass does there.
+            setattr(cls, "_completed_step", EnvBase._completed_step)  # noqa: B010
+            setattr(cls, "_step_fields", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._program.step(tensordict)
@@ -344,26 +337,3 @@ def _is_vector(env: Any) -> bool:
 def _name_of(env: Any) -> str:
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(env.unwrapped).__name__
-
-
-def _reward_codec(env: Any, layout: Layout) -> Codec | None:
-    """The codec of an env that declares its reward to be an array of some shape."""
-    space = getattr(env.unwrapped, "reward_space", None)
-    return codec_of(space, layout) if isinstance(space, spaces.Box) and space.shape else None
-
-
-def _composite(codec: Codec) -> Composite:
-    assert isinstance(codec.spec, Composite)
-    return codec.spec
-
-
-def _check_keys(observation: Composite, action: Composite, name: str) -> None:
-    taken = {str(key) for key in action.keys()}
-    for key in observation.keys():
-        if key in _RESERVED or key in taken:
-            raise SpecError(
-                f"the env observes an entry {key!r}, which is the key of its "
-                f"{'action' if key in taken else 'result'}",
-                hint="rename it with gymnasium.wrappers.TransformObservation",
-                where=Where(env=name),
-            )

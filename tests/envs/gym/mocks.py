@@ -50,17 +50,18 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
 
 
 class CountEnv(gymnasium.Env[Any, Any]):
-    """Counts its steps and its episodes, in one array that it writes to again and again.
+    """Counts its steps and its episodes.
 
-    Episode ``e`` ends after ``lengths[e % len(lengths)]`` steps.
+    Episode ``e`` ends after ``lengths[e % len(lengths)]`` steps. Unless ``copies`` is on it hands
+    out one array, to which it writes again and again.
     """
 
     observation_space = spaces.Box(0, 1000, (2,), np.int64)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, lengths: tuple[int, ...] = (3,), truncates: bool = False) -> None:
+    def __init__(self, lengths: tuple[int, ...] = (3,), copies: bool = False) -> None:
         self.lengths = lengths
-        self.truncates = truncates
+        self.copies = copies
         self.episode = -1
         self.buffer = np.zeros(2, np.int64)
 
@@ -70,14 +71,16 @@ class CountEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.episode += 1
         self.buffer[:] = (self.episode, 0)
-        return self.buffer, {"phase": "start"}
+        return self._observed(), {"phase": "start"}
+
+    def _observed(self) -> Any:
+        return self.buffer.copy() if self.copies else self.buffer
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.buffer[1] += 1
         over = bool(self.buffer[1] >= self.lengths[self.episode % len(self.lengths)])
-        terminated, truncated = over and not self.truncates, over and self.truncates
         info = {"count": int(self.buffer[1]), "phase": "end" if over else "middle"}
-        return self.buffer, float(self.buffer[1]), terminated, truncated, info
+        return self._observed(), float(self.buffer[1]), over, False, info
 
 
 class InfoEnv(SpaceEnv):
@@ -100,7 +103,7 @@ class InfoEnv(SpaceEnv):
             "name": f"step {self.count}",
             "_private": 1,
         }
-        return (*result, info)  # type: ignore[return-value]
+        return (*result, info)
 
 
 class FailingEnv(SpaceEnv):

@@ -55,7 +55,7 @@ NUMBERS: dict[str, spaces.Space[Any]] = {
     "multi_discrete_start": spaces.MultiDiscrete([2, 3], start=[4, -1]),
     "multi_discrete_2d": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "multi_discrete_2d_same": spaces.MultiDiscrete(
-        np.array([[2, 2], [2, 2]]), start=[[1, 2], [3, 4]]
+        np.array([[2, 2], [2, 2]]), start=np.array([[1, 2], [3, 4]])
     ),
     "multi_binary": spaces.MultiBinary(3),
     "multi_binary_2d": spaces.MultiBinary([2, 3]),

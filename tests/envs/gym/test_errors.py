@@ -1,0 +1,215 @@
+"""What bad input gets: one line, a hint, the env's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
+
+from tdx.envs.gym import GymEnv, GymWrapper, providers
+from tdx.errors import (
+    ArgumentError,
+    EnvError,
+    EnvNotFoundError,
+    ExitCode,
+    KeyNotFoundError,
+    MissingPackageError,
+    SpecError,
+    TdxError,
+)
+from tests.envs.gym.mocks import BOX, FailingEnv, SpaceEnv
+
+OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
+
+
+def vector(phase: str) -> GymWrapper:
+    return GymWrapper(
+        SyncVectorEnv([lambda: FailingEnv(phase)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hint"),
+    [
+        ("Pendulm-v1", "did you mean Pendulum-v1"),
+        ("CartPole-v7", "did you mean CartPole-v1 or CartPole-v0"),
+        ("Taxi-v3", "did you mean Taxi-v4"),
+        ("ALE/Pog-v5", "did you mean ALE/Pong-v5"),
+        ("no such thing at all", "`tdx list envs` shows every id"),
+    ],
+)
+def test_an_unknown_id(env_id: str, hint: str) -> None:
+    if env_id.startswith("ALE"):
+        pytest.importorskip("ale_py")
+    with pytest.raises(EnvNotFoundError) as caught:
+        GymEnv(env_id)
+    assert str(caught.value).startswith(f"env {env_id}: no env of this id is registered ({hint}")
+    assert caught.value.exit_code == ExitCode.ENVIRONMENT
+
+
+def test_an_id_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = providers.Provider("no_such_module", "its-package", "Absent/", "tdx[absent]")
+    monkeypatch.setattr(providers, "PROVIDERS", (absent,))
+    with pytest.raises(MissingPackageError) as caught:
+        GymEnv("Absent/Env-v0")
+    assert str(caught.value) == (
+        "env Absent/Env-v0: the env needs the package its-package, which is not installed "
+        "(pip install 'tdx[absent]')"
+    )
+
+
+def test_where_the_known_packages_come_from() -> None:
+    hints = {
+        env_id: provider.hint
+        for env_id in ("ALE/Pong-v5", "MiniGrid-Empty-5x5-v0", "BabyAI-GoTo-v0", "FetchReach-v4")
+        if (provider := providers.provider_of(env_id))
+    }
+    assert hints == {
+        "ALE/Pong-v5": "pip install 'tdx[atari]'",
+        "MiniGrid-Empty-5x5-v0": "pip install minigrid",
+        "BabyAI-GoTo-v0": "pip install minigrid",
+        "FetchReach-v4": "pip install gymnasium-robotics",
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "entry_point", "hint"),
+    [
+        ("Box2D", "gymnasium.envs.box2d:Absent", "pip install 'gymnasium[box2d]'"),
+        ("mujoco", "gymnasium.envs.mujoco.absent:Absent", "pip install 'tdx[mujoco]'"),
+        ("other", "no_such_module:Absent", "install it, or see the env's own docs"),
+    ],
+)
+def test_an_env_whose_class_cannot_be_imported(
+    module: str, entry_point: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise gymnasium.error.DependencyNotInstalled(f"{module} is not installed\nsee the docs")
+
+    spec = gymnasium.envs.registration.EnvSpec("Absent-v0", entry_point=entry_point)
+    monkeypatch.setitem(gymnasium.registry, "Absent-v0", spec)
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(MissingPackageError) as caught:
+        GymEnv("Absent-v0")
+    assert str(caught.value) == (
+        f"env Absent-v0: it cannot be loaded: DependencyNotInstalled: {module} is not installed "
+        f"({hint})"
+    )
+
+
+def test_a_module_before_the_id_that_is_not_installed() -> None:
+    with pytest.raises(MissingPackageError, match="env no_module:A-v0: the module no_module is"):
+        GymEnv("no_module:A-v0")
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_an_argument_that_the_env_does_not_take(rows: int) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        GymEnv("FrozenLake-v1", num_envs=rows, map_nam="8x8")
+    assert str(caught.value) == (
+        "env FrozenLake-v1: the env takes no argument 'map_nam' (did you mean map_name?)"
+    )
+
+
+def test_an_env_that_raises_when_it_is_made() -> None:
+    with pytest.raises(EnvError) as caught:
+        GymEnv("FrozenLake-v1", map_name="9x9")
+    assert str(caught.value) == f"env FrozenLake-v1: it cannot be made: KeyError: '9x9' ({OWN})"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("make", [lambda phase: GymWrapper(FailingEnv(phase)), vector])
+@pytest.mark.parametrize(("phase", "text"), [("reset", "to begin"), ("step", "to go on")])
+def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
+    env = make(phase)
+    name = "FailingEnv" if env.batch_size == torch.Size([]) else "SyncVectorEnv"
+    with pytest.raises(EnvError) as caught:
+        env.rollout(2)
+    assert str(caught.value) == (
+        f"env {name}: {phase} raised ZeroDivisionError: no way {text} ({OWN})"
+    )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.exit_code == ExitCode.ENVIRONMENT
+
+
+def test_an_env_that_raises_in_a_raw_method() -> None:
+    with pytest.raises(EnvError, match="step raised ZeroDivisionError"):
+        GymWrapper(FailingEnv("step")).raw_step(0)
+    with pytest.raises(EnvError, match="reset raised ZeroDivisionError"):
+        GymWrapper(FailingEnv("reset")).raw_reset()
+
+
+def test_a_step_without_an_action() -> None:
+    with pytest.raises(KeyNotFoundError) as caught:
+        GymEnv("Pendulum-v1").step(TensorDict())
+    assert str(caught.value) == (
+        "env Pendulum-v1: the step's input has no 'action' "
+        "(write an action first: env.rand_action(td), or a policy)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"num_envs": -1}, "num_envs must be a whole number from 0, got -1"),
+        ({"num_envs": 1.5}, "num_envs must be a whole number from 0, got 1.5"),
+        ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
+        (
+            {"num_envs": 2, "vectorization_mode": "asink"},
+            "sync, async, got 'asink' (did you mean async?)",
+        ),
+    ],
+)
+def test_a_wrong_argument(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        GymEnv("CartPole-v1", **arguments)
+    assert text in str(caught.value)
+
+
+def test_something_that_is_no_env() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        GymWrapper("CartPole-v1")
+    assert str(caught.value) == (
+        "GymWrapper takes a made Gymnasium env, got str (use GymEnv('CartPole-v1'))"
+    )
+
+
+@pytest.mark.parametrize("key", ["reward", "done", "action"])
+def test_an_observation_with_the_name_of_a_result(key: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        GymWrapper(SpaceEnv(spaces.Dict({key: BOX})))
+    assert f"observes an entry {key!r}" in str(caught.value)
+
+
+def test_every_message_is_one_line() -> None:
+    for make in (lambda: GymEnv("Nothing-v0"), lambda: GymWrapper(FailingEnv("reset")).reset()):
+        with pytest.raises(TdxError) as caught:
+            make()
+        assert "\n" not in str(caught.value)
+
+
+def test_an_action_outside_the_space_names_the_env() -> None:
+    env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    start = env.reset()
+    start["action"] = torch.tensor(7)
+    with pytest.raises(EnvError, match="env CartPole-v1: step raised AssertionError"):
+        env.step(start)
+
+
+def test_rewards_of_an_env_that_declares_their_shape() -> None:
+    class TwoRewards(SpaceEnv):
+        reward_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return (observation, np.array([0.5, -0.5], np.float32), *rest)
+
+    env = GymWrapper(TwoRewards())
+    assert env.reward_spec.shape == torch.Size([2])
+    assert env.rand_step(env.reset())["next", "reward"].tolist() == [0.5, -0.5]

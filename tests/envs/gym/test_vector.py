@@ -1,0 +1,185 @@
+"""Vector envs: partial resets, rows that ended, and the three autoreset modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tensordict import TensorDictBase
+
+from tdx.envs.gym import GymEnv, GymWrapper
+from tdx.errors import EnvError
+from tests.envs.gym.mocks import CountEnv
+
+MODES = list(AutoresetMode)
+each_mode = pytest.mark.parametrize("mode", MODES, ids=[mode.name.lower() for mode in MODES])
+LENGTHS = [(3,), (2, 4), (5, 1)]
+
+
+def count_envs(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, **kwargs: Any) -> GymWrapper:
+    # In this mode Gymnasium itself loses the terminal observation of an env that reuses its array.
+    copies = mode is AutoresetMode.SAME_STEP
+    makers = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
+    return GymWrapper(kind(makers, autoreset_mode=mode, **kwargs))
+
+
+def reset_rows(env: GymWrapper, current: TensorDictBase, rows: list[bool]) -> TensorDictBase:
+    current["_reset"] = torch.tensor(rows).unsqueeze(-1)
+    return env.reset(current)
+
+
+def expected_rows(steps: int) -> torch.Tensor:
+    """What each row observes before each step: its episode and the step in it, ``[3, T, 2]``."""
+    table = []
+    for lengths in LENGTHS:
+        episode, count, row = 0, 0, []
+        for _ in range(steps):
+            row.append([episode, count])
+            count += 1
+            if count >= lengths[episode % len(lengths)]:
+                episode, count = episode + 1, 0
+        table.append(row)
+    return torch.tensor(table)
+
+
+@each_mode
+@pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [(SyncVectorEnv, {}), (SyncVectorEnv, {"copy": False}), (AsyncVectorEnv, {})],
+    ids=["sync", "sync_without_copies", "async"],
+)
+def test_every_mode_gives_the_same_rollout(
+    mode: AutoresetMode, kind: type[Any], kwargs: dict[str, Any]
+) -> None:
+    with count_envs(mode, kind, **kwargs) as env:
+        rollout = env.rollout(12, break_when_any_done=False)
+    rows = expected_rows(13)
+    assert torch.equal(rollout["observation"], rows[:, :12])
+    terminal = rows[:, :12] + torch.tensor([0, 1])
+    assert torch.equal(rollout["next", "observation"], terminal)
+    assert torch.equal(rollout["next", "reward"].squeeze(-1), terminal[..., 1].float())
+    ends = rows[:, 1:, 1] == 0
+    assert torch.equal(rollout["next", "done"].squeeze(-1), ends)
+    assert torch.equal(rollout["next", "terminated"].squeeze(-1), ends)
+    assert not rollout["next", "truncated"].any()
+
+
+@each_mode
+def test_an_ended_row_stands_still_until_it_is_reset(mode: AutoresetMode) -> None:
+    env = count_envs(mode)
+    rollout = env.rollout(9, break_when_any_done=False, break_when_all_done=True)
+    assert rollout.shape[1] == 5
+    for row, length in enumerate([3, 2, 5]):
+        following = rollout[row]["next"]
+        assert following["observation"][:, 1].tolist() == [min(i, length) for i in range(1, 6)]
+        assert following["observation"][:, 0].tolist() == [0] * 5
+        assert following["done"].squeeze(-1).tolist() == [i >= length for i in range(1, 6)]
+        assert following["reward"][length:].sum() == 0
+
+
+@each_mode
+def test_a_row_that_goes_on_can_be_reset(mode: AutoresetMode) -> None:
+    env = count_envs(mode)
+    current = env.step_mdp(env.rand_step(env.reset()))
+    current = reset_rows(env, current, [False, False, True])
+    assert current["observation"].tolist() == [[0, 1], [0, 1], [1, 0]]
+    following = env.rand_step(current)["next"]
+    assert following["observation"].tolist() == [[0, 2], [0, 2], [1, 1]]
+
+
+@each_mode
+def test_all_rows_can_be_reset_at_any_time(mode: AutoresetMode) -> None:
+    env = count_envs(mode)
+    env.rollout(3, break_when_any_done=False)
+    assert env.reset()["observation"][:, 1].tolist() == [0, 0, 0]
+    assert env.rand_step()["next", "observation"][:, 1].tolist() == [1, 1, 1]
+
+
+def test_a_mask_of_no_row_resets_nothing() -> None:
+    env = count_envs(AutoresetMode.DISABLED)
+    current = env.step_mdp(env.rand_step(env.reset()))
+    current = reset_rows(env, current, [False, False, False])
+    assert current["observation"][:, 1].tolist() == [1, 1, 1]
+    single = GymWrapper(CountEnv())
+    current = single.step_mdp(single.rand_step(single.reset()))
+    current["_reset"] = torch.tensor([False])
+    assert single.reset(current)["observation"].tolist() == [0, 1]
+
+
+def test_the_mask_is_not_changed() -> None:
+    env = count_envs(AutoresetMode.DISABLED)
+    current, mask = env.reset(), torch.tensor([[True], [False], [True]])
+    current["_reset"] = mask
+    env.reset(current)
+    assert mask.tolist() == [[True], [False], [True]]
+
+
+def test_stored_steps_do_not_change_later() -> None:
+    env = count_envs(AutoresetMode.DISABLED, copy=False)
+    steps = [env.rand_step(env.reset())]
+    kept = steps[0].clone()
+    for _ in range(3):
+        following = env.maybe_reset(env.step_mdp(steps[-1]))
+        steps.append(env.rand_step(following))
+    assert (steps[0] == kept).all()
+
+
+def test_what_a_seed_gives_does_not_depend_on_the_mode() -> None:
+    def observed(mode: AutoresetMode) -> torch.Tensor:
+        vector = gymnasium.make_vec(
+            "CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
+        )
+        env = GymWrapper(vector, seed=3)
+        torch.manual_seed(0)
+        return env.rollout(60, break_when_any_done=False)["observation"]
+
+    first, *others = [observed(mode) for mode in MODES]
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_the_mode_is_visible() -> None:
+    assert count_envs(AutoresetMode.DISABLED).autoreset_mode == "disabled"
+    assert "autoreset" not in repr(count_envs(AutoresetMode.DISABLED))
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+        env = count_envs(mode)
+        assert env.autoreset_mode == mode.name.lower()
+        assert repr(env).endswith(f"autoreset_mode={mode.name.lower()})")
+    assert GymEnv("CartPole-v1", num_envs=2).autoreset_mode == "disabled"
+    assert GymEnv("CartPole-v1").autoreset_mode == "disabled"
+
+
+def test_a_vector_env_that_cannot_reset_some_rows_says_so() -> None:
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    env = GymWrapper(vector, seed=0)
+    current = env.reset()
+    assert torch.equal(env.reset(seed=0)["observation"], current["observation"])
+    with pytest.raises(EnvError) as caught:
+        reset_rows(env, current, [True, False])
+    assert str(caught.value) == (
+        "env CartPole-v1: CartPoleVectorEnv resets its rows on its own (next_step) and cannot be "
+        'told to reset some of them (make it with vectorization_mode="sync", or reset all rows '
+        "at once)"
+    )
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_ataris_own_vector_env(mode: AutoresetMode) -> None:
+    pytest.importorskip("ale_py.vector_env")
+    import ale_py.vector_env
+
+    vector = ale_py.vector_env.AtariVectorEnv(
+        "pong", num_envs=2, autoreset_mode=mode, max_num_frames_per_episode=80
+    )
+    with GymWrapper(vector, seed=0) as env:
+        rollout = env.rollout(30, break_when_any_done=False)
+    done = rollout["next", "done"].squeeze(-1)
+    assert done.any()
+    after = done[:, :-1].nonzero()
+    for row, step in after.tolist():
+        following = rollout["observation"][row, step + 1]
+        assert not torch.equal(following, rollout["next", "observation"][row, step])
+    assert np.array_equal(done[0], done[1])
