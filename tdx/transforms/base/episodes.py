@@ -6,11 +6,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.keys import NestedKey
+from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.keys import NestedKey, format_key
 from tdx.tensordicts import read
 
 
-def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor | None:
+def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
     """Which steps of a stored rollout are the first of their episode.
 
     Args:
@@ -18,12 +19,24 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor | 
         done_key: the flag that a step's ``next`` is the end of its episode.
 
     Returns:
-        bool, ``[*B, T]``, its first step always set; ``None`` where neither the flag nor
-        ``is_init`` is there.
+        bool, ``[*B, T]``, its first step always set.
+
+    Raises:
+        ArgumentError: it has no dim of time.
+        KeyNotFoundError: neither the flag nor ``is_init`` is there.
     """
+    if tensordict.ndim < 1:
+        raise ArgumentError(
+            "stored steps need a dim of time to be put in order",
+            hint="give a rollout of shape [*B, T]",
+        )
     done, is_init = read(tensordict, done_key), read(tensordict, "is_init")
     if done is None and is_init is None:
-        return None
+        raise KeyNotFoundError(
+            "the stored data has neither a done flag nor is_init to tell episodes apart",
+            hint=f"keep {format_key(done_key)!r} in the data",
+            where=Where(key=done_key),
+        )
     starts = torch.zeros(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
     starts[..., 0] = True
     if done is not None:

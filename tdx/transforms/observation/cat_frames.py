@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Bounded, TensorSpec
 from tdx.tensordicts import read, write
@@ -168,11 +168,6 @@ class CatFrames(ObservationTransform):
             ArgumentError: it has no dim of time.
             KeyNotFoundError: it has neither the done key nor ``is_init`` to tell episodes apart.
         """
-        if tensordict.ndim < 1:
-            raise ArgumentError(
-                "CatFrames needs a dim of time to stack stored frames",
-                hint="give it a rollout of shape [*B, T]",
-            )
         explicit = {key for key in self.in_keys if key[0] == "next"}
         for in_key, out_key in self._pairs:
             if in_key in explicit:
@@ -191,11 +186,6 @@ class CatFrames(ObservationTransform):
     def _ages(self, tensordict: TensorDictBase, in_key: NestedKey) -> Tensor:
         """How many steps before each step its episode began, ``[*B, T]``."""
         starts = episode_starts(tensordict, self.done_key)
-        if starts is None:
-            raise KeyNotFoundError(
-                "the stored data has neither a done flag nor is_init to tell episodes apart",
-                hint=f"keep {self.done_key!r} in the data, or name another done_key",
-            )
         time = torch.arange(starts.shape[-1], device=starts.device).expand(starts.shape)
         return time - torch.where(starts, time, 0).cummax(-1).values
 

@@ -8,10 +8,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.envs.base.done_flags import as_row_mask
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts, sibling_key
+from tdx.keys import NestedKey, format_key, join_keys, key_parts, sibling_key
 from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.tensordicts import read
 from tdx.transforms.base import RunningTransform
+from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import missing_key
 from tdx.transforms.base.spec_edits import with_entries
 
@@ -94,6 +97,44 @@ class RewardSum(RunningTransform):
             self._sum_specs[out_key] = Unbounded(
                 shape=spec.shape, dtype=spec.dtype, device=spec.device
             )
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
+
+        Sums that are there already stay.
+
+        Args:
+            tensordict: ``[*B, T]``, in time order along its last dim.
+
+        Raises:
+            ArgumentError: it has no dim of time.
+            KeyNotFoundError: a reward is not there, or neither a done flag nor ``is_init``.
+        """
+        for in_key, out_key in self._pairs:
+            if read(tensordict, out_key) is None:
+                root, following = self._sums_over_time(tensordict, in_key)
+                tensordict.set(out_key, root)
+                if tensordict.get("next", None) is not None:
+                    tensordict.set(join_keys("next", out_key), following)
+        return tensordict
+
+    def _sums_over_time(
+        self, tensordict: TensorDictBase, in_key: NestedKey
+    ) -> tuple[Tensor, Tensor]:
+        """The sums before and after each step, ``[*B, T, ...]``."""
+        reward = tensordict.get(join_keys("next", in_key), read(tensordict, in_key))
+        if reward is None:
+            raise self._missing(in_key, tensordict)
+        starts = episode_starts(tensordict, join_keys("next", sibling_key(in_key, "done")))
+        time_dim = tensordict.ndim - 1
+        zero = torch.zeros_like(reward.select(time_dim, 0))
+        before, after, state = [], [], zero
+        for start, value in zip(starts.unbind(-1), reward.unbind(time_dim), strict=True):
+            state = zero.where(as_row_mask(start, value, time_dim), state)
+            before.append(state)
+            state = state + value
+            after.append(state)
+        return torch.stack(before, time_dim), torch.stack(after, time_dim)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """The reward spec, which stays as it is."""

@@ -1,0 +1,160 @@
+"""What the contract suite needs to know of a transform: one entry for each.
+
+A new transform needs an entry here, and nothing else, to be tested.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tdx.transforms
+from tdx.specs import Unbounded
+from tdx.transforms import Compose, Transform
+
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """How one transform is tried.
+
+    Args:
+        arguments: its constructor's, for ``RowsEnv``.
+        nested: for ``GroupsEnv``, whose keys are all nested.
+        out: for ``RowsEnv``, so that it writes to keys of its own; ``None`` where it writes
+            nothing on the way out.
+        no_twin: why the oracle has no transform of the same name, if it has none.
+    """
+
+    arguments: Arguments = field(default_factory=dict)
+    nested: Arguments = field(default_factory=dict)
+    out: Arguments | None = None
+    no_twin: str | None = None
+
+
+SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
+REWARDS = [("solo", "reward"), ("pair", "reward")]
+PIXELS = [("solo", "pixels"), ("pair", "pixels")]
+
+EXAMPLES: dict[str, Example] = {
+    "ActionScaling": Example(
+        arguments={},
+        nested={"in_keys_inv": [("pair", "action")]},
+    ),
+    "CatFrames": Example(
+        arguments={"N": 3, "dim": -1, "in_keys": ["observation"]},
+        nested={"N": 2, "dim": -1, "in_keys": [SOLO, PAIR]},
+        out={"N": 3, "dim": -1, "in_keys": ["observation"], "out_keys": [("stack", "frames")]},
+    ),
+    "DoubleToFloat": Example(
+        arguments={},
+        nested={},
+        out={"in_keys": ["precise"], "out_keys": ["short"]},
+    ),
+    "InitTracker": Example(
+        arguments={},
+        nested={},
+        out={"init_key": "begun"},
+    ),
+    "ObservationNorm": Example(
+        arguments={"loc": 0.5, "scale": 2.0},
+        nested={"loc": 1.0, "scale": 4.0, "in_keys": [SOLO, PAIR], "standard_normal": True},
+        out={"loc": 0.5, "scale": 2.0, "in_keys": ["observation"], "out_keys": ["normal"]},
+    ),
+    "RenameTransform": Example(
+        arguments={
+            "in_keys": ["observation", "reward"],
+            "out_keys": ["seen", ("sums", "reward")],
+            "in_keys_inv": ["action"],
+            "out_keys_inv": [("moves", "action")],
+        },
+        nested={"in_keys": [SOLO], "out_keys": ["seen"]},
+        out={"in_keys": ["observation"], "out_keys": ["seen"], "create_copy": True},
+    ),
+    "Resize": Example(
+        arguments={"w": 4, "h": 5, "in_keys": ["image"]},
+        nested={"w": 4, "in_keys": [("solo", "image"), ("pair", "image")]},
+        out={"w": 4, "h": 5, "in_keys": ["image"], "out_keys": ["small"]},
+    ),
+    "RewardClipping": Example(
+        arguments={"clamp_min": -1.0, "clamp_max": 1.5},
+        nested={"clamp_min": -1.0, "clamp_max": 1.5, "in_keys": REWARDS},
+        out={"clamp_max": 1.5, "in_keys": ["reward"], "out_keys": ["clipped"]},
+    ),
+    "RewardScaling": Example(
+        arguments={"loc": 1.0, "scale": 0.5},
+        nested={"loc": 1.0, "scale": 0.5, "in_keys": REWARDS},
+        out={"loc": 1.0, "scale": 0.5, "in_keys": ["reward"], "out_keys": ["scaled"]},
+    ),
+    "RewardSum": Example(
+        arguments={},
+        nested={},
+        out={"in_keys": ["reward"], "out_keys": [("sums", "total")]},
+    ),
+    "StepCounter": Example(
+        arguments={"max_steps": 3},
+        nested={"max_steps": 2},
+        out={"step_count_key": "count"},
+    ),
+    "TensorDictPrimer": Example(
+        arguments={"primers": {"hidden": Unbounded((2,))}, "default_value": 3.0},
+        nested={
+            "primers": {("solo", "hidden"): Unbounded((2,))},
+            "reset_key": ("solo", "_reset"),
+        },
+        out={"primers": {("states", "hidden"): Unbounded((2,))}, "random": True},
+    ),
+    "ToTensorImage": Example(
+        arguments={},
+        nested={"in_keys": PIXELS},
+        out={"in_keys": ["pixels"], "out_keys": ["image"]},
+    ),
+}
+
+
+def transform_classes() -> dict[str, type[Transform]]:
+    """Every transform class in a category's folder, by name."""
+    root = Path(inspect.getfile(tdx.transforms)).parent
+    found = {}
+    for path in sorted(root.glob("*/*.py")):
+        if path.parent.name == "base" or path.stem.startswith("_"):
+            continue
+        module = import_module(f"tdx.transforms.{path.parent.name}.{path.stem}")
+        for name, value in vars(module).items():
+            is_transform = inspect.isclass(value) and issubclass(value, Transform)
+            if is_transform and value.__module__ == module.__name__ and not name.startswith("_"):
+                found[name] = value
+    return found
+
+
+CLASSES = transform_classes()
+NAMES = sorted(CLASSES)
+
+
+def example_of(name: str) -> Example:
+    """The entry of a transform."""
+    if name not in EXAMPLES:
+        pytest.fail(
+            f"{name} has no entry in tests/transforms/contract/examples.py: add "
+            f'"{name}": Example(arguments={{...}}, nested={{...}}, out={{...}}) to EXAMPLES',
+            pytrace=False,
+        )
+    return EXAMPLES[name]
+
+
+def made(name: str, which: str = "arguments") -> Transform:
+    """A new instance from one set of its entry's arguments."""
+    example = example_of(name)
+    arguments = getattr(example, which)
+    return CLASSES[name](**arguments)
+
+
+def whole_chain() -> Compose:
+    """Every transform in one chain; renaming comes last, since the others name their keys."""
+    return Compose(*map(made, sorted(NAMES, key=lambda name: (name == "RenameTransform", name))))

@@ -1,0 +1,132 @@
+"""A transform does the same wherever it sits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
+from tdx.envs.base import EnvBase
+from tdx.errors import ChainError
+from tdx.transforms import TimeBehaviour, Transform
+from tests.transforms.contract.examples import made, whole_chain
+from tests.transforms.driving import assert_same, driven
+from tests.transforms.mocks import RowsEnv
+
+
+def alone(name: str) -> EnvBase:
+    return TransformedEnv(RowsEnv(), made(name))
+
+
+def all_of_them() -> EnvBase:
+    return TransformedEnv(RowsEnv(), whole_chain())
+
+
+def in_compose(transform: Transform, env: EnvBase) -> EnvBase:
+    return TransformedEnv(env, Compose(transform))
+
+
+def in_nested_compose(transform: Transform, env: EnvBase) -> EnvBase:
+    return TransformedEnv(env, Compose(Compose(transform)))
+
+
+def appended(transform: Transform, env: EnvBase) -> EnvBase:
+    return TransformedEnv(env).append_transform(transform)
+
+
+def around_a_transformed_env(transform: Transform, env: EnvBase) -> EnvBase:
+    return TransformedEnv(TransformedEnv(env), transform)
+
+
+@pytest.mark.parametrize(
+    "place", [in_compose, in_nested_compose, appended, around_a_transformed_env]
+)
+def test_inside_and_outside_a_chain(
+    name: str, place: Callable[[Transform, EnvBase], EnvBase]
+) -> None:
+    expected = TransformedEnv(RowsEnv((4,)), made(name))
+    env = place(made(name), RowsEnv((4,)))
+    assert env.output_spec == expected.output_spec
+    assert env.input_spec == expected.input_spec
+    assert_same(driven(env), driven(expected))
+
+
+def test_inside_and_outside_a_serial_env(name: str) -> None:
+    inside = SerialEnv(2, partial(alone, name))
+    outside = TransformedEnv(SerialEnv(2, RowsEnv), made(name))
+    assert inside.output_spec == outside.output_spec
+    assert inside.input_spec == outside.input_spec
+    assert_same(driven(inside), driven(outside))
+
+
+@pytest.mark.timeout(120)
+def test_inside_a_parallel_env() -> None:
+    serial = SerialEnv(2, all_of_them)
+    expected = driven(serial)
+    parallel = ParallelEnv(2, all_of_them)
+    try:
+        assert parallel.output_spec == serial.output_spec
+        assert_same(driven(parallel), expected)
+    finally:
+        parallel.close()
+
+
+@pytest.mark.timeout(120)
+def test_around_a_parallel_env() -> None:
+    chain = whole_chain()
+    expected = driven(TransformedEnv(SerialEnv(2, RowsEnv), chain.clone()))
+    parallel = TransformedEnv(ParallelEnv(2, RowsEnv), chain)
+    try:
+        assert_same(driven(parallel), expected)
+    finally:
+        parallel.close()
+
+
+def stored_data(env: EnvBase) -> TensorDictBase:
+    """What a buffer may hold of an env's rollout, ``[*B, T]``: rewards at the root too."""
+    stored = driven(env)
+    for key in env.reward_keys:
+        stored[key] = stored["next", key].clone()
+    return stored
+
+
+def test_without_an_env(name: str) -> None:
+    stored = stored_data(RowsEnv((4,)))
+    if name == "ActionScaling":
+        with pytest.raises(ChainError, match="has no loc and scale yet"):
+            made(name)(stored)
+        return
+    result = made(name)(stored.clone())
+    assert result.batch_size == stored.batch_size
+    assert_same(Compose(made(name))(stored.clone()), result)
+
+
+def test_a_block_of_time_equals_step_by_step(name: str) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name))
+    transform = env.transform
+    if transform.time_behaviour is not TimeBehaviour.POINTWISE:
+        pytest.skip("it depends on time")
+    block = stored_data(RowsEnv((4,)))
+    env.output_spec  # noqa: B018
+    steps = [transform(step.clone()) for step in block.unbind(1)]
+    assert_same(transform(block.clone()), torch.stack(steps, 1))
+    for key in transform.out_keys_inv:
+        block[key] = block["action"]
+    steps = [transform.inv(step) for step in block.unbind(1)]
+    assert_same(transform.inv(block), torch.stack(steps, 1))
+
+
+def test_inverse_undoes_forward(name: str) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name))
+    transform = env.transform
+    keys = transform.in_keys_inv
+    if not env.input_spec.keys() or not keys or transform.in_keys != keys:
+        pytest.skip("it maps no key both ways")
+    block = stored_data(RowsEnv((4,)))
+    there_and_back = transform.inv(transform(block.clone()))
+    for key in keys:
+        torch.testing.assert_close(there_and_back[key], block[key])

@@ -1,0 +1,109 @@
+"""What a transform writes lies in the spec that it promises, and it mutates no spec upstream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tdx import TransformedEnv, check_env_specs
+from tdx.envs.base import EnvBase
+from tdx.keys import normal_key
+from tdx.pipeline import catalogue
+from tdx.specs import Composite
+from tests.transforms.contract.examples import EXAMPLES, NAMES, example_of, made, whole_chain
+from tests.transforms.driving import assert_same, driven, entries
+from tests.transforms.mocks import GroupsEnv, RowsEnv
+
+BATCHES = [(), (4,), (2, 3)]
+BATCH_IDS = ["single", "4", "2x3"]
+
+
+def assert_keeps_promise(env: EnvBase) -> None:
+    """A rollout has exactly the promised keys, and each value lies in its spec."""
+    rollout = driven(env, 6)
+    given = {normal_key(key) for key in env.full_action_spec.keys(True, True)}
+    expected: dict[str, Composite] = {
+        "full_observation_spec": env.full_observation_spec,
+        "full_done_spec": env.full_done_spec,
+    }
+    following = {**expected, "full_reward_spec": env.full_reward_spec}
+    root = entries(rollout.exclude("next"))
+    for found, parts in ((root, expected), (entries(rollout["next"]), following)):
+        leaves = {
+            normal_key(key): spec for part in parts.values() for key, spec in part.items(True, True)
+        }
+        assert set(found) - given == set(leaves)
+        for key, spec in leaves.items():
+            value = found[key].movedim(env.ndim, 0)
+            assert value.shape[1:] == spec.shape, key
+            assert spec.why_not_in(value) is None, (key, spec.why_not_in(value))
+
+
+def test_the_examples_are_of_transforms_that_exist() -> None:
+    assert sorted(EXAMPLES) == NAMES
+
+
+def test_the_catalogue_names_every_transform() -> None:
+    assert sorted(info.name for info in catalogue().transforms) == NAMES
+
+
+@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+def test_output_lies_in_the_promised_spec(name: str, batch_size: tuple[int, ...]) -> None:
+    env = TransformedEnv(RowsEnv(batch_size), made(name))
+    assert_keeps_promise(env)
+    check_env_specs(env)
+
+
+@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
+    env = TransformedEnv(GroupsEnv(batch_size), made(name, "nested"))
+    assert_keeps_promise(env)
+    check_env_specs(env)
+
+
+@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple[int, ...]) -> None:
+    if example_of(name).out is None:
+        pytest.skip("it writes nothing on the way out")
+    plain, env = RowsEnv(batch_size), TransformedEnv(RowsEnv(batch_size), made(name, "out"))
+    for part in ("full_observation_spec", "full_reward_spec", "full_done_spec"):
+        before, after = getattr(plain, part), getattr(env, part)
+        for key, spec in before.items(True, True):
+            assert after[key] == spec, key
+    assert_keeps_promise(env)
+    assert_same(driven(env), driven(plain), superset=True)
+
+
+def test_upstream_specs_are_never_mutated(name: str) -> None:
+    base = RowsEnv((4,))
+    transform = made(name)
+    output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
+    env = TransformedEnv(base, transform)
+    changed = env.output_spec, env.input_spec
+    driven(env, 2)
+    assert base.output_spec == output_spec
+    assert base.input_spec == input_spec
+    for spec, hook in (
+        (output_spec, transform.transform_output_spec),
+        (input_spec, transform.transform_input_spec),
+    ):
+        given = spec.clone()
+        hook(given)
+        assert given == spec
+    assert (env.output_spec, env.input_spec) == changed
+
+
+def test_input_tensors_are_never_written_to(name: str) -> None:
+    base = RowsEnv((4,))
+    env = TransformedEnv(base, made(name))
+    tensordict = env.rand_action(env.reset())
+    before = {key: value.clone() for key, value in entries(tensordict).items()}
+    env.step(tensordict)
+    for key, value in before.items():
+        assert torch.equal(tensordict[key], value), key
+
+
+def test_a_chain_of_all_of_them() -> None:
+    env = TransformedEnv(RowsEnv((4,)), whole_chain())
+    assert_keeps_promise(env)
+    check_env_specs(env)
