@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
@@ -17,9 +17,9 @@ def step_mdp(
     exclude_reward: bool = True,
     exclude_done: bool = False,
     exclude_action: bool = True,
-    reward_keys: NestedKey | list[NestedKey] = "reward",
-    done_keys: NestedKey | list[NestedKey] = "done",
-    action_keys: NestedKey | list[NestedKey] = "action",
+    reward_keys: NestedKey | Sequence[NestedKey] = "reward",
+    done_keys: NestedKey | Sequence[NestedKey] = "done",
+    action_keys: NestedKey | Sequence[NestedKey] = "action",
 ) -> TensorDictBase:
     """Move what ``next`` holds to the root: the input of the step after.
 

@@ -1,0 +1,175 @@
+"""Each argument of rollout."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from torch import nn
+
+from tdx import ArgumentError, EnvBase, EnvError, Unbounded
+from tdx.specs import Composite
+from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WideEnv
+
+
+class StaggeredEnv(CountingEnv):
+    """Row ``i`` ends at count ``i + 1``."""
+
+    def __init__(self, rows: int = 3) -> None:
+        super().__init__(stop=0, batch_size=(rows,))
+        self.ends = torch.arange(1, rows + 1).unsqueeze(-1)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(tensordict).set("done", self.count >= self.ends)
+
+
+def push(tensordict: TensorDictBase) -> TensorDictBase:
+    return tensordict.set("action", torch.ones(*tensordict.batch_size, 2))
+
+
+def test_it_stops_at_the_first_done_flag() -> None:
+    rollout = CountingEnv(stop=3).rollout(10)
+    assert rollout.shape == (3,)
+    assert rollout["next", "done"].flatten().tolist() == [False, False, True]
+    assert rollout["observation"].flatten().tolist() == [0, 1, 2]
+    assert rollout["next", "observation"].flatten().tolist() == [1, 2, 3]
+    assert StaggeredEnv().rollout(10).shape == (3, 1)
+
+
+def test_it_makes_no_more_than_max_steps() -> None:
+    assert CountingEnv(stop=100).rollout(4).shape == (4,)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_time_is_the_last_dim(batch: tuple[int, ...]) -> None:
+    rollout = CountingEnv(100, batch).rollout(4)
+    assert rollout.shape == (*batch, 4)
+    assert rollout.names == [*[None] * len(batch), "time"]
+    assert rollout["action"].shape == (*batch, 4, 2)
+
+
+def test_going_on_resets_the_rows_that_are_done() -> None:
+    rollout = StaggeredEnv().rollout(4, break_when_any_done=False)
+    assert rollout["observation"].squeeze(-1).tolist() == [[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 0]]
+    assert rollout["next", "observation"].squeeze(-1).tolist() == [
+        [1, 1, 1, 1], [1, 2, 1, 2], [1, 2, 3, 1],
+    ]  # fmt: skip
+    assert not rollout["done"].any()
+
+
+def test_going_on_resets_the_groups_that_are_done() -> None:
+    rollout = TwoGroupsEnv().rollout(6, break_when_any_done=False)
+    assert rollout["next", "a", "observation"].flatten().tolist() == [1, 2, 1, 2, 1, 2]
+    assert rollout["next", "b", "observation"][:, 0, 0].tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_it_may_stop_once_all_are_done() -> None:
+    rollout = StaggeredEnv().rollout(10, break_when_any_done=False, break_when_all_done=True)
+    assert rollout.shape == (3, 3)
+    assert rollout["next", "done"][:, -1].all()
+
+
+def test_a_policy_writes_the_actions() -> None:
+    rollout = CountingEnv(100).rollout(3, push)
+    assert (rollout["action"] == 1).all()
+    assert (rollout["next", "reward"] == 2).all()
+
+
+def test_a_policy_may_return_a_new_tensordict() -> None:
+    rollout = CountingEnv(100).rollout(3, lambda td: push(td.clone()))
+    assert (rollout["action"] == 1).all()
+
+
+def test_a_policy_that_returns_nothing_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match="the policy returned None"):
+        CountingEnv().rollout(3, lambda td: None)
+
+
+def test_the_callback_sees_each_step() -> None:
+    seen: list[tuple[EnvBase, int]] = []
+    env = CountingEnv(stop=3)
+    env.rollout(10, callback=lambda env, td: seen.append((env, td["next", "observation"].item())))
+    assert seen == [(env, 1), (env, 2), (env, 3)]
+
+
+def test_without_auto_reset_it_starts_where_it_is_told() -> None:
+    env = CountingEnv(100)
+    start = env.step_mdp(env.rand_step(env.reset()))
+    kept = start.clone()
+    rollout = env.rollout(2, auto_reset=False, tensordict=start)
+    assert rollout["observation"].flatten().tolist() == [1, 2]
+    assert env.resets == 1
+    assert set(start.keys()) == set(kept.keys())
+    assert (start == kept).all()
+
+
+def test_without_auto_reset_it_needs_a_start() -> None:
+    with pytest.raises(ArgumentError, match=re.escape("(pass tensordict=env.reset())")):
+        CountingEnv().rollout(2, auto_reset=False)
+
+
+def test_with_auto_reset_the_tensordict_goes_through_the_reset() -> None:
+    env = CountingEnv(100)
+    given = TensorDict(mine=torch.ones(1))
+    rollout = env.rollout(2, tensordict=given)
+    assert rollout["mine"].shape == (2, 1)
+    assert list(given.keys()) == ["mine"]
+
+
+def test_the_policys_device_is_used_for_its_input() -> None:
+    class Policy(nn.Linear):
+        def forward(self, tensordict: TensorDictBase) -> Any:
+            devices.append(tensordict["observation"].device.type)
+            return TensorDict(action=torch.zeros(2), done=torch.zeros(1, dtype=torch.bool))
+
+    devices: list[str] = []
+    policy = Policy(1, 1, device="meta")
+    CountingEnv(100).rollout(1, policy, auto_cast_to_device=True)
+    CountingEnv(100).rollout(1, policy)
+    assert devices == ["meta", "cpu"]
+
+
+def test_a_lazy_stack_keeps_what_does_not_stack() -> None:
+    class GrowingEnv(WideEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            self.width += 1
+            return super()._step(tensordict)
+
+    env = GrowingEnv(1, stop=100)
+    env.observation_spec = Composite(observation=Unbounded((-1,)))
+    with pytest.raises(EnvError, match=re.escape("(pass return_contiguous=False)")):
+        env.rollout(3)
+    lazy = env.rollout(3, return_contiguous=False)
+    assert isinstance(lazy, LazyStackedTensorDict)
+    assert lazy.names == ["time"]
+    widths = [moment["next", "observation"].shape[0] for moment in lazy.unbind(0)]
+    assert widths == [widths[0], widths[0] + 1, widths[0] + 2]
+
+
+def test_the_end_may_be_marked_as_truncated() -> None:
+    rollout = CountingEnv(100, (2,)).rollout(3, set_truncated=True)
+    assert rollout["next", "truncated"].squeeze(-1).tolist() == [[False, False, True]] * 2
+    assert rollout["next", "done"].squeeze(-1).tolist() == [[False, False, True]] * 2
+    assert not rollout["next", "terminated"].any()
+    assert not CountingEnv(100).rollout(3)["next", "done"].any()
+
+
+def test_marking_the_end_needs_a_flag_for_it() -> None:
+    with pytest.raises(ArgumentError, match="set_truncated needs a truncated key"):
+        TwoGroupsEnv().rollout(1, set_truncated=True)
+
+
+def test_max_steps_is_at_least_one() -> None:
+    with pytest.raises(ArgumentError, match="max_steps must be at least 1, got 0"):
+        CountingEnv().rollout(0)
+
+
+def test_the_same_seeds_give_the_same_rollout() -> None:
+    env = CountingEnv(100, (2,))
+    torch.manual_seed(3)
+    first = env.rollout(5)
+    torch.manual_seed(3)
+    assert (env.rollout(5) == first).all()

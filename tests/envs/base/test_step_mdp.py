@@ -1,0 +1,89 @@
+"""step_mdp: from one step's result to the next step's input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, TensorDict, TensorDictBase
+
+from tdx import step_mdp
+from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WordsEnv
+
+
+@pytest.fixture
+def step() -> TensorDictBase:
+    flags = {name: torch.zeros(1, dtype=torch.bool) for name in ("done", "terminated")}
+    return TensorDict(
+        observation=torch.zeros(1),
+        action=torch.zeros(2),
+        mine=torch.full((1,), 5.0),
+        **flags,
+        next=TensorDict(observation=torch.ones(1), reward=torch.ones(1), **flags),
+    )
+
+
+def test_next_comes_to_the_root(step: TensorDictBase) -> None:
+    after = step_mdp(step)
+    assert set(after.keys()) == {"observation", "mine", "done", "terminated"}
+    assert after["observation"].item() == 1
+    assert step["observation"].item() == 0
+    assert "next" in step.keys()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "changed"),
+    [
+        ("keep_other", False, {"mine"}),
+        ("exclude_reward", False, {"reward"}),
+        ("exclude_action", False, {"action"}),
+        ("exclude_done", True, {"done"}),
+    ],
+)
+def test_what_is_left_out(
+    step: TensorDictBase, argument: str, value: bool, changed: set[str]
+) -> None:
+    changes: dict[str, Any] = {argument: value}
+    before, after = set(step_mdp(step).keys()), set(step_mdp(step, **changes).keys())
+    assert before ^ after == changed
+
+
+def test_keys_may_be_named_otherwise(step: TensorDictBase) -> None:
+    after = step_mdp(step, reward_keys=["observation", ("no", "such")], action_keys="mine")
+    assert set(after.keys()) == {"reward", "action", "done", "terminated"}
+
+
+def test_it_can_write_into_a_given_tensordict(step: TensorDictBase) -> None:
+    given = TensorDict(old=torch.zeros(1))
+    assert step_mdp(step, given) is given
+    assert set(given.keys()) == {"old", "observation", "mine", "done", "terminated"}
+
+
+def test_nested_groups_are_merged() -> None:
+    env = TwoGroupsEnv()
+    step = env.rand_step(env.reset())
+    step["a", "mine"] = torch.ones(1)
+    after = env.step_mdp(step)
+    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine", "action"}
+    assert after["a", "observation"].item() == 1
+    assert after["b"].batch_size == (2,)
+    rewards = [("a", "reward"), ("b", "reward")]
+    actions = [("a", "action"), ("b", "action")]
+    after = step_mdp(step, reward_keys=rewards, action_keys=actions)
+    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine"}
+
+
+def test_non_tensors_move_along() -> None:
+    env = WordsEnv()
+    after = env.step_mdp(env.rand_step(env.reset()))
+    assert after["word"] == "count 1"
+    assert isinstance(after.get("word"), (str, NonTensorData))
+
+
+def test_the_envs_own_drops_its_rewards() -> None:
+    env = CountingEnv(batch_size=(2,))
+    after = env.step_mdp(env.rand_step(env.reset()))
+    assert "reward" not in after.keys()
+    assert after.batch_size == (2,)
+    assert after.device == env.device
