@@ -66,7 +66,11 @@ class CountingEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         self.noise.manual_seed(seed or 0)
 
-    def double(self, value: int, *, plus: int = 0) -> int:
+    def is_training(self) -> bool:
+        """Whether the env is in train mode."""
+        return self.training
+
+    def twice(self, value: int, *, plus: int = 0) -> int:
         """A public method, for calls through a batch."""
         return 2 * value + plus
 

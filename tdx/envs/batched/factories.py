@@ -87,7 +87,7 @@ def env_factories(
 
 
 def _one_each(num_workers: int, given: Any, name: str) -> list[Any]:
-    if not isinstance(given, Sequence):
+    if isinstance(given, str) or not isinstance(given, Sequence):
         return [given] * num_workers
     if len(given) != num_workers:
         raise ArgumentError(

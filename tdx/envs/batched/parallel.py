@@ -110,7 +110,7 @@ class ParallelEnv(BatchedEnv):
         self._attach()
 
     _pool: WorkerPool
-    _memory: BatchBuffers
+    _memory: BatchBuffers | None = None
 
     def _start(self) -> list[EnvMetaData]:
         self._pool = WorkerPool(self._factories, self._options)
@@ -125,19 +125,26 @@ class ParallelEnv(BatchedEnv):
         if not self._alike:
             return
         try:
-            self._memory = BatchBuffers(
+            memory = BatchBuffers(
                 self._metadata,
                 self._keys,
                 use_memory=self._use_memory,
                 non_blocking=self._non_blocking,
             )
-            self._pool.attach(self._memory.block)
+            self._pool.attach(memory.block)
+            self._memory = memory
         except BaseException:
             self.close()
             raise
 
     def _stop(self) -> None:
+        self._memory = None
         self._pool.close()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers; empty after :meth:`close`."""
+        return self._pool.pids
 
     def _models(self) -> list[EnvBase]:
         return [SpecsOnlyEnv(metadata) for metadata in self._metadata]
@@ -147,7 +154,8 @@ class ParallelEnv(BatchedEnv):
         try:
             return self._pool.ask(messages)
         except BaseException:
-            self.is_closed = True
+            # The pool has ended its workers.
+            self.close()
             raise
 
     def _ask_all(self, kind: bytes, content: Any) -> list[Any]:
@@ -161,8 +169,10 @@ class ParallelEnv(BatchedEnv):
         return following
 
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
-        present, others = self._memory.put(self._inputs_of(tensordict))
-        if self._memory.is_expected(present, others):
+        memory = self._memory
+        assert memory is not None
+        present, others = memory.put(self._inputs_of(tensordict))
+        if memory.is_expected(present, others):
             messages = dict.fromkeys(range(self.num_workers), protocol.STEP)
         else:
             messages = {
@@ -171,14 +181,16 @@ class ParallelEnv(BatchedEnv):
             }
         replies = self._ask(messages)
         news = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return self._memory.take("step", news, self._device)
+        return memory.take("step", news, self._device)
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
+        memory = self._memory
+        assert memory is not None
         masks = reset_masks(tensordict, self._keys.masks)
         inputs = {} if tensordict is None else self._inputs_of(tensordict) | masks
-        present, others = self._memory.put(inputs)
+        present, others = memory.put(inputs)
         messages = {}
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             if some:
@@ -187,8 +199,8 @@ class ParallelEnv(BatchedEnv):
                 messages[index] = protocol.pack(protocol.RESET, (*news, kwargs[index]))
         replies = self._ask(messages) if messages else {}
         answers = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        given = self._memory.given(present, others)
-        return self._memory.take("reset", answers, self._device, given)
+        given = memory.given(present, others)
+        return memory.take("reset", answers, self._device, given)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {

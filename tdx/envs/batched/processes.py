@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import selectors
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -24,6 +25,9 @@ from tdx.envs.batched.signals import interrupts_held_back
 from tdx.envs.batched.worker import WorkerSettings, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
+_STARTING = "starting"
+_MAKING = "making its env"
+_IMPORT_WITHIN = 120.0
 _KILL_AFTER = 2.0
 _EXIT_WITHIN = 1.0
 
@@ -91,6 +95,8 @@ class WorkerPool:
     def __init__(self, factories: Sequence[EnvFactory], options: ProcessOptions) -> None:
         self._options = options
         self._workers: list[_Worker] = []
+        # Answers that came before they were asked for.
+        self._early: dict[int, bytes] = {}
         self._selector = selectors.DefaultSelector()
         # Runs when the pool is collected, and at exit before multiprocessing waits for children.
         self._finalizer = Finalize(
@@ -107,12 +113,15 @@ class WorkerPool:
         return len(self._workers)
 
     @property
-    def pids(self) -> list[int | None]:
+    def pids(self) -> list[int]:
         """The process ids of the workers."""
-        return [worker.process.pid for worker in self._workers]
+        pids = [worker.process.pid for worker in self._workers]
+        return [pid for pid in pids if pid is not None]
 
     def _start(self, factories: Sequence[EnvFactory]) -> None:
         context = multiprocessing.get_context(self._options.start_method)
+        # Started first, because its start would let held back interrupts through.
+        resource_tracker.ensure_running()
         if self._options.start_method == "forkserver":
             _preload()
         for index, factory in enumerate(factories):
@@ -138,9 +147,11 @@ class WorkerPool:
         try:
             with interrupts_held_back():
                 process.start()
-        except BaseException as error:
-            mine.close()
-            raise _cannot_start(index, error) from error
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ArgumentError(
+                f"create_env_fn of worker {index} cannot be sent to a process: {error}",
+                hint="let the function itself make what cannot be pickled",
+            ) from error
         finally:
             theirs.close()
         self._selector.register(mine, selectors.EVENT_READ, (index, False))
@@ -149,7 +160,10 @@ class WorkerPool:
 
     def _await_ready(self) -> list[EnvMetaData]:
         everyone = range(len(self._workers))
-        replies = self._gather(everyone, "starting")
+        limit = self._options.timeout
+        # What a fresh process imports is not the env's to answer for.
+        self._gather(everyone, _STARTING, None if limit is None else max(limit, _IMPORT_WITHIN))
+        replies = self._gather(everyone, _MAKING, limit)
         return [protocol.unpack(replies[index]) for index in everyone]
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -164,7 +178,7 @@ class WorkerPool:
             for index, message in messages.items():
                 doing = protocol.COMMANDS[message[:1]]
                 self._send(index, message, doing)
-            return self._gather(messages, doing)
+            return self._gather(messages, doing, self._options.timeout)
         except BaseException:
             self.kill()
             raise
@@ -177,9 +191,9 @@ class WorkerPool:
         """
         try:
             for worker in self._workers:
-                self._send(worker.index, protocol.ATTACH, "starting")
+                self._send(worker.index, protocol.ATTACH, _STARTING)
                 worker.connection.send((block, worker.index))
-            self._gather(range(len(self._workers)), "starting")
+            self._gather(range(len(self._workers)), _STARTING, self._options.timeout)
         except BaseException:
             self.kill()
             raise
@@ -190,10 +204,10 @@ class WorkerPool:
         except OSError:
             raise self._death(index, doing) from None
 
-    def _gather(self, asked: Iterable[int], doing: str) -> dict[int, bytes]:
-        pending = set(asked)
-        replies: dict[int, bytes] = {}
-        limit = self._options.timeout
+    def _gather(self, asked: Iterable[int], doing: str, limit: float | None) -> dict[int, bytes]:
+        asked = list(asked)
+        replies = {index: self._early.pop(index) for index in asked if index in self._early}
+        pending = set(asked) - set(replies)
         deadline = None if limit is None else time.monotonic() + limit
         while pending:
             left = None if deadline is None else deadline - time.monotonic()
@@ -205,11 +219,13 @@ class WorkerPool:
                 if ended and self._workers[index].connection.poll():
                     continue
                 reply = None if ended else self._received(index)
+                # A worker that has started is at what comes next, while others still start.
+                busy_with = _MAKING if doing == _STARTING and index not in pending else doing
                 if reply is None:
-                    raise self._death(index, doing)
+                    raise self._death(index, busy_with)
                 if reply[:1] == protocol.FAILED:
-                    raise _failure(index, reply, doing)
-                replies[index] = reply
+                    raise _failure(index, reply, busy_with)
+                (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
                 # Workers that answer show that the machine is only slow.
                 deadline = None if limit is None else time.monotonic() + limit
@@ -225,17 +241,12 @@ class WorkerPool:
         process = self._workers[index].process
         process.join(_EXIT_WITHIN)
         code = process.exitcode
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            how = f"was ended by {name}"
-        else:
-            how = "died" if code is None else f"died with exit code {code}"
-        hint = {
-            "starting": "does the script start its work under if __name__ == '__main__'?",
-        }.get(doing)
-        if code == -signal.SIGKILL:
+        hint = None
+        if doing == _STARTING:
+            hint = "does the script start its work under if __name__ == '__main__'?"
+        elif code == -signal.SIGKILL:
             hint = "the system kills processes when memory runs out"
-        return WorkerError(f"worker {index} {how} in {doing}", hint=hint)
+        return WorkerError(f"worker {index} {_manner_of_death(code)} in {doing}", hint=hint)
 
     def close(self) -> None:
         """Let the workers close their envs and end; end those that do not."""
@@ -251,24 +262,24 @@ class WorkerPool:
 def _failure(index: int, reply: bytes, doing: str) -> BaseException:
     failure: protocol.Failure = protocol.unpack(reply)
     # The same error that making the env in this process would raise.
-    if doing == "starting" and failure.is_own():
+    if doing == _MAKING and failure.is_own():
         return failure.original(index)
     return failure.raised_in(index, doing)
+
+
+def _manner_of_death(code: int | None) -> str:
+    if code is None:
+        return "died"
+    if code >= 0:
+        return f"died with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 def _preload() -> None:
     multiprocessing.set_forkserver_preload(["tdx.envs.batched.preload"])
     with interrupts_held_back():
         forkserver.ensure_running()
-
-
-def _cannot_start(index: int, error: BaseException) -> BaseException:
-    if isinstance(error, (KeyboardInterrupt, SystemExit, OSError, AssertionError, RuntimeError)):
-        return error
-    return ArgumentError(
-        f"the env factory of worker {index} cannot be sent to a process: {error}",
-        hint="let the function itself make what cannot be pickled",
-    )
 
 
 def _hung(index: int, doing: str, limit: float | None) -> WorkerTimeoutError:

@@ -53,6 +53,7 @@ def run_worker(
         other.close()
     end_with_parent()
     _prepare(settings)
+    _say(connection, protocol.DONE)
     try:
         env = factory()
         ready = protocol.pack(protocol.VALUE, EnvMetaData.of(env))

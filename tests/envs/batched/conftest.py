@@ -1,0 +1,42 @@
+"""Batches of envs in both classes, closed after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tdx.envs.batched import ParallelEnv, SerialEnv
+
+MakeBatch = Callable[..., Any]
+
+
+def _maker(kind: type[Any]) -> Iterator[MakeBatch]:
+    made: list[Any] = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append(kind(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.fixture(params=[SerialEnv, ParallelEnv], ids=["serial", "parallel"])
+def make_batch(request: pytest.FixtureRequest) -> Iterator[MakeBatch]:
+    """A constructor of either class."""
+    yield from _maker(request.param)
+
+
+@pytest.fixture
+def make_serial() -> Iterator[MakeBatch]:
+    """A constructor of serial batches."""
+    yield from _maker(SerialEnv)
+
+
+@pytest.fixture
+def make_parallel() -> Iterator[MakeBatch]:
+    """A constructor of parallel batches."""
+    yield from _maker(ParallelEnv)

@@ -1,0 +1,199 @@
+"""Workers that raise, die or hang: which one it was, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from tdx.envs.base import EnvBase
+from tdx.envs.batched import ParallelEnv
+from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
+from tests.envs.batched.conftest import MakeBatch
+from tests.envs.batched.processes import (
+    all_end,
+    becomes_true,
+    open_descriptors,
+    shared_memory_files,
+)
+from tests.envs.mocks import CountingEnv, FaultyEnv
+
+
+def one_faulty(fault: str) -> list[partial[EnvBase]]:
+    """A healthy env, and one that goes wrong."""
+    return [partial(FaultyEnv, "none"), partial(FaultyEnv, fault)]
+
+
+@pytest.fixture
+def _workers_start_fast(make_parallel: MakeBatch) -> None:
+    """The fork server is there, so that a short timeout is not spent on starting it."""
+    make_parallel(1, CountingEnv).close()
+
+
+def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, one_faulty("raise"))
+    pids = env.worker_pids
+    with pytest.raises(WorkerError) as caught:
+        env.rollout(5)
+    assert str(caught.value) == "worker 1 raised ValueError in step: raised on purpose"
+    assert isinstance(caught.value.__cause__, ValueError)
+    (note,) = caught.value.__cause__.__notes__
+    assert "Traceback" in note
+    assert "_go_wrong" in note
+    assert env.is_closed
+    assert all_end(pids)
+
+
+def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, one_faulty("reset-raise"))
+    pids = env.worker_pids
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError in reset"):
+        env.reset()
+    assert all_end(pids)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("exit", "worker 1 died with exit code 7 in step"),
+        ("kill", r"worker 1 was ended by SIGKILL in step .*memory"),
+        ("reset-exit", "worker 1 died with exit code 7 in reset"),
+    ],
+)
+def test_a_death_is_told_with_its_manner(
+    make_parallel: MakeBatch, fault: str, message: str
+) -> None:
+    env = make_parallel(2, one_faulty(fault))
+    pids = env.worker_pids
+    with pytest.raises(WorkerError, match=message):
+        env.rollout(5)
+    assert env.is_closed
+    assert all_end(pids)
+
+
+@pytest.mark.usefixtures("_workers_start_fast")
+@pytest.mark.parametrize("fault", ["hang", "reset-hang"])
+def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> None:
+    env = make_parallel(2, one_faulty(fault), worker_timeout=4)
+    pids = env.worker_pids
+    with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not answer .* within 4 s"):
+        env.rollout(5)
+    assert all_end(pids)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("make-raise", "worker 1 raised ValueError in making its env: raised on purpose"),
+        ("make-exit", "worker 1 died with exit code 7 in making its env"),
+        ("make-kill", "worker 1 was ended by SIGKILL in making its env"),
+    ],
+)
+def test_a_fault_while_an_env_is_made(make_parallel: MakeBatch, fault: str, message: str) -> None:
+    before = shared_memory_files()
+    with pytest.raises(WorkerError, match=message):
+        make_parallel(2, one_faulty(fault))
+    assert shared_memory_files() <= before
+
+
+@pytest.mark.usefixtures("_workers_start_fast")
+def test_a_hang_while_an_env_is_made(make_parallel: MakeBatch) -> None:
+    with pytest.raises(WorkerTimeoutError, match="worker 1 did not answer in making its env"):
+        make_parallel(2, one_faulty("make-hang"), worker_timeout=4)
+
+
+def test_an_env_that_cannot_be_made_raises_the_same_as_alone(make_batch: MakeBatch) -> None:
+    def no_such_env() -> EnvBase:
+        raise EnvNotFoundError("no env is called Pendulun-v1")
+
+    with pytest.raises(EnvNotFoundError, match="Pendulun"):
+        make_batch(2, no_such_env)
+
+
+def test_a_fault_deep_in_nested_processes_leaves_nothing(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, partial(InnerEnv, 2, one_faulty("exit")))
+    pids = [*env.worker_pids, *(pid for pids in env.inner_pids() for pid in pids)]
+    assert len(pids) == 6
+    with pytest.raises(WorkerError, match=r"worker \d raised WorkerError .* worker 1 died"):
+        env.rollout(5)
+    assert all_end(pids)
+
+
+def test_a_method_that_raises_leaves_the_workers_alone(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, CountingEnv)
+    with pytest.raises(WorkerError, match="worker 0 raised ValueError in fail: failed on purpose"):
+        env.fail()
+    assert env.rollout(2).shape == torch.Size([2, 2])
+
+
+def test_an_attribute_that_cannot_be_sent_leaves_the_workers_alone(
+    make_parallel: MakeBatch,
+) -> None:
+    env = make_parallel(1, UnsendableEnv)
+    with pytest.raises(AttributeError, match="lock"):
+        _ = env.guard
+    assert env.rollout(2).shape == torch.Size([1, 2])
+
+
+class InnerEnv(ParallelEnv):
+    """Tells its workers' ids also through the batch around it."""
+
+    def inner_pids(self) -> list[int]:
+        return self.worker_pids
+
+
+class UnsendableEnv(CountingEnv):
+    """Has an attribute that no pickle can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guard = threading.Lock()
+
+
+def test_what_cannot_be_sent_is_refused(make_parallel: MakeBatch) -> None:
+    lock = threading.Lock()
+
+    def locked() -> EnvBase:
+        with lock:
+            return CountingEnv()
+
+    with pytest.raises(ArgumentError, match="worker 0 cannot be sent to a process"):
+        make_parallel(2, locked)
+
+
+def test_nothing_is_left_after_closing(make_parallel: MakeBatch) -> None:
+    make_parallel(2, CountingEnv).close()
+    files, descriptors = shared_memory_files(), open_descriptors()
+    for _ in range(3):
+        env = make_parallel(2, CountingEnv)
+        env.rollout(2)
+        pids = env.worker_pids
+        env.close()
+        assert all_end(pids)
+    del env
+    gc.collect()
+    assert shared_memory_files() <= files
+    assert becomes_true(lambda: open_descriptors() <= descriptors)
+
+
+def test_processes_end_with_the_object() -> None:
+    env: Any = ParallelEnv(2, CountingEnv)
+    pids = env.worker_pids
+    del env
+    gc.collect()
+    assert all_end(pids)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+def test_the_timeout_is_checked(make_parallel: MakeBatch, seconds: float) -> None:
+    with pytest.raises(ArgumentError, match="worker_timeout"):
+        make_parallel(1, CountingEnv, worker_timeout=seconds)
+
+
+def test_the_start_method_is_checked(make_parallel: MakeBatch) -> None:
+    with pytest.raises(ArgumentError, match="did you mean forkserver"):
+        make_parallel(1, CountingEnv, mp_start_method="forkservr")

@@ -1,0 +1,123 @@
+"""Ctrl-C and the death of the parent, seen from outside the program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.envs.batched.processes import PATIENCE, becomes_true, session_members
+
+ROOT = Path(__file__).parents[3]
+
+PROGRAM = """
+import sys
+from functools import partial
+
+from tdx.envs.batched import ParallelEnv
+from tests.envs.mocks import FaultyEnv
+
+
+def main():
+    fault, at, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    print("imported", flush=True)
+    env = ParallelEnv(2, partial(FaultyEnv, fault, at), mp_start_method=method)
+    print("made", flush=True)
+    while True:
+        env.rollout(3)
+        print("played", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the program in a session of its own and waits until it says a word."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    running: list[subprocess.Popen[str]] = []
+
+    def run(
+        word: str, *, fault: str = "none", at: int = 2, method: str = "forkserver"
+    ) -> subprocess.Popen[str]:
+        program = subprocess.Popen(
+            [sys.executable, str(script), fault, str(at), method],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        running.append(program)
+        assert program.stdout is not None
+        while (said := program.stdout.readline().strip()) != word:
+            assert said, "the program ended before it got there"
+        return program
+
+    yield run
+    for program in running:
+        for pid in session_members(program.pid):
+            os.kill(pid, signal.SIGKILL)
+        program.communicate()
+
+
+def interrupt(program: subprocess.Popen[str]) -> tuple[int, str]:
+    """Press Ctrl-C: every process of the terminal gets it. The exit code and stderr."""
+    os.killpg(program.pid, signal.SIGINT)
+    _, stderr = program.communicate(timeout=PATIENCE)
+    return program.returncode, stderr
+
+
+def nothing_runs(program: subprocess.Popen[str]) -> bool:
+    return becomes_true(lambda: not session_members(program.pid))
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_ctrl_c_in_a_rollout_ends_everything_quietly(start: Start, method: str) -> None:
+    program = start("played", method=method)
+    assert interrupt(program) == (130, "")
+    assert nothing_runs(program)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 1.5])
+def test_ctrl_c_while_the_workers_start(start: Start, seconds: float) -> None:
+    program = start("imported")
+    time.sleep(seconds)
+    assert interrupt(program) == (130, "")
+    assert nothing_runs(program)
+
+
+def test_ctrl_c_while_a_worker_hangs(start: Start) -> None:
+    program = start("made", fault="hang")
+    time.sleep(0.5)
+    assert interrupt(program) == (130, "")
+    assert nothing_runs(program)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_workers_end_with_a_parent_that_is_killed(start: Start, method: str) -> None:
+    program = start("played", method=method)
+    assert len(session_members(program.pid)) >= 3
+    program.kill()
+    assert nothing_runs(program)
+
+
+def test_a_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
+    program = start("made", fault="hang")
+    time.sleep(0.5)
+    program.kill()
+    assert nothing_runs(program)
