@@ -176,10 +176,13 @@ class EnvBase(EnvSpecs):
         masks = reset_masks(tensordict, self.reset_keys)
         for key, mask in masks.items():
             check_mask(mask, self._flag_spec_beside(key), key)
-        if masks and all(bool(mask.all()) for mask in masks.values()):
-            partial = len(masks) < len(self.reset_keys)
-        else:
-            partial = bool(masks)
+        if masks and tensordict is not None:
+            # A group without a mask beside groups with one is not reset.
+            for key in self.reset_keys:
+                if key not in masks:
+                    masks[key] = self._flag_spec_beside(key).zero()
+                    write(tensordict, key, masks[key])
+        partial = not all(bool(mask.all()) for mask in masks.values())
         result = self._completed_reset(tensordict, **kwargs)
         if tensordict is None:
             return result

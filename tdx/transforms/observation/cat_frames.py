@@ -130,15 +130,13 @@ class CatFrames(ObservationTransform):
             frame = read(tensordict_reset, in_key)
             if frame is None:
                 raise self._missing(in_key, tensordict_reset)
-            earlier = [self._padding(frame)] * (self.N - 1)
+            frames = [*[self._padding(frame)] * (self.N - 1), frame]
+            begun, before = frames[1:], self._frames.get(in_key)
             rows = reset_rows(tensordict, self.reset_key or in_key, frame)
-            before = self._frames.get(in_key)
             if rows is not None and before is not None:
-                pairs = zip(earlier, before, strict=True)
-                earlier = [new.where(rows, old) for new, old in pairs]
-                frame = frame.where(rows, before[-1]) if before else frame
-            frames = [*earlier, frame]
-            self._frames[in_key] = frames[1:]
+                pairs = zip(begun, before, strict=True)
+                begun = [new.where(rows, old) for new, old in pairs]
+            self._frames[in_key] = begun
             write(tensordict_reset, out_key, torch.cat(frames, self.dim))
         return tensordict_reset
 

@@ -1,0 +1,81 @@
+"""A partial reset touches only the rows that it is for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import TransformedEnv
+from tdx.envs.base import EnvBase
+from tests.transforms.contract.examples import example_of, made
+from tests.transforms.driving import FixedActions, assert_same
+from tests.transforms.mocks import GroupsEnv, RowsEnv
+
+
+def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
+    """The TensorDict before the next step."""
+    torch.manual_seed(5)
+    policy, current = FixedActions(env), env.reset()
+    for _ in range(steps):
+        current = env.step_mdp(env.step(policy(current)))
+    return current
+
+
+@pytest.mark.parametrize("which", ["arguments", "out"])
+@pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
+def test_rows_that_are_not_reset_keep_everything(
+    name: str, which: str, batch_size: tuple[int, ...]
+) -> None:
+    if getattr(example_of(name), which) is None:
+        pytest.skip("it writes nothing on the way out")
+    env = TransformedEnv(RowsEnv(batch_size, endless=True), made(name, which))
+    before = steps_into_an_episode(env, 2)
+    rows = torch.rand(batch_size) < 0.5
+    rows.view(-1)[:2] = torch.tensor([True, False])
+    mask = rows.unsqueeze(-1)
+    given = before.clone().set("_reset", mask)
+    asked = mask.clone()
+    after = env.reset(given)
+    assert torch.equal(mask, asked)
+    assert_same(after[~rows], before.select(*after.keys(True, True))[~rows])
+
+
+@pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
+def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) -> None:
+    env = TransformedEnv(RowsEnv(batch_size, endless=True), made(name))
+    first = env.reset()
+    given = steps_into_an_episode(env, 2)
+    rows = torch.zeros(batch_size, dtype=torch.bool)
+    rows.view(-1)[1::2] = True
+    after = env.reset(given.set("_reset", rows.unsqueeze(-1)))
+    assert_same(after[rows].select(*first.keys(True, True)), first[rows])
+
+
+def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
+    """A row does not notice when and whether the other rows begin anew."""
+    together = TransformedEnv(RowsEnv((4,)), made(name))
+    rollout = together.rollout(8, FixedActions(together), break_when_any_done=False)
+    for row in range(4):
+        alone = TransformedEnv(RowsEnv((4,), endless=True), made(name))
+        base = alone.base_env
+        assert isinstance(base, RowsEnv)
+        base.lengths[row] = 2 + row % 3
+        expected = alone.rollout(8, FixedActions(alone), break_when_any_done=False)
+        if name == "StepCounter":  # its truncation ends the other rows too
+            break
+        assert_same(rollout[row], expected[row])
+
+
+def test_each_group_is_reset_by_its_own_mask(name: str) -> None:
+    env = TransformedEnv(GroupsEnv((2,)), made(name, "nested"))
+    before = steps_into_an_episode(env, 1)
+    if name == "RenameTransform":
+        before["solo", "observation"] = before["seen"]
+    mask = torch.tensor([[True], [False]])
+    given = before.clone()
+    given["solo", "_reset"] = mask
+    after = env.reset(given)
+    kept = after.select("pair", strict=False)
+    assert_same(kept, before.select(*kept.keys(True, True)))
+    assert_same(after[1], before.select(*after.keys(True, True))[1])
