@@ -14,7 +14,7 @@ from tdx.envs.base import EnvBase
 from tdx.envs.base.done_flags import reset_masks
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
 from tdx.envs.batched.layout import EnvKeys, are_alike
-from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
@@ -72,10 +72,6 @@ class BatchedEnv(EnvBase):
         """Close the envs."""
 
     @abstractmethod
-    def _models(self) -> list[EnvBase]:
-        """For each worker an env that answers what its specs can answer."""
-
-    @abstractmethod
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         """The steps of envs that are unlike, one TensorDict each."""
 
@@ -109,6 +105,19 @@ class BatchedEnv(EnvBase):
                 setattr(self, part, stacked_specs(each))
         self._keys = EnvKeys.of(metadata[0])
         self._alike = are_alike(metadata)
+        self._unlike = () if self._alike else tuple(metadata)
+        self._forget_specs()
+
+    def _forget_specs(self) -> None:
+        super()._forget_specs()
+        self._unlike_model: SpecsOnlyEnv | None = None
+
+    @property
+    def _model(self) -> SpecsOnlyEnv:
+        """Answers for envs that are unlike, row by row."""
+        if self._unlike_model is None:
+            self._unlike_model = SpecsOnlyEnv(EnvMetaData.of(self))
+        return self._unlike_model
 
     def start(self) -> None:
         """Make the envs anew after :meth:`close`; does nothing while they are there."""
@@ -245,27 +254,15 @@ class BatchedEnv(EnvBase):
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self._alike:
             return super().step_mdp(tensordict)
-        models = self._models()
-        rows = tensordict.unbind(0)
-        return self._lazily_stacked(
-            [model.step_mdp(row) for model, row in zip(models, rows, strict=True)]
-        )
+        return self._model.step_mdp(tensordict)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         if self._alike:
             return super().rand_action(tensordict)
-        models = self._models()
-        rows: Sequence[Any] = (
-            [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
-        )
-        return self._lazily_stacked(
-            [model.rand_action(row) for model, row in zip(models, rows, strict=True)]
-        )
+        return self._model.rand_action(tensordict)
 
     def fake_tensordict(self) -> TensorDictBase:
-        if self._alike:
-            return super().fake_tensordict()
-        return self._lazily_stacked([model.fake_tensordict() for model in self._models()])
+        return super().fake_tensordict() if self._alike else self._model.fake_tensordict()
 
     def __getattr__(self, name: str) -> Any:
         try:

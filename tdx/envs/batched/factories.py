@@ -22,8 +22,25 @@ class EnvFactory:
     """
 
     def __init__(self, create: CreateEnv, kwargs: Mapping[str, Any]) -> None:
-        self.create = create
-        self.kwargs = dict(kwargs)
+        self._parts: tuple[CreateEnv, dict[str, Any]] | bytes = (create, dict(kwargs))
+
+    @property
+    def create(self) -> CreateEnv:
+        """What makes the env, or is it."""
+        return self._unpacked()[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """What it is called with."""
+        return self._unpacked()[1]
+
+    def _unpacked(self) -> tuple[CreateEnv, dict[str, Any]]:
+        # Only on first use, so that what goes wrong in the imports that it needs is reported
+        # like any other failure to make the env.
+        if isinstance(self._parts, bytes):
+            self._parts = cloudpickle.loads(self._parts)
+        assert not isinstance(self._parts, bytes)
+        return self._parts
 
     def __call__(self) -> EnvBase:
         # An EnvBase is a module and so callable, though not a factory.
@@ -36,24 +53,13 @@ class EnvFactory:
         return env
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PackedFactory, (cloudpickle.dumps((self.create, self.kwargs)),)
+        return _packed, (cloudpickle.dumps(self._unpacked()),)
 
 
-class PackedFactory:
-    """A factory as it arrives in another process, unpacked only when it is called.
-
-    So what goes wrong in the imports that it needs is reported like any other failure to make
-    the env.
-
-    Args:
-        data: what was sent.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __call__(self) -> EnvBase:
-        return EnvFactory(*cloudpickle.loads(self._data))()
+def _packed(data: bytes) -> EnvFactory:
+    factory = EnvFactory.__new__(EnvFactory)
+    factory._parts = data
+    return factory
 
 
 def env_factories(

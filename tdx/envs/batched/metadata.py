@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.envs.base import EnvBase
 from tdx.specs import Composite
@@ -20,6 +21,7 @@ class EnvMetaData:
         batch_size: its batch size, ``[*B]``.
         device: where its tensors live.
         name: how it prints.
+        unlike: what each of its envs is, if it is a batch of envs that do not return the same.
     """
 
     input_spec: Composite
@@ -27,6 +29,7 @@ class EnvMetaData:
     batch_size: torch.Size
     device: torch.device
     name: str
+    unlike: tuple[EnvMetaData, ...] = ()
 
     @property
     def parts(self) -> list[Composite]:
@@ -37,11 +40,12 @@ class EnvMetaData:
     @classmethod
     def of(cls, env: EnvBase) -> EnvMetaData:
         """The metadata of a made env."""
-        return cls(env.input_spec, env.output_spec, env.batch_size, env.device, repr(env))
+        unlike = env.__dict__.get("_unlike", ())
+        return cls(env.input_spec, env.output_spec, env.batch_size, env.device, repr(env), unlike)
 
 
 class SpecsOnlyEnv(EnvBase):
-    """Answers what an env's specs can answer, for an env that lives in another process.
+    """Answers what an env's specs can answer, for an env that is elsewhere.
 
     Args:
         metadata: what that env said of itself.
@@ -51,3 +55,25 @@ class SpecsOnlyEnv(EnvBase):
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
         self._input_spec = metadata.input_spec
         self._output_spec = metadata.output_spec
+        self._rows = [SpecsOnlyEnv(row) for row in metadata.unlike]
+
+    def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._rows:
+            return super().step_mdp(tensordict)
+        given = zip(self._rows, tensordict.unbind(0), strict=True)
+        return self._joined([row.step_mdp(part) for row, part in given])
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        if not self._rows:
+            return super().rand_action(tensordict)
+        parts = [None] * len(self._rows) if tensordict is None else tensordict.unbind(0)
+        given = zip(self._rows, parts, strict=True)
+        return self._joined([row.rand_action(part) for row, part in given])
+
+    def fake_tensordict(self) -> TensorDictBase:
+        if not self._rows:
+            return super().fake_tensordict()
+        return self._joined([row.fake_tensordict() for row in self._rows])
+
+    def _joined(self, rows: list[TensorDictBase]) -> TensorDictBase:
+        return LazyStackedTensorDict.lazy_stack([row.to(self.device) for row in rows], 0)

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from tdx.envs.base import EnvBase
 from tdx.envs.base.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batch_buffers import BatchBuffers
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.factories import CreateEnv
-from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
+from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.processes import ProcessOptions, WorkerPool, start_method_or_default
 from tdx.envs.batched.rows import Others
 from tdx.envs.batched.serial import SerialEnv
@@ -145,9 +144,6 @@ class ParallelEnv(BatchedEnv):
     def worker_pids(self) -> list[int]:
         """The process ids of the workers; empty after :meth:`close`."""
         return self._pool.pids
-
-    def _models(self) -> list[EnvBase]:
-        return [SpecsOnlyEnv(metadata) for metadata in self._metadata]
 
     def _ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         self._check_open()

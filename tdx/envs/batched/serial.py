@@ -94,9 +94,6 @@ class SerialEnv(BatchedEnv):
         for env in self._envs:
             env.close()
 
-    def _models(self) -> list[EnvBase]:
-        return self._envs
-
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 

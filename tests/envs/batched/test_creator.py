@@ -1,0 +1,84 @@
+"""Envs that share the state of their modules."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from tdx.envs.base import EnvBase
+from tdx.envs.batched import EnvCreator
+from tdx.errors import ArgumentError
+from tests.envs.batched.conftest import MakeBatch
+from tests.envs.mocks import CountingEnv
+
+MORE = partial(CountingEnv, stop=100)
+
+
+def test_envs_of_a_batch_count_together(make_batch: MakeBatch) -> None:
+    creator = EnvCreator(MORE)
+    env = make_batch(2, creator)
+    env.rollout(5)
+    assert int(creator.state_dict()["steps"]) == 10
+    assert [int(steps) for steps in env.state_dict().values()] == [10, 10]
+
+
+def test_sharing_survives_a_function_around_the_creator(make_batch: MakeBatch) -> None:
+    creator = EnvCreator(MORE)
+    make_batch(2, lambda: creator()).rollout(5)
+    assert int(creator.state_dict()["steps"]) == 10
+
+
+def test_writing_the_shared_state_reaches_every_worker(make_batch: MakeBatch) -> None:
+    creator = EnvCreator(MORE)
+    env = make_batch(2, creator)
+    creator.load_state_dict({"steps": torch.tensor(40)})
+    assert [int(steps) for steps in env.state_dict().values()] == [40, 40]
+
+
+def test_without_shared_memory_each_process_has_its_own(make_parallel: MakeBatch) -> None:
+    creator = EnvCreator(MORE, share_memory=False)
+    creator.load_state_dict({"steps": torch.tensor(3)})
+    env = make_parallel(2, creator)
+    env.rollout(5)
+    assert [int(steps) for steps in env.state_dict().values()] == [8, 8]
+    assert int(creator.state_dict()["steps"]) == 3
+
+
+def test_arguments_reach_the_function() -> None:
+    creator = EnvCreator(CountingEnv, {"stop": 5}, start=2)
+    assert creator.create_env_kwargs == {"stop": 5, "start": 2}
+    env = creator(stop=6)
+    assert isinstance(env, CountingEnv)
+    assert (env.stop, env.start) == (6, 2)
+
+
+def test_a_variant_shares_the_state() -> None:
+    creator = EnvCreator(CountingEnv)
+    variant = creator.make_variant(stop=50)
+    env = variant()
+    assert isinstance(env, CountingEnv)
+    assert env.stop == 50
+    env.rollout(4)
+    assert int(creator.state_dict()["steps"]) == 4
+    assert creator.create_env_kwargs == {}
+
+
+def test_it_tells_what_it_makes() -> None:
+    metadata = EnvCreator(partial(CountingEnv, batch_size=(3,))).meta_data
+    assert metadata.batch_size == torch.Size([3])
+    assert metadata.device == torch.device("cpu")
+    assert metadata.output_spec["full_reward_spec", "reward"].shape == torch.Size([3, 1])
+
+
+def test_it_is_called_by_its_function() -> None:
+    assert repr(EnvCreator(CountingEnv)).startswith("EnvCreator(<class ")
+
+
+def test_a_function_that_makes_no_env_is_refused() -> None:
+    def nothing() -> EnvBase:
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(ArgumentError, match="returned a NoneType"):
+        EnvCreator(nothing)
