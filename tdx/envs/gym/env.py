@@ -24,7 +24,8 @@ class GymEnv(GymWrapper):
         vectorization_mode: ``"sync"``, all envs in this process, or ``"async"``, a process each.
         from_pixels: whether what the env renders is added at ``pixels``, uint8 ``[*B, H, W, C]``.
         pixels_only: whether ``pixels`` then replace the env's own observation.
-        frame_skip: how often each action is applied; rewards are summed.
+        frame_skip: how often each action is applied; rewards are summed. Atari envs, which skip 4
+            frames by default, skip this many instead.
         device: where the results live; the CPU by default.
         seed: as by ``set_seed``.
         disable_env_checker: whether Gymnasium's own checks of the env are left out.

@@ -47,8 +47,10 @@ def env_codecs(env: Any, name: str, layout: Layout) -> EnvCodecs:
     action = action_codec(getattr(env, f"{prefix}action_space"), layout)
     _check_keys(root_spec(observation), root_spec(action), name)
     space = getattr(env.unwrapped, "reward_space", None)
-    declared = isinstance(space, spaces.Box) and bool(space.shape)
-    return EnvCodecs(observation, action, codec_of(space, layout) if declared else None)
+    reward = None
+    if isinstance(space, spaces.Box) and space.shape:
+        reward = codec_of(space, layout)
+    return EnvCodecs(observation, action, reward)
 
 
 def root_spec(codec: Codec) -> Composite:

@@ -143,6 +143,9 @@ def make_env(
     spec = find_env(env_id)
     if from_pixels:
         kwargs = {"render_mode": "rgb_array", **kwargs}
+    if frame_skip is not None and "frameskip" in spec.kwargs and "frameskip" not in kwargs:
+        # Atari's envs skip frames themselves, 4 by default: the two would multiply.
+        kwargs, frame_skip = {**kwargs, "frameskip": frame_skip}, None
     build = partial(_make_single, spec, from_pixels, pixels_only, frame_skip, kwargs)
     try:
         return _vector_env(build, num_envs, vectorization_mode) if num_envs else build()

@@ -112,11 +112,12 @@ class GymWrapper(EnvBase):
         self._layout = Layout(rows, bool(categorical), remap_state=True)
         self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
+        self._codecs = env_codecs(env, name, self._layout)
         self._set_specs()
         self._program = self._new_program()
 
     def _set_specs(self) -> None:
-        codecs = env_codecs(self._env, self._name, self._layout)
+        codecs = self._codecs
         self.full_observation_spec = root_spec(codecs.observation)
         self.full_action_spec = root_spec(codecs.action)
         if codecs.reward is not None:
@@ -131,7 +132,7 @@ class GymWrapper(EnvBase):
         return VectorEnvRows(self._env, self._seed, self._conversion)
 
     def _new_conversion(self) -> Conversion:
-        codecs = env_codecs(self._env, self._name, self._layout)
+        codecs = self._codecs
         return Conversion(
             name=self._name,
             observation=codecs.observation,
@@ -306,12 +307,13 @@ class GymWrapper(EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = self.__dict__.copy()
-        for compiled in ("_program", "_conversion"):
+        for compiled in ("_codecs", "_program", "_conversion"):
             kept.pop(compiled, None)
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._codecs = env_codecs(self._env, self._name, self._layout)
         self._program = self._new_program()
 
     def __repr__(self) -> str:
