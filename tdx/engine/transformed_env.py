@@ -65,8 +65,17 @@ class TransformedEnv(EnvBase):
     def _set_transform(self, transform: Transform) -> None:
         transform.set_container(self)
         transform.train(self.training)
-        self.transform = transform
+        self._modules["transform"] = transform
         self._chain_changed()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "transform":
+            super().__setattr__(name, value)
+            return
+        replaced, chain = self._chain, as_transform(value)
+        if chain is not replaced:
+            self._set_transform(chain)
+            replaced.reset_parent()
 
     def _chain_changed(self) -> None:
         transform = self._chain

@@ -39,7 +39,7 @@ class Compose(Transform):
         >>> chain(TensorDict(reward=torch.ones(1)))["reward"]
         tensor([2.])
         >>> chain[0]
-        RewardScaling(keys=['reward'])
+        RewardScaling(loc=1.0000, scale=2.0000, keys=['reward'])
     """
 
     def __init__(self, *transforms: Transform | TensorDictFunction) -> None:
@@ -90,6 +90,7 @@ class Compose(Transform):
     def _set_stages(self, stages: list[Transform]) -> None:
         self._stages = tuple(stages)
         self.transforms = nn.ModuleList(stages)
+        self.transforms.training = self.training
         owner = None if self._container_ref is None else self._container_ref()
         changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
         if changed is not None:
