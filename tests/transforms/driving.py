@@ -25,7 +25,7 @@ class FixedActions:
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self.specs.items():
             assert isinstance(spec, Bounded)
-            part = torch.rand(spec.shape, generator=self.generator)
+            part = torch.rand(spec.shape, generator=self.generator).to(spec.low)
             tensordict.set(key, (spec.low + (spec.high - spec.low) * part).to(spec.dtype))
         return tensordict
 

@@ -57,12 +57,12 @@ class RowsEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
         zero = torch.zeros_like(self.count)
-        self.count = zero if mask is None else torch.where(mask.squeeze(-1), zero, self.count)
+        self.count = zero if mask is None else torch.where(mask.squeeze(-1).cpu(), zero, self.count)
         still = torch.zeros(*self.batch_size, 2)
         return TensorDict(self._observed(still), batch_size=self.batch_size, device=self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        self.given = tensordict["action"]
+        self.given = tensordict["action"].cpu()
         self.count = self.count + 1
         ended = (self.count >= self.lengths).unsqueeze(-1)
         entries = {

@@ -1,0 +1,115 @@
+"""A transform survives a pipeline file, its state_dict, a copy, pickling and a move."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from tdx import TransformedEnv
+from tdx.engine import TransformedEnv as Engine
+from tdx.pipeline import (
+    Call,
+    Pipeline,
+    StageConfig,
+    build_env,
+    from_flags,
+    read_pipeline,
+    to_flags,
+    write_pipeline,
+)
+from tdx.specs import TensorSpec
+from tdx.transforms import Transform
+from tests.transforms.contract.examples import example_of, made
+from tests.transforms.driving import assert_same, driven
+from tests.transforms.mocks import RowsEnv
+
+
+def as_value(argument: Any) -> Any:
+    """A constructor's argument as a pipeline holds it."""
+    if isinstance(argument, TensorSpec):
+        return Call(type(argument).__name__, (), {"shape": tuple(argument.shape)})
+    if isinstance(argument, dict):
+        return {key: as_value(value) for key, value in argument.items()}
+    if isinstance(argument, (list, tuple)):
+        return tuple(as_value(value) for value in argument)
+    return argument
+
+
+def through_the_file(pipeline: Pipeline) -> Pipeline:
+    return read_pipeline(write_pipeline(pipeline), "pipeline.yaml")
+
+
+def through_the_flags(pipeline: Pipeline) -> Pipeline:
+    return from_flags(to_flags(pipeline))
+
+
+@pytest.mark.parametrize("through", [through_the_file, through_the_flags])
+def test_a_pipeline(name: str, through: Callable[[Pipeline], Pipeline]) -> None:
+    arguments = {key: as_value(value) for key, value in example_of(name).arguments.items()}
+    pipeline = Pipeline.of("tests.transforms.mocks:RowsEnv", StageConfig(name, kwargs=arguments))
+    read = through(pipeline)
+    assert read == pipeline
+    env, expected = build_env(read, allow_code=True), TransformedEnv(RowsEnv(), made(name))
+    assert env.output_spec == expected.output_spec
+    assert env.input_spec == expected.input_spec
+    assert_same(driven(env), driven(expected))
+
+
+def test_state_dict(name: str) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name))
+    driven(env)
+    state = env.state_dict()
+    other = TransformedEnv(RowsEnv((4,)), made(name))
+    other.load_state_dict(state)
+    again = other.state_dict()
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[key], value) for key, value in state.items())
+    assert_same(driven(other), driven(env))
+
+
+def clone_of_the_stage(env: Engine) -> Engine:
+    transform = env.transform
+    assert isinstance(transform, Transform)
+    return TransformedEnv(RowsEnv((4,)), transform.clone())
+
+
+def copy_of_the_env(env: Engine) -> Engine:
+    return deepcopy(env)
+
+
+def pickled_env(env: Engine) -> Engine:
+    unpickled: Engine = pickle.loads(pickle.dumps(env))
+    return unpickled
+
+
+@pytest.mark.parametrize("copy", [clone_of_the_stage, copy_of_the_env, pickled_env])
+def test_copies_go_their_own_way(name: str, copy: Callable[[Engine], Engine]) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name))
+    expected = driven(env)
+    copied = copy(env)
+    driven(copied, 3)
+    assert_same(driven(env), expected)
+    assert_same(driven(copied), expected)
+
+
+def test_its_tensors_move_to_a_device(name: str) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name))
+    driven(env, 2)
+    transform = env.transform.clone()
+    assert transform.to("meta") is transform
+    assert {tensor.device.type for tensor in transform.state_dict().values()} <= {"meta"}
+
+
+@pytest.mark.gpu
+def test_around_a_cpu_env_on_an_accelerator(name: str) -> None:
+    env = TransformedEnv(RowsEnv((4,)), made(name), device="cuda")
+    rollout = driven(env)
+    assert {value.device.type for value in rollout.values(True, True)} == {"cuda"}
+    expected = driven(TransformedEnv(RowsEnv((4,)), made(name)))
+    for key, value in expected.items(True, True):
+        torch.testing.assert_close(rollout[key].cpu(), value)
