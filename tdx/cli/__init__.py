@@ -10,6 +10,12 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run ``tdx`` on the arguments of this process, and end it with the right exit code."""
-    from tdx.cli.process import run
+    try:
+        from tdx.cli.process import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        from tdx.errors import ExitCode
+
+        code = ExitCode.INTERRUPTED
+    sys.exit(code)

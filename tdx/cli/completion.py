@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tdx.cli.views.prose import plain
+
 if TYPE_CHECKING:
     from tdx.pipeline.types import Type
 
@@ -25,7 +27,9 @@ def complete_name(incomplete: str) -> list[Offer]:
     """Names of transforms; where none begins with the word, those that contain it."""
     from tdx.pipeline.entries import catalogue
 
-    return _matching(incomplete, [(info.name, info.summary) for info in catalogue().transforms])
+    return _matching(
+        incomplete, [(info.name, plain(info.summary)) for info in catalogue().transforms]
+    )
 
 
 def complete_transform(incomplete: str) -> list[Offer]:
@@ -52,13 +56,19 @@ def complete_transform(incomplete: str) -> list[Offer]:
         parameter = info.parameter(argument.strip())
         values = _values(parameter.type) if parameter else ()
         return [(f"{before}{argument}={one}", "") for one in values if one.startswith(value)]
-    given = {one.partition("=")[0].strip() for one in done}
-    return [
-        (f"{before}{parameter.name}=", parameter.help)
-        for parameter in info.parameters
-        if parameter.name.startswith(word) and parameter.name not in given
+    named = {one.partition("=")[0].strip() for one in done if "=" in one}
+    unnamed = sum("=" not in one for one in done)
+    found = [
+        parameter
+        for parameter in info.parameters[unnamed:]
+        if parameter.name.startswith(word) and parameter.name not in named
         if parameter.kind in ("positional", "keyword")
     ]
+    offers = [(f"{before}{one.name}=", plain(one.help)) for one in found]
+    if len(found) == 1 and found[0].default is not None:
+        # A shell closes the quotes after the only offer; a second one keeps them open.
+        offers.append((f"{before}{found[0].name}={found[0].default}", "the default"))
+    return offers
 
 
 def split_arguments(inside: str) -> list[str] | None:

@@ -12,7 +12,7 @@ import typer
 from tdx.errors import ArgumentError, ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from tdx.cli.options import Early
+    from tdx.cli.early import Early
 
 SCHEMA_VERSION = 1
 

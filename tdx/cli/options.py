@@ -8,91 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import StrEnum
-from typing import Annotated, Any, Self, TextIO, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tdx.cli.choices import Batching, Color, Format, members_of, one_of, whole_number
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.errors import UnknownNameError, did_you_mean
-
-
-class Format(StrEnum):
-    """How data is written to stdout."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    MD = "md"
-
-
-class Color(StrEnum):
-    """When to colour."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-    def wanted(self, stream: TextIO) -> bool:
-        """Whether to colour what goes to ``stream``; ``NO_COLOR`` and ``FORCE_COLOR`` count."""
-        if self is not Color.AUTO:
-            return self is Color.ALWAYS
-        if os.environ.get("NO_COLOR"):
-            return False
-        if os.environ.get("FORCE_COLOR"):
-            return True
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-class Batching(StrEnum):
-    """What runs the copies of an env."""
-
-    VECTOR = "vector"
-    SERIAL = "serial"
-    PARALLEL = "parallel"
-
-
-Choice = TypeVar("Choice", bound=StrEnum)
-
-
-def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
-    """A parser of an option's value that names the nearest spelling of a wrong one."""
-
-    def parse(value: str) -> Choice:
-        try:
-            return kind(value)
-        except ValueError:
-            known = [member.value for member in kind]
-            hint = did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
-            message = f"--{kind.__name__.lower()} cannot be {value!r}"
-            raise UnknownNameError(message, hint=hint) from None
-
-    return parse
-
-
-def whole_number(option: str, at_least: int) -> Callable[[str], int]:
-    """A parser of a whole number that says what it wants."""
-
-    def parse(value: str) -> int:
-        if not value.lstrip("-").isdecimal() or int(value) < at_least:
-            raise typer.BadParameter(
-                f"{option} must be a whole number of at least {at_least}, got {value!r}"
-            )
-        return int(value)
-
-    return parse
-
-
-def _choices(kind: type[StrEnum]) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        return [member.value for member in kind if member.value.startswith(incomplete)]
-
-    return complete
-
 
 _PIPELINE = "Pipeline"
 _OUTPUT = "Output"
@@ -113,7 +36,7 @@ class OutputOptions:
             "--format",
             parser=one_of(Format),
             metavar="|".join(Format),
-            autocompletion=_choices(Format),
+            autocompletion=members_of(Format),
             help="How to write the result.",
             rich_help_panel=_OUTPUT,
         ),
@@ -124,7 +47,7 @@ class OutputOptions:
             "--color",
             parser=one_of(Color),
             metavar="|".join(Color),
-            autocompletion=_choices(Color),
+            autocompletion=members_of(Color),
             help="When to colour; NO_COLOR and FORCE_COLOR are heeded too.",
             rich_help_panel=_OUTPUT,
         ),
@@ -208,7 +131,7 @@ class PipelineOptions:
             "--batching",
             parser=one_of(Batching),
             metavar="|".join(Batching),
-            autocompletion=_choices(Batching),
+            autocompletion=members_of(Batching),
             help="What runs the copies: the env's own batch, a loop, or a process each.",
             rich_help_panel=_PIPELINE,
         ),
@@ -242,39 +165,6 @@ class PipelineOptions:
     ] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Early:
-    """What must be known before the arguments are parsed, to show a parsing error rightly."""
-
-    json: bool
-    debug: bool
-    color: Color
-
-    @classmethod
-    def read(cls, arguments: Sequence[str]) -> Self:
-        """Look for ``--format``, ``--debug`` and ``--color`` among unparsed arguments."""
-        color = _value_of("--color", arguments)
-        return cls(
-            json=_value_of("--format", arguments) in (Format.JSON, Format.JSONL),
-            debug="--debug" in arguments,
-            color=Color(color) if color in list(Color) else Color.AUTO,
-        )
-
-    def wants_color(self, stream: TextIO) -> bool:
-        """Whether to colour what goes to ``stream``."""
-        return self.color.wanted(stream)
-
-
-def _value_of(option: str, arguments: Sequence[str]) -> str | None:
-    value = None
-    for position, argument in enumerate(arguments):
-        if argument == option and position + 1 < len(arguments):
-            value = arguments[position + 1]
-        elif argument.startswith(f"{option}="):
-            value = argument.partition("=")[2]
-    return value
-
-
 def takes_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Replace each parameter annotated with an options dataclass by that dataclass's fields."""
     hints = get_type_hints(command, include_extras=True)
@@ -292,11 +182,10 @@ def takes_options(command: Callable[..., int | None]) -> Callable[..., int | Non
         if name not in groups
     ]
     shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
-    with_options.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in (*own, *shared)
-    }
-    del with_options.__wrapped__  # type: ignore[attr-defined]
+    annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    del with_options.__wrapped__
+    with_options.__dict__["__signature__"] = inspect.Signature([*own, *shared])
+    with_options.__annotations__ = annotations
     return with_options
 
 

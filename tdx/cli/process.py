@@ -12,8 +12,8 @@ from typing import TextIO
 
 import typer
 
+from tdx.cli.early import Early
 from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
-from tdx.cli.options import Early
 from tdx.errors import ExitCode, TdxError
 
 PROGRAM = "tdx"
@@ -31,6 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         The exit code of the process, one of :class:`tdx.errors.ExitCode`.
     """
     early = Early.read(arguments)
+    _expect_no_screen()
     try:
         with _short_warnings():
             code = _invoke(list(arguments))
@@ -49,6 +50,14 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         return show_unexpected(error, early)
     return code
+
+
+def _expect_no_screen() -> None:
+    """Let envs render without a screen, and without SDL saying that it misses one."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -29,7 +29,7 @@ class Domain:
     Args:
         low: smallest value, one number where all elements agree, else nested lists.
         high: largest value, in the same form.
-        choices: how many values there are to choose from; a tuple where elements differ.
+        choices: how many values there are to choose from; of several variables, one for each.
     """
 
     low: Numbers = None
@@ -127,11 +127,13 @@ def _domain(spec: TensorSpec) -> Domain:
     return Domain()
 
 
-def _choices(spec: Any) -> int | tuple[int, ...]:
-    nvec = getattr(spec, "nvec", None)
-    if nvec is None:
-        return tuple(int(box.n) for box in spec.space)
-    return tuple(int(n) for n in nvec.reshape(-1).tolist())
+def _choices(spec: Any) -> tuple[int, ...]:
+    import torch
+
+    counts = torch.as_tensor(spec.nvec)
+    rows = counts.reshape(-1, counts.shape[-1])
+    same = bool((rows == rows[:1]).all())
+    return tuple(int(n) for n in (rows[0] if same else counts.reshape(-1)).tolist())
 
 
 def _numbers(bound: Any) -> Numbers:

@@ -19,10 +19,13 @@ _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
 _SETTINGS = (
     Pipeline(EnvConfig("Pendulum-v1")),
     Pipeline(EnvConfig("CartPole-v1")),
+    Pipeline(EnvConfig("InvertedPendulum-v5")),
     Pipeline(_PIXELS),
     Pipeline(_PIXELS, (StageConfig("ToTensorImage"),)),
 )
 """Envs, and stages that come before, from the most to the least common need."""
+
+_KNOWN_KEYS = (("observation",), ("pixels",), ("reward",), ("action",), ("done",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,22 @@ def find_example(info: TransformInfo) -> TransformExample | None:
     fallback = None
     for stage in _calls(info):
         for setting in _SETTINGS:
-            example = _tried(setting.with_stages(*setting.transforms, stage))
+            fitted = _fitted(stage, "pixels" if setting.env.from_pixels else "observation")
+            example = _tried(setting.with_stages(*setting.transforms, fitted))
             if example and any(change.change != "same" for change in example.changes):
                 return example
             fallback = fallback or example
     return fallback
+
+
+def _fitted(stage: StageConfig, key: str) -> StageConfig:
+    """The stage, reading ``key`` where its one in-key is the name of no part of an env."""
+    from tdx.pipeline.arguments import named
+
+    kwargs = dict(named(stage).kwargs)
+    if not isinstance(kwargs.get("in_keys"), tuple) or kwargs["in_keys"] in _KNOWN_KEYS:
+        return stage
+    return StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})
 
 
 def _tried(pipeline: Pipeline) -> TransformExample | None:

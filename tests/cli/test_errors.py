@@ -47,7 +47,12 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
             (*PENDULUM, "--t", "RewardSum", "--t", "RewardClipping(2, 1)"),
             *(2, "stage 1 (RewardClipping)", ""),
         ),
-        ((*PENDULUM, "--t", "CatFrames(4, dim=-1, padding='sam')"), 2, "'same'", ""),
+        (
+            (*PENDULUM, "--t", "CatFrames(4, dim=-1, padding='sam')"),
+            2,
+            "padding",
+            "did you mean same?",
+        ),
         ((*PENDULUM, "--t", "ObservationNorm(0., 1., in_keys=['obs'])"), 2, "'obs'", "observation"),
         ((*PENDULUM, "--t", "StepCounter("), 2, "stage 0", "Name(argument=value)"),
         ((*PENDULUM, "--t", "StepCounter(max_steps=exit())"), 2, "stage 0", ""),

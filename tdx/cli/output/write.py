@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from tdx.cli.choices import Format
 from tdx.cli.errors import SCHEMA_VERSION
-from tdx.cli.options import Format, OutputOptions
+from tdx.cli.options import OutputOptions
 from tdx.cli.output.markdown import markdown
 from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
 from tdx.cli.output.view import View

@@ -8,6 +8,7 @@ from tdx.inspection.leaf import Domain, LeafSpec, Numbers
 
 _SHORT = 34
 _MANY = 64
+_WORDS = {"NonTensor": "any object", "Choice": "one of several", "Stacked": "differs by row"}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -58,6 +59,8 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
             than 64 of them never are.
     """
     domain = leaf.domain
+    if leaf.kind in _WORDS:
+        return _WORDS[leaf.kind]
     if leaf.dtype == "bool" and not leaf.kind.endswith("OneHot"):
         return "any"
     if domain.choices is not None:

@@ -1,0 +1,88 @@
+"""The values that an option can have, and reading them with the nearest spelling at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TextIO, TypeVar
+
+import typer
+
+from tdx.errors import UnknownNameError, did_you_mean
+
+
+class Format(StrEnum):
+    """How data is written to stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+
+
+class Color(StrEnum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    def wanted(self, stream: TextIO) -> bool:
+        """Whether to colour what goes to ``stream``; ``NO_COLOR`` and ``FORCE_COLOR`` count."""
+        if self is not Color.AUTO:
+            return self is Color.ALWAYS
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR"):
+            return True
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Batching(StrEnum):
+    """What runs the copies of an env."""
+
+    VECTOR = "vector"
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
+    """A parser of an option's value that names the nearest spelling of a wrong one."""
+
+    def parse(value: str) -> Choice:
+        try:
+            return kind(value)
+        except ValueError:
+            known = [member.value for member in kind]
+            hint = did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
+            message = f"--{kind.__name__.lower()} cannot be {value!r}"
+            raise UnknownNameError(message, hint=hint) from None
+
+    return parse
+
+
+def whole_number(option: str, at_least: int) -> Callable[[str], int]:
+    """A parser of a whole number that says what it wants."""
+
+    def parse(value: str) -> int:
+        if not value.lstrip("-").isdecimal() or int(value) < at_least:
+            raise typer.BadParameter(
+                f"{option} must be a whole number of at least {at_least}, got {value!r}"
+            )
+        return int(value)
+
+    return parse
+
+
+def members_of(kind: type[StrEnum]) -> Callable[[str], list[str]]:
+    """What the shell offers for an option with these values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [member.value for member in kind if member.value.startswith(incomplete)]
+
+    return complete

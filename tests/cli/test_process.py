@@ -1,0 +1,111 @@
+"""Whole processes: what only shows outside of Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TDX = (sys.executable, "-m", "tdx")
+SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    plain = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    return {**plain, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+
+
+def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str]) -> str:
+    """What ``tdx`` writes to a terminal of that many columns."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execve(sys.executable, [*TDX, *arguments], {**environ, "COLUMNS": str(columns)})
+    shown = b""
+    while True:
+        try:
+            block = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not block:
+            break
+        shown += block
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_terminal_of_60_columns_is_coloured_and_fits(environ: dict[str, str]) -> None:
+    shown = on_terminal(SPEC, 60, environ)
+    golden = Path(__file__).parent / "golden" / "spec.ansi"
+    wanted = golden.read_text().replace("StepCounter(max_steps=200)", "StepCounter")
+    assert shown == wanted
+    plain = on_terminal(("list", "transforms"), 60, {**environ, "NO_COLOR": "1"})
+    assert "\x1b[" not in plain
+    assert max(map(len, plain.splitlines())) <= 60
+
+
+def test_pipe_is_complete_and_has_no_colour(environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*TDX, *SPEC], capture_output=True, text=True, env={**environ, "COLUMNS": "40"}, check=True
+    )
+    assert done.stderr == ""
+    assert "\x1b[" not in done.stdout
+    assert "[3]  float32  [-1, -1, -8] … [1, 1, 8]" in done.stdout
+
+
+def test_pipeline_from_stdin(environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*TDX, "inspect", "spec", "--pipeline", "-", "--format", "json", "--t", "RewardSum"],
+        input="version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {max_steps: 3}\n",
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=True,
+    )
+    report = json.loads(done.stdout)
+    assert [stage["call"] for stage in report["stages"]] == [
+        "StepCounter(max_steps=3)",
+        "RewardSum",
+    ]
+
+
+def test_reader_that_goes_away_is_no_error(environ: dict[str, str]) -> None:
+    with subprocess.Popen(
+        [*TDX, "list", "envs", "--all", "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
+def test_interrupt_ends_with_130_and_says_nothing(environ: dict[str, str], tmp_path: Path) -> None:
+    """Interrupted while it waits for the text of a pipeline."""
+    file = tmp_path / "pipeline"
+    os.mkfifo(file)
+    with (
+        subprocess.Popen(
+            [*TDX, "check", "--pipeline", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        ) as process,
+        file.open("w"),
+    ):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")

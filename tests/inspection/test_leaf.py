@@ -1,0 +1,72 @@
+"""Specs as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from tdx.inspection.leaf import Domain, composite_leaves, leaf_spec
+from tdx.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "domain"),
+    [
+        (Bounded(-2.0, 2.0, shape=(3,)), Domain(-2.0, 2.0)),
+        (Bounded(torch.tensor([-1.0, -8.0]), torch.tensor([1.0, 8.0])), Domain([-1, -8], [1, 8])),
+        (Bounded(0, 255, shape=(2, 2), dtype=torch.uint8), Domain(0, 255)),
+        (Unbounded((3,)), Domain()),
+        (Categorical(5), Domain(choices=5)),
+        (OneHot(5), Domain(choices=5)),
+        (Binary(4), Domain(choices=2)),
+        (MultiCategorical([2, 3]), Domain(choices=(2, 3))),
+        (MultiCategorical([2, 3]).expand(4, 2), Domain(choices=(2, 3))),
+        (MultiOneHot([2, 3]), Domain(choices=(2, 3))),
+        (NonTensor(()), Domain()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_domain(spec: TensorSpec, domain: Domain) -> None:
+    leaf = leaf_spec("observation", "x", spec)
+    assert leaf.domain == domain
+    assert leaf.shape == tuple(spec.shape)
+
+
+def test_infinite_ends_fit_into_json() -> None:
+    low = torch.tensor([-math.inf, -1.0])
+    leaf = leaf_spec("observation", ("agents", "x"), Bounded(low, -low))
+    written = json.loads(json.dumps(leaf.to_dict(), allow_nan=False))
+    assert written["low"] == ["-inf", -1.0]
+    assert written["high"] == ["inf", 1.0]
+    assert written["key"] == "agents.x"
+    assert written["dtype"] == "float32"
+
+
+def test_leaves_come_part_after_part_with_nested_keys() -> None:
+    one = Unbounded((1,))
+    output = Composite(
+        full_done_spec=Composite(done=Categorical(2, shape=(1,), dtype=torch.bool)),
+        full_observation_spec=Composite(agents=Composite(seen=one)),
+        full_reward_spec=Composite(reward=one),
+    )
+    leaves = composite_leaves(Composite(full_action_spec=Composite(action=one)), output)
+    assert [(leaf.part, leaf.key) for leaf in leaves] == [
+        ("observation", ("agents", "seen")),
+        ("reward", "reward"),
+        ("done", "done"),
+        ("action", "action"),
+    ]

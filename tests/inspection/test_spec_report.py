@@ -1,0 +1,82 @@
+"""What a chain makes of the specs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tdx.errors import KeyNotFoundError
+from tdx.inspection.spec_report import KeyChange, SpecReport, inspect_spec
+from tdx.pipeline import Pipeline, build_env
+
+
+def report_of(*stages: str) -> SpecReport:
+    env = build_env(Pipeline.of("Pendulum-v1", *stages))
+    try:
+        return inspect_spec(env, "Pendulum-v1")
+    finally:
+        env.close()
+
+
+def one(report: SpecReport, part: str, key: str) -> KeyChange:
+    (found,) = [each for each in report.changes if (each.part, each.key) == (part, key)]
+    return found
+
+
+def test_env_without_a_chain_has_nothing_but_same_keys() -> None:
+    report = report_of()
+    assert {change.change for change in report.changes} == {"same"}
+    assert report.stages == ()
+
+
+def test_added_changed_gone_and_by_which_stage() -> None:
+    report = report_of(
+        "StepCounter(max_steps=3)",
+        'CatFrames(2, dim=-1, in_keys=["observation"])',
+        'RenameTransform(["reward"], ["prize"])',
+        'CatFrames(3, dim=-1, in_keys=["observation"])',
+    )
+    assert one(report, "observation", "step_count").change == "added"
+    assert one(report, "observation", "step_count").stages == (0,)
+    stacked = one(report, "observation", "observation")
+    assert (stacked.change, stacked.stages) == ("changed", (1, 3))
+    assert stacked.fields == ("shape", "domain")
+    assert stacked.after is not None
+    assert stacked.after.shape == (18,)
+    assert one(report, "reward", "reward").change == "gone"
+    assert one(report, "reward", "prize").stages == (2,)
+    assert one(report, "action", "action").change == "same"
+
+
+def test_a_stage_tells_only_its_own_changes() -> None:
+    report = report_of("StepCounter", "RewardSum")
+    changed = [
+        {str(change.key) for change in stage.changes if change.change != "same"}
+        for stage in report.stages
+    ]
+    assert changed == [{"step_count"}, {"episode_reward"}]
+    assert [stage.name for stage in report.stages] == ["StepCounter", "RewardSum"]
+
+
+def test_report_of_one_key() -> None:
+    report = report_of("StepCounter", "RewardSum").only("step_count")
+    assert {change.key for change in report.changes} == {"step_count"}
+    with pytest.raises(KeyNotFoundError, match="did you mean step_count"):
+        report.only("step_coun")
+
+
+def test_report_is_plain_data() -> None:
+    report = report_of("StepCounter")
+    data = report.to_dict()
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["before"] == {"batch_size": [], "device": "cpu"}
+    assert [stage["transform"] for stage in data["stages"]] == ["StepCounter"]
+
+
+def test_env_that_is_not_from_a_pipeline_is_named_after_its_class() -> None:
+    from tdx import PendulumEnv, StepCounter, TransformedEnv
+
+    report = inspect_spec(TransformedEnv(PendulumEnv(batch_size=[2]), StepCounter()))
+    assert report.env == "PendulumEnv"
+    assert report.after.batch_size == (2,)
