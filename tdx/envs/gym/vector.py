@@ -216,6 +216,9 @@ def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> N
         if before is None:
             continue
         if isinstance(value, torch.Tensor):
+            if not _alike(before, value):
+                # A chain around the env wrote another entry of this name.
+                continue
             wide = mask.to(value.device).reshape(-1, *[1] * (value.ndim - 1))
             write(result, key, torch.where(wide, before, value))
         elif isinstance(value, TensorDict):
@@ -224,3 +227,11 @@ def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> N
             pairs = zip(value.tolist(), before.tolist(), rows.tolist(), strict=True)
             kept = [NonTensorData(old if keep else new) for new, old, keep in pairs]
             write(result, key, NonTensorStack(*kept))
+
+
+def _alike(before: object, value: torch.Tensor) -> bool:
+    return (
+        isinstance(before, torch.Tensor)
+        and before.shape == value.shape
+        and before.dtype == value.dtype
+    )
