@@ -62,6 +62,20 @@ class InitTracker(Transform):
             write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
         return next_tensordict
 
+    def _row_step(self) -> RowStep | None:
+        if len(self._flags) != 1 or not isinstance(self._flags[0][0], str):
+            return None
+        ((key, shape, device),) = self._flags
+        if device.type != "cpu":
+            return None
+        # A copy of an array is the cheapest way to a new tensor on the CPU.
+        unset, tensor = np.zeros(shape, np.bool_).copy, torch.from_numpy
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            fields[key] = tensor(unset())
+
+        return step
+
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
