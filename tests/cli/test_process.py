@@ -58,7 +58,7 @@ def test_pipe_is_complete_and_has_no_colour(environ: dict[str, str]) -> None:
     )
     assert done.stderr == ""
     assert "\x1b[" not in done.stdout
-    assert "[3]  float32  [-1, -1, -8] … [1, 1, 8]" in done.stdout
+    assert "[3]  float32  ±[1, 1, 8]" in done.stdout
 
 
 def test_pipeline_from_stdin(environ: dict[str, str]) -> None:

@@ -71,11 +71,18 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
         return _range_text(domain.low, domain.high)
     domain = Domain(_one_row(domain.low), _one_row(domain.high))
     if max(len(_period(_flat(end))) for end in (domain.low, domain.high)) <= _MANY:
-        text = f"{_numbers(domain.low)} … {_numbers(domain.high)}"
+        text = _ends(domain.low, domain.high)
         if whole or len(text) <= _SHORT:
             return text
     low, high = min(_flat(domain.low)), max(_flat(domain.high))
     return f"{_number(low)} … {_number(high)}, by element"
+
+
+def _ends(low: Numbers, high: Numbers) -> str:
+    """Both ends, element by element; once where one is the other with its sign changed."""
+    if isinstance(high, list) and _flat(low) == [-number for number in _flat(high)]:
+        return f"±{_numbers(high)}"
+    return f"{_numbers(low)} … {_numbers(high)}"
 
 
 def _range_text(low: float, high: float) -> str:
