@@ -9,7 +9,6 @@ import torch
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_size
 from tdx.specs.categorical import Categorical
-from tdx.specs.spec import TensorSpec
 
 
 class Binary(Categorical):
@@ -43,7 +42,7 @@ class Binary(Categorical):
             raise SpecError(f"the shape {tuple(size)} of a Binary must end in n={n}")
         super().__init__(2, size, device, dtype)
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of ``shape``, ``device`` and ``dtype`` changed."""
         mask = changes.pop("mask", self._mask)
         copied = Binary(**{**self._arguments(), **changes})

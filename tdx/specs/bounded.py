@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size, safe_size
-from tdx.specs.bounds import clamp, contains, end_tensor, is_continuous, ordered
+from tdx.specs.bounds import (
+    WIDE_UNSIGNED,
+    clamp,
+    contains,
+    end_tensor,
+    is_continuous,
+    ordered,
+)
 from tdx.specs.boxes import ContinuousBox
 from tdx.specs.draws import Draw, draw_between
 from tdx.specs.shaping import View
@@ -168,7 +176,7 @@ class Bounded(TensorSpec):
         viewed._low, viewed._high, viewed._draw = view(self._low), view(self._high), None
         return viewed
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of ``low``, ``high``, ``shape``, ``device`` and ``dtype`` changed.
 
         With both ends set to ``None`` it becomes an ``Unbounded``. A new shape takes ends that are
@@ -188,6 +196,17 @@ class Bounded(TensorSpec):
         ends = (_fitted(low, self._low, shape), _fitted(high, self._high, shape))
         made._settle(*ends, shape)
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name != "_draw"}
+        if self._dtype in WIDE_UNSIGNED:  # torch cannot unpickle tensors of these
+            state["_low"], state["_high"] = _signed(self._low), _signed(self._high)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._dtype in WIDE_UNSIGNED:
+            self._low, self._high = self._low.view(self._dtype), self._high.view(self._dtype)
 
     def _equals(self, other: Any) -> bool:
         return torch.equal(self._low, other._low) and torch.equal(self._high, other._high)
@@ -212,11 +231,15 @@ def _kind(domain: str | None, dtype: torch.dtype) -> type[Bounded]:
     return BoundedContinuous if continuous else BoundedDiscrete
 
 
+def _signed(end: Tensor) -> Tensor:
+    return end.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[end.dtype.itemsize])
+
+
 def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
     if shape is not None:
         return as_size(shape)
     sizes = [
-        end.shape if isinstance(end, Tensor) else torch.as_tensor(end).shape
+        end.shape if isinstance(end, Tensor) else torch.Size(np.shape(end))
         for end in (low, high)
         if end is not None and not isinstance(end, (bool, int, float))
     ]

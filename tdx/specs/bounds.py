@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 
-_WIDE_UNSIGNED = {torch.uint16, torch.uint32}
+WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 _INT64 = torch.iinfo(torch.int64)
 
 
@@ -32,10 +32,10 @@ def extremes(dtype: torch.dtype) -> tuple[float, float]:
 def ordered(value: Tensor) -> Tensor:
     """The values in a dtype that torch can compare, in the same order."""
     dtype = value.dtype
-    if dtype in _WIDE_UNSIGNED:
-        return value.to(torch.int64)
     if dtype is torch.uint64:
         return value.view(torch.int64) ^ _INT64.min
+    if dtype in WIDE_UNSIGNED:
+        return value.to(torch.int64)
     if dtype.is_floating_point and dtype.itemsize == 1:
         return value.to(torch.float32)
     return value
@@ -84,6 +84,8 @@ def end_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper: b
     if isinstance(value, (bool, int, float)):
         if not dtype.is_floating_point:
             value = _inwards(value, dtype, upper)
+        elif not abs(value) <= torch.finfo(dtype).max:
+            value = math.nan if value != value else math.copysign(math.inf, value)
         return torch.tensor(value, dtype=dtype, device=device)
     try:
         found = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

@@ -193,7 +193,7 @@ class Categorical(TensorSpec):
             viewed._mask = view_mask(self._mask, self._shape, view)
         return viewed
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of ``n``, ``shape``, ``device``, ``dtype`` and ``mask`` changed."""
         copied = super().replace(**changes)
         if self._provisional_n is not None and isinstance(copied, Categorical):

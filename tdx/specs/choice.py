@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device
@@ -101,7 +101,7 @@ class Choice(TensorSpec):
         first = self._choices[0]
         if isinstance(first, TensorSpec):
             return first.encode(val, ignore_device=ignore_device)
-        return val if isinstance(val, TensorDictBase) else NonTensorData(val, self._shape)
+        return val if is_non_tensor(val) else NonTensorData(val, self._shape)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """A value as the first spec converts it."""

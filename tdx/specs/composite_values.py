@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key, key_parts
-from tdx.specs.mapping import SpecMapping
+from tdx.specs.mapping import SpecMapping, inside
 
 
 class CompositeValues(SpecMapping):
@@ -116,7 +116,10 @@ class CompositeValues(SpecMapping):
             entry = _entry(val, key)
             if entry is None:
                 raise SpecError("it is missing").at(key=key)
-            projected[key] = spec.project(entry)
+            try:
+                projected[key] = spec.project(entry)
+            except SpecError as error:
+                raise inside(key, error) from None
         return projected
 
     def type_check(self, value: Any, selected_keys: Any = None) -> None:
@@ -156,8 +159,7 @@ class CompositeValues(SpecMapping):
             try:
                 fields[key] = self[key].encode(entry, ignore_device=ignore_device)
             except SpecError as error:
-                inner = error.where.key
-                raise error.at(key=key) if inner is None else error from None
+                raise inside(key, error) from None
         device = None if ignore_device else self._device
         return self._collected(fields, (), device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -147,21 +148,24 @@ class SpecMapping(TensorSpec):
             SpecError: the composite is locked, the spec's leading dimensions or its device are not
                 the composite's, or the key leads through a leaf.
         """
-        *above, last = key_parts(name)
-        holder: SpecMapping = self
-        for i, part in enumerate(above):
-            inner = holder._specs.get(part)
-            if inner is None:
-                rest = (*above[i + 1 :], last)
-                spec = holder._child({}).set(rest, spec)
-                last = part
-                break
-            if not isinstance(inner, SpecMapping):
-                raise SpecError(f"{part!r} is a leaf, so nothing can be nested in it").at(key=name)
-            holder = inner
-        holder._check_unlocked()
-        holder._specs[last] = holder._checked(name, spec)
+        self._put(key_parts(name), spec, name)
         return self
+
+    def _put(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Set the entry at the parts of a key that lead on from here; errors name all of it."""
+        first, *rest = parts
+        if rest:
+            inner = self._specs.get(first)
+            if isinstance(inner, SpecMapping):
+                inner._put(tuple(rest), spec, key)
+                return
+            if inner is not None:
+                raise SpecError(f"{first!r} is a leaf, nothing can be nested in it").at(key=key)
+            inner = self._child({})
+            inner._put(tuple(rest), spec, key)
+            spec = inner
+        self._check_unlocked()
+        self._specs[first] = self._checked(key, spec)
 
     def _child(self, entries: Mapping[Any, Any]) -> SpecMapping:
         """A composite of these entries with this one's shape and device."""
@@ -172,15 +176,19 @@ class SpecMapping(TensorSpec):
         raise NotImplementedError
 
     def _checked(self, key: NestedKey, spec: Any) -> Any:
+        """The spec in the form that is stored, if it can be an entry here."""
         if spec is None:
             return None
-        if isinstance(spec, Mapping):
-            spec = self._child(spec)
+        ndim = len(self._shape)
+        try:
+            if isinstance(spec, Mapping):
+                spec = self._child(spec)
+            if isinstance(spec, SpecMapping) and spec.ndim < ndim:
+                spec = spec._reshaped_batch(self._shape)
+        except SpecError as error:
+            raise inside(key, error) from None
         if not isinstance(spec, TensorSpec):
             raise SpecError(f"expected a spec, got a {type(spec).__name__}").at(key=key)
-        ndim = len(self._shape)
-        if isinstance(spec, SpecMapping) and spec.ndim < ndim:
-            spec = spec._reshaped_batch(self._shape)
         if ndim and spec.shape[:ndim] != self._shape:
             own, mine = tuple(spec.shape), tuple(self._shape)
             raise SpecError(f"its shape {own} must begin with the composite's {mine}").at(key=key)
@@ -200,9 +208,10 @@ class SpecMapping(TensorSpec):
         self._check_unlocked()
         self.get(key)
         *above, last = key_parts(key)
-        holder = self.get(tuple(above)) if above else self
-        holder._check_unlocked()
-        del holder._specs[last]
+        if above:
+            del self.get(tuple(above))[last]
+        else:
+            del self._specs[last]
 
     def pop(self, key: NestedKey, default: Any = _MISSING) -> Any:
         """Take out the spec at a key and return it, or ``default`` where there is none.
@@ -319,6 +328,13 @@ class SpecMapping(TensorSpec):
         self.__dict__.update(state)
         if self._locked:
             self._lock_children()
+
+
+def inside(key: NestedKey, error: SpecError) -> SpecError:
+    """The error of a nested entry, its key now that from the outer composite."""
+    inner = error.where.key
+    error.where = replace(error.where, key=key if inner is None else join_keys(key, inner))
+    return error
 
 
 def _items(source: Any) -> Any:

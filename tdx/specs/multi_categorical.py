@@ -45,6 +45,7 @@ class MultiCategorical(Categorical):
     """
 
     _nvec: Tensor
+    _counts: Tensor
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class MultiCategorical(Categorical):
                 f"{tuple(counts.shape)} of nvec"
             )
         self._nvec = counts.expand(self._shape)
+        self._counts = _reduced(counts)
         self._n = -1
         if mask is not None:
             self.update_mask(mask)
@@ -83,15 +85,7 @@ class MultiCategorical(Categorical):
         return BoxList.from_nvec(self._columns())
 
     def _columns(self) -> list[Any]:
-        counts = self._counts()
-        return counts.movedim(-1, 0).tolist()
-
-    def _counts(self) -> Tensor:
-        """``nvec`` without the leading dimensions that it is the same along."""
-        counts = self._nvec
-        while counts.ndim > 1 and _constant_along_first(counts):
-            counts = counts[0]
-        return counts
+        return self._counts.movedim(-1, 0).tolist()
 
     def update_mask(self, mask: Any) -> None:
         """Change in place which categories are allowed; ``None`` allows all.
@@ -106,7 +100,7 @@ class MultiCategorical(Categorical):
         self._mask = as_mask(mask, self._shape[:-1], sum(nvec), self._device)
 
     def _flat_nvec(self, purpose: str) -> list[int]:
-        counts = self._counts()
+        counts = self._counts
         if counts.ndim != 1:
             raise SpecError(f"{purpose} needs the same nvec along all leading dimensions")
         return counts.tolist()
@@ -173,7 +167,7 @@ class MultiCategorical(Categorical):
 
     def cardinality(self) -> int:
         """How many combinations there are; leading dimensions beyond ``nvec`` count as one."""
-        return math.prod(self._counts().flatten().tolist())
+        return math.prod(self._counts.flatten().tolist())
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
         """Every combination along a new first dimension, the last variable changing fastest.
@@ -182,7 +176,7 @@ class MultiCategorical(Categorical):
             use_mask: leave out what the mask forbids; ``nvec`` must be flat then, without leading
                 dimensions.
         """
-        counts = self._counts()
+        counts = self._counts
         choices: list[list[int]] = [list(range(n)) for n in counts.flatten().tolist()]
         if use_mask and self._mask is not None:
             if self._mask.ndim > 1:
@@ -223,34 +217,33 @@ class MultiCategorical(Categorical):
         return self
 
     def _viewed(self, view: View) -> TensorSpec:
-        shape = self._viewed_shape(view)
-        nvec = view(self._nvec)
-        if self._mask is not None:
-            return self._viewed_with_mask(view, shape)
+        shape, nvec = self._viewed_shape(view), view(self._nvec)
+        mask = None if self._mask is None else self._viewed_mask(view, shape)
         if not shape:
             return Categorical(int(nvec), shape, self._device, self._dtype)
         viewed = self.clone()
-        viewed._shape, viewed._nvec = shape, nvec
+        viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
+        if nvec.numel():
+            viewed._counts = _reduced(nvec)
+        elif shape[-1] != self._counts.shape[-1]:
+            viewed._counts = nvec.new_ones(shape[-1:])
         return viewed
 
-    def _viewed_with_mask(self, view: View, shape: torch.Size) -> TensorSpec:
+    def _viewed_mask(self, view: View, shape: torch.Size) -> Tensor:
+        """The mask after a view, which must leave the last dimension as it is."""
         assert self._mask is not None
-        nvec = view(self._nvec)
-        rows = view(
-            torch.arange(self._shape[:-1].numel()).reshape(*self._shape[:-1], 1).expand(self._shape)
-        )
-        if shape[-1:] != self._shape[-1:] or not torch.equal(
-            nvec, self._nvec.reshape(-1, shape[-1])[0].expand(shape)
-        ):
+        columns = torch.arange(self._shape[-1])
+        places = view(columns.expand(self._shape))
+        if shape[-1:] != self._shape[-1:] or not torch.equal(places, columns.expand(shape)):
             raise SpecError("the last dimension of a masked MultiCategorical must stay")
-        mask = self._mask.reshape(-1, self._mask.shape[-1])[rows[..., 0].to(self._device)]
-        viewed = self.clone()
-        viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
-        return viewed
+        lead = self._shape[:-1]
+        rows = torch.arange(lead.numel(), device=self._device).reshape(*lead, 1)
+        viewed = view(rows.expand(self._shape))[..., 0]
+        return self._mask.reshape(lead.numel(), self._mask.shape[-1])[viewed]
 
     def _arguments(self) -> dict[str, Any]:
         return {
-            "nvec": self._counts(),
+            "nvec": self._counts,
             "shape": self._shape,
             "device": self._device,
             "dtype": self._dtype,
@@ -262,5 +255,8 @@ class MultiCategorical(Categorical):
         return torch.equal(self._nvec, other._nvec) and same_mask(self._mask, other._mask)
 
 
-def _constant_along_first(counts: Tensor) -> bool:
-    return counts.shape[0] > 0 and bool((counts == counts[0]).all())
+def _reduced(counts: Tensor) -> Tensor:
+    """``nvec`` without the leading dimensions that it is the same along."""
+    while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
+        counts = counts[0]
+    return counts

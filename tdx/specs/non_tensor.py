@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_size
@@ -65,7 +65,7 @@ class NonTensor(TensorSpec):
         return self.rand(shape)
 
     def _misfit(self, val: Any) -> str | None:
-        if isinstance(val, TensorDictBase) and not self._ends_in_shape(val.batch_size):
+        if is_non_tensor(val) and not self._ends_in_shape(val.batch_size):
             return f"expected shape {self._shape}, got {val.batch_size}"
         return None
 
@@ -81,7 +81,7 @@ class NonTensor(TensorSpec):
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """The value in a ``NonTensorData`` of the batch shape."""
-        if isinstance(val, (NonTensorData, NonTensorStack)):
+        if is_non_tensor(val):
             return val
         return NonTensorData(val, batch_size=self._sizes(()), device=self._device)
 

@@ -265,7 +265,7 @@ class OneHot(TensorSpec):
             "mask": self._mask,
         }
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of ``n``, ``shape``, ``device``, ``dtype`` and ``mask`` changed."""
         copied = super().replace(**changes)
         if isinstance(copied, OneHot) and copied._space == self._space:

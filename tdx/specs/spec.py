@@ -289,7 +289,7 @@ class TensorSpec(ShapeOperations):
 
     # copies
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of its constructor's arguments changed.
 
         Args:

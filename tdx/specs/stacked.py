@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from tensordict import LazyStackedTensorDict, lazy_stack
 from torch import Tensor
 
 from tdx.errors import SpecError
+from tdx.keys import NestedKey
 from tdx.specs.arguments import Device
 from tdx.specs.composite import Composite, is_key
 from tdx.specs.printing import indent
@@ -172,13 +173,16 @@ class StackedComposite(SpecStack, Composite):
     def __len__(self) -> int:
         return len(self.keys())
 
-    def set(self, name: Any, spec: Any) -> Any:
-        """Put the parts of a spec, along the stack dimension, at a key of each composite."""
+    def _put(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Put the pieces of a spec, along the stack dimension, into each composite."""
         self._check_unlocked()
-        parts = spec.unbind(self._dim)
-        for member, part in zip(self._members, parts, strict=True):
-            member.set(name, part)
-        return self
+        if isinstance(spec, Mapping):
+            spec = Composite(spec, shape=self.shape)
+        pieces = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
+        if len(pieces) != len(self._members):
+            raise SpecError(f"expected {len(self._members)} specs along dimension {self._dim}")
+        for member, piece in zip(self._members, pieces, strict=True):
+            member._put(parts, piece, key)
 
     def __delitem__(self, key: Any) -> None:
         self._check_unlocked()

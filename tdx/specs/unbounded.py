@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_dtype, as_size, safe_size
-from tdx.specs.bounds import extremes, is_continuous
+from tdx.specs.bounds import WIDE_UNSIGNED, extremes, is_continuous
 from tdx.specs.boxes import ContinuousBox
 from tdx.specs.spec import TensorSpec
 
@@ -75,7 +75,15 @@ class Unbounded(TensorSpec):
         if is_continuous(self._dtype):
             work = torch.float32 if self._dtype.itemsize == 1 else self._dtype
             return torch.randn(sizes, dtype=work, device=self._device).to(self._dtype)
+        if self._dtype in WIDE_UNSIGNED:
+            return self._draw_unsigned(sizes)
         return torch.empty(sizes, dtype=self._dtype, device=self._device).random_()
+
+    def _draw_unsigned(self, sizes: torch.Size) -> Tensor:
+        """Torch draws no unsigned integers beyond 8 bits; their bits are drawn as signed ones."""
+        signed = torch.empty(sizes, dtype=torch.int64, device=self._device)
+        bits = signed.random_(torch.iinfo(torch.int64).min, None)
+        return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
         return True
@@ -86,7 +94,7 @@ class Unbounded(TensorSpec):
     def _equals(self, other: Any) -> bool:
         return True
 
-    def replace(self, **changes: Any) -> TensorSpec:
+    def replace(self, **changes: Any) -> Any:
         """A copy with some of ``shape``, ``device`` and ``dtype`` changed.
 
         With an end, ``low`` or ``high``, it becomes a ``Bounded``.

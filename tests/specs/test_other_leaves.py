@@ -1,0 +1,128 @@
+"""Values that are no tensors, and values of one of several specs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack
+
+from tdx.errors import SpecError
+from tdx.specs import Bounded, Categorical, Choice, Composite, NonTensor, Unbounded
+
+
+def test_non_tensors_give_their_example() -> None:
+    spec = NonTensor((2,), example_data="north")
+    for value in (spec.rand(), spec.zero(), spec.one(), spec.sample()):
+        assert value.data == "north"
+        assert value.batch_size == (2,)
+    assert spec.rand((3,)).batch_size == (3, 2)
+    assert (spec.dtype, spec.device, spec.domain, spec.space) == (None, None, None, None)
+
+
+def test_batched_non_tensors_give_one_each() -> None:
+    value = NonTensor((2,), example_data="north", batched=True).rand()
+    assert isinstance(value, NonTensorStack)
+    assert value.tolist() == ["north", "north"]
+    scalar = NonTensor((), example_data="north", batched=True)
+    assert isinstance(scalar.rand(), NonTensorData)
+
+
+def test_non_tensors_accept_anything_of_their_shape() -> None:
+    spec = NonTensor((2,))
+    assert spec.is_in("text")
+    assert spec.is_in(NonTensorData("text", batch_size=(4, 2)))
+    assert not spec.is_in(NonTensorData("text", batch_size=(3,)))
+    assert spec.project("text") == "text"
+    spec.type_check(torch.zeros(1))
+    assert spec.encode(["a", "b"]).data == ["a", "b"]
+    assert spec.encode(spec.rand()).batch_size == (2,)
+    assert spec.to_numpy(spec.encode("text")) == "text"
+    assert spec.to_numpy("text") == "text"
+
+
+def test_non_tensors_keep_what_they_are() -> None:
+    spec = NonTensor((2,), example_data="north")
+    assert spec.to(torch.float64) is spec
+    assert spec.to("cpu").device == torch.device("cpu")
+    assert spec[0].example_data == "north"
+    assert spec.expand(3, 2).shape == (3, 2)
+    assert spec != NonTensor((2,), example_data="south")
+    with pytest.raises(SpecError, match="cannot be counted"):
+        spec.cardinality()
+    with pytest.raises(SpecError, match="cannot be enumerated"):
+        spec.enumerate()
+
+
+def test_text_inside_a_composite() -> None:
+    spec = Composite(name=NonTensor((), example_data="north"), x=Unbounded(1))
+    value = spec.rand()
+    assert value["name"] == "north"
+    assert spec.is_in(value)
+    encoded = spec.encode({"name": "south", "x": [1.0]})
+    assert encoded["name"] == "south"
+    assert spec.is_in(encoded)
+    assert spec.to_numpy(encoded)["name"] == "south"
+
+
+def test_a_choice_draws_from_all() -> None:
+    spec = Choice([Bounded(0.0, 1.0, (2,)), Bounded(5.0, 6.0, (2,))])
+    drawn = torch.stack([spec.rand() for _ in range(50)])
+    assert (drawn < 2).any()
+    assert (drawn > 4).any()
+    assert spec.is_in(drawn[0])
+    assert not spec.is_in(torch.full((2,), 3.0))
+    assert spec.project(torch.full((2,), 3.0)).tolist() == [1.0, 1.0]
+    assert spec.num_choices == len(spec.choices) == 2
+    assert spec.zero((3,)).shape == (3, 2)
+    assert spec.one().tolist() == [1.0, 1.0]
+
+
+def test_a_choice_counts_all_values() -> None:
+    spec = Choice([Categorical(2), Categorical(3)])
+    assert spec.cardinality() == 5
+    assert [int(value) for value in spec.enumerate()] == [0, 1, 0, 1, 2]
+    assert spec.encode(2).item() == 2
+    assert spec.to_numpy(torch.tensor(2), safe=True) == 2
+    with pytest.raises(AssertionError, match="in none of the 2 choices"):
+        spec.to_numpy(torch.tensor(7), safe=True)
+
+
+def test_choices_of_plain_values() -> None:
+    texts = [NonTensorData("north", batch_size=()), NonTensorData("south", batch_size=())]
+    spec = Choice(texts)
+    assert spec.rand().data in ("north", "south")
+    assert spec.rand((2,)).batch_size == (2,)
+    assert spec.is_in("north")
+    assert spec.is_in(texts[1])
+    assert not spec.is_in("west")
+    assert spec.cardinality() == 2
+    assert spec.enumerate() == texts
+    assert spec.project("west").data == "north"
+    assert spec.to_numpy(texts[1]) == "south"
+    assert spec.encode("south").data == "south"
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ([], "at least one"),
+        ([Categorical(2), Categorical(2, (1,))], "same shape"),
+        ([Categorical(2), Unbounded(())], "same dtype"),
+        ([Bounded(0, 1, (1,)), Unbounded(1)], "same type"),
+    ],
+)
+def test_choices_that_do_not_go_together(choices: list[Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Choice(choices)
+
+
+def test_choices_move_and_reshape_together() -> None:
+    spec = Choice([Unbounded((2, 3)), Bounded(0, 1, (2, 3)).replace(low=None, high=None)])
+    assert spec.to(torch.float64).dtype is torch.float64
+    assert spec.flatten().shape == (6,)
+    assert spec.reshape(3, 2).shape == (3, 2)
+    assert spec.unflatten(0, (1, 2)).shape == (1, 2, 3)
+    assert spec.unsqueeze(0).squeeze().shape == (2, 3)
+    assert spec[0].shape == (3,)

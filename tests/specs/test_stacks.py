@@ -1,0 +1,244 @@
+"""Stacks of specs that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict
+
+from tdx.errors import SpecError
+from tdx.specs import (
+    Bounded,
+    Categorical,
+    Composite,
+    NonTensor,
+    OneHot,
+    Stacked,
+    StackedComposite,
+    Unbounded,
+)
+from tdx.specs.stacked import stack as stack_specs
+from tests.specs.kinds import stack
+
+# torch warns once that nested tensors are new.
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+
+def unlike() -> Any:
+    return stack(
+        Composite(a=Unbounded((3, 2)), n=Composite(c=Categorical(3, (3,)), shape=(3,)), shape=(3,)),
+        Composite(
+            a=Unbounded((3, 4)),
+            b=Unbounded((3,)),
+            n=Composite(c=Categorical(5, (3,)), shape=(3,)),
+            shape=(3,),
+        ),
+    )
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_leaves_of_one_shape_give_dense_values(dim: int) -> None:
+    spec = stack(Bounded(0.0, 1.0, (2, 3)), Bounded(5.0, 6.0, (2, 3)), dim=dim)
+    assert isinstance(spec, Stacked)
+    value = spec.rand((7,))
+    assert value.shape == (7, *spec.shape)
+    assert spec.is_in(value)
+    where = dim % 3
+    assert value.select(where + 1, 0).max() <= 1
+    assert value.select(where + 1, 1).min() >= 5
+    assert spec.project(torch.full(spec.shape, 3.0)).unique().tolist() == [1, 5]
+    assert spec.why_not_in(torch.zeros(spec.shape)) == (
+        "part 1: a value lies outside the bounds, which span [5, 6]"
+    )
+    assert spec.zero().shape == spec.shape
+
+
+def test_leaves_of_unlike_shapes_give_nested_values() -> None:
+    spec = stack(OneHot(3), OneHot(4))
+    assert spec.shape == (2, -1)
+    value = spec.rand()
+    assert value.is_nested
+    assert spec.is_in(value)
+    assert [part.shape for part in value.unbind()] == [(3,), (4,)]
+    assert [len(part.shape) for part in spec.project(value).unbind()] == [1, 1]
+    with pytest.raises(SpecError, match="along dimension 0"):
+        stack(Unbounded(3), Unbounded(4), dim=1).rand()
+
+
+def test_what_is_not_in_a_stack() -> None:
+    spec = stack(Categorical(2), Categorical(5))
+    assert spec.why_not_in("text") == "expected a tensor, got a str"
+    assert spec.why_not_in(torch.tensor([1, 1, 1])) == "expected 2 parts along dimension 0"
+    assert not spec.is_in(torch.tensor(1))
+    with pytest.raises(SpecError, match="expected 2 parts"):
+        spec.project(torch.tensor(1))
+    with pytest.raises(AssertionError, match="part 0"):
+        spec.assert_is_in(torch.tensor([4, 4]))
+    with pytest.raises(SpecError, match=r"expected dtype torch\.int64"):
+        spec.type_check(torch.zeros(2))
+
+
+def test_members_shapes_and_devices() -> None:
+    first, second = Categorical(2, (3,)), Categorical(5, (3,))
+    spec = stack(first, second, dim=1)
+    assert spec.specs == [first, second]
+    assert spec.stack_dim == 1
+    assert spec.shape == (3, 2)
+    assert spec.unbind(1) == (first, second)
+    assert len(spec.unbind(0)) == 3
+    assert (spec.dtype, spec.domain, spec.device) == (torch.int64, "discrete", torch.device("cpu"))
+    assert spec.to("meta").device == torch.device("meta")
+    assert spec.to(torch.int8).dtype is torch.int8
+    assert stack(first, second.to("meta")).device is None
+
+
+def test_indexing() -> None:
+    first, second, third = (Categorical(n, (3,)) for n in (2, 3, 4))
+    spec = stack(first, second, third)
+    assert spec[1] == second
+    assert spec[-1, 0] == third[0]
+    assert spec[1:] == stack(second, third)
+    assert spec[[0, 2]] == stack(first, third)
+    assert spec[torch.tensor([True, False, True])] == stack(first, third)
+    assert spec[..., 1] == stack(first[1], second[1], third[1])
+    assert spec[:, 1:].shape == (3, 2)
+    assert spec[None].shape == (1, 3, 3)
+    assert spec[None][0] == spec
+    inner = stack(first, second, third, dim=1)
+    assert inner[0].shape == (3,)
+    assert inner[:, 1] == second
+    assert inner[0, 1] == second[0]
+    assert inner[None, 1:].shape == (1, 2, 3)
+    with pytest.raises(SpecError, match="a stack of 3 has no 7"):
+        spec[7]
+    with pytest.raises(SpecError, match="one-dimensional"):
+        spec[torch.zeros(2, 2, dtype=torch.long)]
+
+
+def test_shapes() -> None:
+    spec = stack(Unbounded((3, 1)), Bounded(0, 1, (3, 1)), dim=1)
+    assert spec.shape == (3, 2, 1)
+    assert spec.unsqueeze(0).shape == (1, 3, 2, 1)
+    assert spec.unsqueeze(-1).shape == (3, 2, 1, 1)
+    assert spec.unsqueeze(2).squeeze(2) == spec
+    assert spec.squeeze().shape == (3, 2)
+    assert spec.squeeze(0) is spec
+    assert spec.expand(4, 3, 2, 5).shape == (4, 3, 2, 5)
+    alone: Any = Stacked(Unbounded(3), dim=0)
+    assert alone.squeeze(0) == Unbounded(3)
+    assert stack(Unbounded((2, 3)), Unbounded((2, 4))).make_neg_dim(1).shape == (2, -1, -1)
+    wide = stack(Unbounded(3), Unbounded(4)).expand(5, 2, -1)
+    assert wide.shape == (5, 2, -1)
+    for method, arguments in {
+        "expand": (3, 3, 1),
+        "reshape": (6,),
+        "flatten": (),
+        "unflatten": (0, (3, 1)),
+        "make_neg_dim": (1,),
+    }.items():
+        with pytest.raises(SpecError):
+            getattr(spec, method)(*arguments)
+
+
+def test_what_cannot_be_stacked() -> None:
+    with pytest.raises(SpecError, match="no specs"):
+        stack_specs([])
+    with pytest.raises(SpecError, match="same dtype"):
+        stack(Unbounded(3), Unbounded(3, dtype=torch.float64))
+    with pytest.raises(SpecError, match="as many dimensions"):
+        stack(Unbounded(3), Unbounded((3, 1)))
+    with pytest.raises(SpecError, match="do not stack with leaf specs"):
+        stack(Composite(), Unbounded(()))
+    with pytest.raises(SpecError, match="no dimension 4"):
+        stack(Unbounded(3), Unbounded(2), dim=4)
+    with pytest.raises(SpecError, match="at least one"):
+        Stacked()
+    with pytest.raises(SpecError, match="into out"):
+        torch.stack([Unbounded(3), Unbounded(3)], out=torch.zeros(2))  # type: ignore[list-item]
+
+
+def test_encode_count_and_convert() -> None:
+    spec = stack(Categorical(2), Categorical(3))
+    assert spec.encode([1, 2]).tolist() == [1, 2]
+    assert spec.encode(torch.tensor([1, 2]).numpy()).tolist() == [1, 2]
+    assert [int(part) for part in spec.to_numpy(torch.tensor([1, 2]), safe=True)] == [1, 2]
+    assert spec.cardinality() == 6
+    rows = spec.enumerate()
+    assert rows.shape == (6, 2)
+    assert spec.is_in(rows)
+
+
+def test_texts_stack() -> None:
+    spec = stack(NonTensor((), example_data="north"), NonTensor((), example_data="south"))
+    assert spec.rand().tolist() == ["north", "south"]
+
+
+def test_composites_that_differ() -> None:
+    spec = unlike()
+    assert isinstance(spec, StackedComposite)
+    assert isinstance(spec, Composite)
+    assert list(spec.keys()) == ["a", "n"]
+    assert set(spec.keys(True, True)) == {"a", ("n", "c")}
+    assert spec["a"].shape == (2, 3, -1)
+    assert spec["n", "c"].specs == [Categorical(3, (3,)), Categorical(5, (3,))]
+    assert "b" not in spec
+    assert "b" in spec[1]
+    assert len(spec) == 2
+    assert spec.batch_size == spec.shape == (2, 3)
+    value = spec.rand((4,))
+    assert isinstance(value, LazyStackedTensorDict)
+    assert value.batch_size == (4, 2, 3)
+    assert spec.is_in(value)
+    assert not spec.is_in(value[:, [1, 0]])
+    assert spec.is_in(spec.project(value))
+    assert spec.is_in(spec.encode(spec.rand()))
+
+
+def test_writing_to_stacked_composites() -> None:
+    spec = unlike()
+    spec["x"] = Unbounded((2, 3, 7))
+    assert spec[0]["x"] == Unbounded((3, 7))
+    spec["d"] = {"e": Unbounded((2, 3))}
+    assert spec[1]["d", "e"].shape == (3,)
+    with pytest.raises(SpecError, match="expected 2 specs along dimension 0"):
+        spec["z"] = Unbounded((3, 3))
+    spec["n", "y"] = stack(Unbounded((3, 1)), Unbounded((3, 2)))
+    assert spec[1]["n", "y"].shape == (3, 2)
+    del spec["x"]
+    assert "x" not in spec[0]
+    assert spec.pop(("n", "y")).shape == (2, 3, -1)
+    with pytest.raises(SpecError):
+        spec.shape = (2,)
+    spec.device = "cpu"
+    assert spec[0].device == torch.device("cpu")
+    spec.clear_device_()
+    assert spec.device is None
+    assert spec.empty().is_empty()
+
+
+def test_shapes_of_stacked_composites() -> None:
+    spec = unlike()
+    assert spec.expand(5, 2, 3).shape == (5, 2, 3)
+    assert spec.expand(5, 2, 3)["a"].shape == (5, 2, 3, -1)
+    assert spec[:, 1].shape == (2,)
+    assert spec[:, 1]["n"].shape == (2,)
+    assert spec[0].shape == (3,)
+    assert spec.unsqueeze(1)["a"].shape == (2, 1, 3, -1)
+    assert spec.unbind(0)[1] == spec[1]
+    assert spec.clone() == spec
+    assert spec.clone().to("cpu").device == torch.device("cpu")
+    inner = stack(*unlike().specs, dim=1)
+    assert inner.shape == (3, 2)
+    assert inner["a"].shape == (3, 2, -1)
+    assert inner.rand().batch_size == (3, 2)
+    assert inner.is_in(inner.rand((4,)))
+
+
+def test_stacks_inside_composites() -> None:
+    spec = Composite(agents=unlike(), x=Unbounded(1))
+    value = spec.rand()
+    assert spec.is_in(value)
+    assert spec.clone() == spec
+    assert spec["agents", "n", "c"].shape == (2, 3)
