@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -15,6 +15,7 @@ from tdx.envs.base.done_flags import as_row_mask, mask_for
 from tdx.envs.spec_findings import (
     Phase,
     SpecFinding,
+    entry_at,
     held_against,
     leaf_keys,
     leaves_of,
@@ -286,8 +287,8 @@ class _Check:
     ) -> Iterator[SpecFinding]:
         first = next(iter(masks.values()))
         for key, leaf in self.root.items():
-            old, new = before.get(key, None), after.get(key, None)
-            if isinstance(leaf, NonTensor) or old is None or new is None:
+            old, new = entry_at(before, key), entry_at(after, key)
+            if isinstance(leaf, NonTensor) or not _both_tensors(old, new):
                 continue
             if old.shape != new.shape or old.dtype != new.dtype:
                 continue
@@ -300,6 +301,10 @@ class _Check:
             if key_parts(key)[-1] == "done" and bool((new & rows).any()):
                 message = "it is still set in the row that was reset"
                 yield SpecFinding("done", key, "partial reset", message)
+
+
+def _both_tensors(*values: Any) -> bool:
+    return all(isinstance(value, Tensor) for value in values)
 
 
 def _stacking(rollout: TensorDictBase) -> Iterator[SpecFinding]:

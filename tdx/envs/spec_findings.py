@@ -102,7 +102,7 @@ def held_against(
         allowed: undeclared keys that may be there; ``None`` for any.
     """
     for key, leaf in declared.items():
-        value = tensordict.get(key, None)
+        value = entry_at(tensordict, key)
         if value is None:
             yield SpecFinding(
                 "missing",
@@ -131,9 +131,21 @@ def _told(phase: Phase) -> str:
     return named.get(phase, f"a {phase}")
 
 
+def entry_at(tensordict: TensorDictBase, key: NestedKey) -> Any:
+    """The entry, ``None`` if there is none; a list of rows where they differ in shape."""
+    try:
+        return tensordict.get(key, None)
+    except RuntimeError:
+        return tensordict.get(key, None, as_list=True)
+
+
 def _leaf_findings(
     key: NestedKey, leaf: TensorSpec, value: Any, phase: Phase, check_dtype: bool
 ) -> Iterator[SpecFinding]:
+    if isinstance(value, list):
+        for row, part in zip(leaf.unbind(), value, strict=True):
+            yield from _leaf_findings(key, row, part, phase, check_dtype)
+        return
     if not isinstance(value, Tensor):
         message = f"it is a {type(value).__name__} after {_told(phase)}, its spec says a tensor"
         yield SpecFinding("dtype", key, phase, message, hint="declare it as NonTensor")

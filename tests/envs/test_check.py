@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tdx import (
     EnvBase,
     EnvError,
     GymEnv,
+    SerialEnv,
     Unbounded,
     check_env_specs,
 )
@@ -68,6 +70,9 @@ def only(env: EnvBase, **kwargs: Any) -> tuple[str, Any, str]:
         TwoGroupsEnv(),
         WordsEnv(),
         WideEnv(3, extra=True),
+        SerialEnv(2, CountingEnv),
+        SerialEnv(2, [partial(WideEnv, 2), partial(WideEnv, 3)]),
+        SerialEnv(2, [partial(WideEnv, 2), partial(WideEnv, 3, extra=True)]),
     ],
     ids=lambda env: f"{type(env).__name__}{tuple(env.batch_size)}",
 )
