@@ -66,6 +66,10 @@ class CountingEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         self.noise.manual_seed(seed or 0)
 
+    def envs_device(self) -> str:
+        """Where the env itself says that it lives."""
+        return str(self.device)
+
     def is_training(self) -> bool:
         """Whether the env is in train mode."""
         return self.training

@@ -18,7 +18,7 @@ from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
-from tdx.tensordicts import read
+from tdx.tensordicts import plain_entries, read
 
 _PARTS = {
     "output_spec": ("full_observation_spec", "full_reward_spec", "full_done_spec"),
@@ -244,8 +244,16 @@ class BatchedEnv(EnvBase):
         return [{**shared, **one} for one in own]
 
     def _inputs_of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
-        found = {key: read(tensordict, key) for key in self._keys.inputs}
-        return {key: value for key, value in found.items() if value is not None}
+        entries = plain_entries(tensordict)
+        found: dict[NestedKey, Any] = {}
+        for key in self._keys.inputs:
+            if entries is not None and type(key) is str:
+                value = entries.get(key)
+            else:
+                value = read(tensordict, key)
+            if value is not None:
+                found[key] = value
+        return found
 
     def _lazily_stacked(self, rows: list[TensorDictBase]) -> TensorDictBase:
         moved = [row if row.device == self._device else row.to(self._device) for row in rows]

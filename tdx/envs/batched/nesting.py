@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.errors import EnvError, Where
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, read
+from tdx.tensordicts import new_tensordict, read, tensordict_maker
 
 
 def flat_items(
@@ -40,6 +40,7 @@ class Nest:
     ) -> None:
         self._batch_size = batch_size
         self._device = device
+        self._make = tensordict_maker(batch_size, device)
         self._shapes: dict[tuple[str, ...], torch.Size] = {
             key_parts(key): spec.shape
             for composite in specs
@@ -69,8 +70,14 @@ class Nest:
             fields[key] = next((one for one in values if one is not None), value)
         return self.build(fields)
 
-    def build(self, fields: Mapping[NestedKey, Any]) -> TensorDict:
-        """A TensorDict over tensors that already have the batch size and the device."""
+    def build(self, fields: dict[NestedKey, Any]) -> TensorDict:
+        """A TensorDict over tensors that already have the batch size and the device.
+
+        Args:
+            fields: the entries by key; the TensorDict takes the dict over.
+        """
+        if all(type(key) is str for key in fields):
+            return self._make(cast("dict[str, Any]", fields))
         root: dict[str, Any] = {}
         nodes: dict[tuple[str, ...], dict[str, Any]] = {(): root}
         for key, value in fields.items():
@@ -83,7 +90,7 @@ class Nest:
         for path in sorted(nodes, key=len, reverse=True)[:-1]:
             shape = self._shapes.get(path, self._batch_size)
             nodes[path[:-1]][path[-1]] = new_tensordict(nodes[path], shape, self._device)
-        return new_tensordict(root, self._batch_size, self._device)
+        return self._make(root)
 
 
 def _node(nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]) -> dict[str, Any]:
