@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tdx.envs.gym.providers import install_hint, requirement
+from tdx.envs.gym.registry import newer_version
 from tdx.errors import ArgumentError, EnvError, MissingPackageError, TdxError, Where, did_you_mean
 
 _OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
@@ -35,8 +36,7 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
         return error
     where = Where(env=name)
     if isinstance(error, (ImportError, DependencyNotInstalled)):
-        needed = requirement(entry_point)
-        hint = install_hint(needed[1]) if needed else "install it, or see the env's own docs"
+        hint = _loading_hint(name, entry_point)
         return MissingPackageError(
             f"it cannot be loaded: {one_line(error)}", hint=hint, where=where
         )
@@ -48,6 +48,14 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
             where=where,
         )
     return EnvError(f"it cannot be made: {one_line(error)}", hint=_OWN, where=where)
+
+
+def _loading_hint(name: str, entry_point: object) -> str:
+    newer = newer_version(name)
+    if newer is not None:
+        return f"use {newer}"
+    needed = requirement(entry_point)
+    return install_hint(needed[1]) if needed else "install it, or see the env's own docs"
 
 
 def one_line(error: BaseException) -> str:

@@ -97,6 +97,26 @@ def _registered(name: str) -> EnvSpec | None:
     return None if newest is None else registry[get_env_id(namespace, base, newest)]
 
 
+def newer_version(env_id: str) -> str | None:
+    """The id of an env's newest version, where the one named is older.
+
+    Example:
+        >>> newer_version("Pendulum-v1") is None
+        True
+    """
+    from gymnasium import error
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+
+    try:
+        namespace, base, version = parse_env_id(env_id.rpartition(":")[2])
+    except error.Error:
+        return None
+    newest = find_highest_version(namespace, base)
+    if version is None or newest is None or newest <= version:
+        return None
+    return get_env_id(namespace, base, newest)
+
+
 def _import_registering(module: str, env_id: str) -> None:
     try:
         import_module(module)
@@ -136,12 +156,21 @@ def _listed() -> list[RegisteredEnv]:
     packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
     listed = []
     for env_id, spec in gymnasium.registry.items():
-        module = _module_of(spec)
-        needed = requirement(spec.entry_point)
-        missing = needed is not None and find_spec(needed[0]) is None
-        hint = install_hint(needed[1]) if needed is not None and missing else None
-        listed.append(RegisteredEnv(env_id, packages.get(module, module), not missing, hint))
+        module, hint = _module_of(spec), _missing(env_id, spec)
+        package = packages.get(module, module)
+        listed.append(RegisteredEnv(env_id, package, hint is None, hint))
     return sorted(listed, key=lambda env: env.id)
+
+
+def _missing(env_id: str, spec: EnvSpec) -> str | None:
+    """What to do before an env can be made; none where it can."""
+    needed = requirement(spec.entry_point)
+    if needed is not None and find_spec(needed[0]) is None:
+        return install_hint(needed[1])
+    # Gymnasium keeps the ids of envs that it no longer has: making one only raises.
+    gone = getattr(spec.entry_point, "__name__", "").startswith("_raise")
+    newer = newer_version(env_id) if gone else None
+    return None if newer is None else f"use {newer}"
 
 
 def _module_of(spec: EnvSpec) -> str:

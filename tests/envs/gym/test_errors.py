@@ -103,6 +103,14 @@ def test_an_env_whose_class_cannot_be_imported(
     )
 
 
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v3", "Pusher-v2"])
+def test_a_version_that_gymnasium_no_longer_has(env_id: str) -> None:
+    newest = env_id.replace("-v3", "-v5").replace("-v2", "-v5")
+    with pytest.raises(MissingPackageError) as caught:
+        GymEnv(env_id)
+    assert str(caught.value).endswith(f"(use {newest})")
+
+
 def test_a_module_before_the_id_that_is_not_installed() -> None:
     with pytest.raises(MissingPackageError, match="env no_module:A-v0: the module no_module is"):
         GymEnv("no_module:A-v0")

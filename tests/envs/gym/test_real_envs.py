@@ -171,6 +171,22 @@ def test_frames_are_skipped_and_their_rewards_summed() -> None:
     assert skipped["next", "reward"].item() == pytest.approx(sum(rewards))
 
 
+def test_every_env_of_a_vector_env_skips_frames() -> None:
+    env = GymEnv("CartPole-v1", num_envs=2, frame_skip=3, seed=0)
+    assert env.rand_step(env.reset())["next", "reward"].tolist() == [[3.0], [3.0]]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "skipped"),
+    [({}, 4), ({"frame_skip": 2}, 2), ({"frame_skip": 2, "frameskip": 3}, 6)],
+)
+def test_atari_skips_frames_itself(kwargs: dict[str, Any], skipped: int) -> None:
+    pytest.importorskip("ale_py")
+    env = GymEnv("ALE/Pong-v5", **kwargs)
+    env.rand_step(env.reset())
+    assert env.unwrapped.ale.getEpisodeFrameNumber() == skipped
+
+
 def test_frame_skip_stops_where_the_episode_ends() -> None:
     env = GymEnv("CartPole-v1", frame_skip=10, max_episode_steps=15)
     rewards = env.rollout(5, break_when_any_done=True)["next", "reward"].flatten()
