@@ -57,7 +57,7 @@ class RowProgram:
         entries = tensordict._tensordict
         stage: Transform
         try:
-            for stage, step in self._rows:
+            for stage, step in self._rows:  # noqa: B007 - the handler names it
                 step(entries, fields)
             following: TensorDictBase = self._make(fields)
             for stage in self._rest:

@@ -68,7 +68,7 @@ class EnvBase(EnvSpecs):
 
     @property
     def _step_fields(self) -> StepFields | None:
-        """:meth:`_step` as a dict of root entries, and the info; ``None`` if it has no such form."""
+        """:meth:`_step` as a dict of root entries, and the info; ``None`` without such a form."""
         return None
 
     def __init__(
