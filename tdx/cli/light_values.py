@@ -33,6 +33,9 @@ class _Light:
             descriptor = getattr(param, "type_descriptor", None)
             if descriptor is not None:
                 param._runtime_param = _LightValue(descriptor.parameter_info.parser)
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                # Typer would write <bool> behind a flag that takes no value.
+                param.metavar = ""
         return params
 
 

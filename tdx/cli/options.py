@@ -80,8 +80,8 @@ class PipelineOptions:
         str | None,
         typer.Option(
             "--env-kwargs",
-            metavar="JSON",
-            help="Arguments for making the env: '{\"continuous\": true}', or a Python dict.",
+            metavar="KWARGS",
+            help="Arguments for making the env: 'g=9.8', or '{\"g\": 9.8}'.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -93,7 +93,7 @@ class PipelineOptions:
             "--transform",
             metavar="CALL",
             autocompletion=complete_transform,
-            help='A stage of the chain: StepCounter, or "StepCounter(max_steps=200)". '
+            help='A stage of the chain: RewardSum, or "CatFrames(4, dim=-1)". '
             "Repeat it; the order counts.",
             rich_help_panel=_PIPELINE,
         ),
@@ -103,7 +103,8 @@ class PipelineOptions:
         typer.Option(
             "--pipeline",
             metavar="FILE",
-            help="A pipeline file (YAML) in the place of --env and --t; - reads stdin.",
+            help="A pipeline file in YAML in the place of --env; - reads stdin. Stages given with "
+            "--t stand after its own.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -130,9 +131,10 @@ class PipelineOptions:
         typer.Option(
             "--batching",
             parser=one_of(Batching),
-            metavar="|".join(Batching),
+            metavar="HOW",
             autocompletion=members_of(Batching),
-            help="What runs the copies: the env's own batch, a loop, or a process each.",
+            help="What runs the copies: vector (the env's own batch), serial (a loop) or "
+            "parallel (a process each).",
             rich_help_panel=_PIPELINE,
         ),
     ] = None

@@ -8,7 +8,7 @@ from tdx.inspection.leaf import Domain, LeafSpec, Numbers
 
 _SHORT = 34
 _MANY = 64
-_WORDS = {"NonTensor": "any object", "Choice": "one of several", "Stacked": "differs by row"}
+_WORDS = {"Choice": "one of several", "Stacked": "differs by row"}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
