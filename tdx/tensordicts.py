@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from tdx.keys import NestedKey
 
@@ -48,6 +49,28 @@ def plain_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
     if type(tensordict) is TensorDict and not tensordict._is_locked:
         return cast("dict[str, Any]", tensordict._tensordict)
     return None
+
+
+def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
+    """:func:`plain_entries` of a TensorDict that has nothing nested in it; else ``None``."""
+    if tensordict is None:
+        return None
+    entries = plain_entries(tensordict)
+    if entries is None:
+        return None
+    for value in entries.values():
+        if type(value) is not Tensor:
+            return None
+    return entries
+
+
+def overlay(under: TensorDictBase, over: TensorDictBase) -> None:
+    """Set every entry of ``over`` in ``under``, of the same batch size and device."""
+    source, target = flat_entries(over), plain_entries(under)
+    if source is None or target is None:
+        under.update(over)
+    else:
+        target.update(source)
 
 
 def tensordict_maker(batch_size: torch.Size, device: torch.device | None) -> Maker:

@@ -44,16 +44,19 @@ class RowProgram:
         self._fields_of, self._rows, self._rest = fields_of, rows, rest
         self._make, self._chain = make, chain
 
-    def step(self, tensordict: Any) -> TensorDictBase:
+    def step(self, tensordict: Any, preset: dict[str, Any] | None) -> TensorDictBase:
         """One step of the env and the chain.
 
         Args:
             tensordict: what goes into the env, ``[*B]``: a plain TensorDict.
+            preset: what its ``next`` holds already; the chain sees what the env does not write.
 
         Returns:
             the step's output, ``[*B]``.
         """
         fields, _ = self._fields_of(tensordict)
+        if preset is not None:
+            fields = {**preset, **fields}
         entries = tensordict._tensordict
         stage: Transform
         try:

@@ -13,7 +13,7 @@ from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import new_tensordict
+from tdx.tensordicts import flat_entries, new_tensordict
 from tdx.transforms.base import Compose, Transform
 from tdx.transforms.base.callable_transform import TensorDictFunction, as_transform
 
@@ -196,8 +196,12 @@ class TransformedEnv(EnvBase):
         if self._inverse_stages:
             tensordict = self._outermost._inv_call(tensordict.clone(recurse=False))
         program = self._program
-        if program is not None and preset is None and type(tensordict) is TensorDict:
-            return program.step(tensordict)
+        if program is not None and type(tensordict) is TensorDict:
+            if preset is None:
+                return program.step(tensordict, None)
+            known = flat_entries(preset)
+            if known is not None:
+                return program.step(tensordict, known)
         following = self._inner._completed_step(tensordict)
         if preset is not None:
             known = set(following.keys(True, True))

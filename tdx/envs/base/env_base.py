@@ -25,7 +25,7 @@ from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, plain_entries, read, write
+from tdx.tensordicts import new_tensordict, overlay, plain_entries, read, write
 
 if TYPE_CHECKING:
     from tdx.envs.spec_findings import SpecFinding
@@ -118,16 +118,19 @@ class EnvBase(EnvSpecs):
         entries = plain_entries(tensordict)
         if (
             entries is None
-            or "next" in entries
             or tensordict.batch_size != self._batch_size
             or tensordict.device != self._device
         ):
             return self._uncommon_step(tensordict)
-        entries["next"] = self._completed_step(tensordict)
+        preset = entries.get("next")
+        following = self._completed_step(tensordict, preset)
+        if preset is not None:
+            overlay(following, preset)
+        entries["next"] = following
         return tensordict
 
     def _uncommon_step(self, given: TensorDictBase) -> TensorDictBase:
-        """:meth:`step` of a TensorDict with a ``next``, of another device, lazy or locked."""
+        """:meth:`step` of a TensorDict of another device, or that is lazy or locked."""
         self._check_batch(given)
         moved = given.device is not None and given.device != self._device
         tensordict = given.to(self._device) if moved else given
