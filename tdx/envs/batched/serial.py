@@ -126,7 +126,7 @@ class SerialEnv(BatchedEnv):
         rows = [
             reset[index]
             if index in reset
-            else self._nest.kept([inputs[index], self._last_rows[index], self._zeros(index)], like)
+            else self._nest.kept([self._last_rows[index], inputs[index], self._zeros(index)], like)
             for index in range(self.num_workers)
         ]
         return self._joined(rows, like)
@@ -137,13 +137,13 @@ class SerialEnv(BatchedEnv):
 
     def _split(self, inputs: dict[NestedKey, Any]) -> list[TensorDict]:
         """What each env takes, ``[*B]``, from entries of shape ``[num_workers, *B, ...]``."""
-        fields: list[dict[NestedKey, Any]] = [{} for _ in self._envs]
+        if not inputs:
+            return [self._nest.build({}) for _ in self._envs]
         target = self._envs[0].device
-        for key, batch in inputs.items():
-            value = batch if target == self._device else batch.to(target)
-            for row, part in zip(fields, value.unbind(0), strict=True):
-                row[key] = part
-        rows = [self._nest.build(row) for row in fields]
+        values = list(inputs.values())
+        if target != self._device:
+            values = [value.to(target) for value in values]
+        rows = self._nest.build_rows(list(inputs), [value.unbind(0) for value in values])
         if self._env_device is None:
             return [row.to(env.device) for row, env in zip(rows, self._envs, strict=True)]
         return rows

@@ -67,7 +67,12 @@ class Resize(ObservationTransform):
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         _check_layout(tensor.shape)
         resize, mode = _kernel(self.interpolation)
-        return resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
+        dtype = tensor.dtype
+        if dtype is torch.uint8:
+            # By way of floats: the kernel for bytes rounds its weights.
+            tensor = tensor.float()
+        resized = resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
+        return resized.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else resized
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         _check_layout(spec.shape)

@@ -1,0 +1,157 @@
+"""Every transform against the oracle's: specs, and rollouts of the same actions, value by value."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import tdx
+from tests.parity.twins import (
+    ORACLE,
+    Doubles,
+    Stages,
+    assert_same_specs,
+    assert_same_values,
+    chained,
+    driven,
+)
+from tests.transforms.contract.examples import NAMES, example_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+PENDULUM: dict[str, Stages] = {
+    "ActionScaling": lambda m: [m.ActionScaling()],
+    "ActionScaling-unit": lambda m: [m.ActionScaling(standard_normal=False)],
+    "ActionScaling-given": lambda m: [m.ActionScaling(loc=0.5, scale=2.0)],
+    "ActionScaling-renamed": lambda m: [m.ActionScaling(["action"], ["normal"])],
+    "CatFrames": lambda m: [m.StepCounter(7), m.CatFrames(4, dim=-1, in_keys=["observation"])],
+    "CatFrames-constant": lambda m: [
+        m.StepCounter(7),
+        m.CatFrames(3, -1, ["observation"], ["stack"], padding="constant", padding_value=0.25),
+    ],
+    "DoubleToFloat": lambda m: [m.DoubleToFloat()],
+    "InitTracker": lambda m: [m.StepCounter(7), m.InitTracker()],
+    "InitTracker-named": lambda m: [m.StepCounter(7), m.InitTracker("begun")],
+    "ObservationNorm": lambda m: [m.ObservationNorm(0.1, 2.0, in_keys=["observation"])],
+    "ObservationNorm-standard": lambda m: [
+        m.ObservationNorm(0.1, 2.5, ["observation"], ["normal"], standard_normal=True)
+    ],
+    "ObservationNorm-tensor": lambda m: [
+        m.ObservationNorm(torch.tensor([0.0, 1.0, 2.0]), torch.full((3,), 0.3), ["observation"])
+    ],
+    "RenameTransform": lambda m: [
+        m.RenameTransform(["observation", "reward"], ["seen", ("sums", "reward")])
+    ],
+    "RenameTransform-inverse": lambda m: [
+        m.RenameTransform(["observation"], ["seen"], ["action"], [("moves", "action")])
+    ],
+    "RenameTransform-copy": lambda m: [
+        m.RenameTransform(["observation"], ["seen"], create_copy=True)
+    ],
+    "RenameTransform-thrice": lambda m: [
+        m.RenameTransform(["observation"], ["a"]),
+        m.RenameTransform(["a"], ["b"]),
+        m.RenameTransform(["b"], ["observation"]),
+    ],
+    "RewardClipping": lambda m: [m.RewardClipping(-2.0, -0.5)],
+    "RewardClipping-key": lambda m: [m.RewardClipping(-2.0, 0.0, ["reward"], ["clipped"])],
+    "RewardScaling": lambda m: [m.RewardScaling(0.5, 0.1)],
+    "RewardScaling-standard": lambda m: [m.RewardScaling(-8.0, 4.0, standard_normal=True)],
+    "RewardSum": lambda m: [m.StepCounter(7), m.RewardSum()],
+    "RewardSum-key": lambda m: [m.StepCounter(7), m.RewardSum(["reward"], ["total"])],
+    "StepCounter": lambda m: [m.StepCounter()],
+    "StepCounter-max": lambda m: [m.StepCounter(max_steps=6)],
+    "StepCounter-names": lambda m: [
+        m.StepCounter(max_steps=6, step_count_key="count", update_done=False)
+    ],
+    "TensorDictPrimer": lambda m: [
+        m.StepCounter(7),
+        m.TensorDictPrimer(h=m.Unbounded((2,)), expand_specs=True),
+    ],
+    "TensorDictPrimer-value": lambda m: [
+        m.StepCounter(7),
+        m.TensorDictPrimer(
+            {"h": m.Unbounded((2,)), ("n", "c"): m.Bounded(0, 9, (1,), dtype=torch.int64)},
+            default_value={"h": 1.5, ("n", "c"): 4},
+            expand_specs=True,
+        ),
+    ],
+    "chain-6": lambda m: [
+        m.ObservationNorm(0.1, 2.0, in_keys=["observation"]),
+        m.RewardScaling(0.0, 0.1),
+        m.RewardClipping(-1, 1),
+        m.RewardSum(),
+        m.InitTracker(),
+        m.CatFrames(4, dim=-1, in_keys=["observation"]),
+    ],
+}
+CARTPOLE: dict[str, Stages] = {
+    name: PENDULUM[name]
+    for name in (
+        *("DoubleToFloat", "InitTracker", "ObservationNorm", "RenameTransform", "RewardScaling"),
+        *("RewardSum", "StepCounter", "StepCounter-max", "TensorDictPrimer", "chain-6"),
+        *("CatFrames", "CatFrames-constant", "RewardClipping"),
+    )
+}
+CASES = [
+    pytest.param(env_id, stages, id=f"{env_id}-{name}")
+    for env_id, cases in (("Pendulum-v1", PENDULUM), ("CartPole-v1", CARTPOLE))
+    for name, stages in cases.items()
+]
+
+
+@pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
+@pytest.mark.parametrize(("env_id", "stages"), CASES)
+def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) -> None:
+    ours, theirs = (chained(m, env_id, stages, workers) for m in (tdx, ORACLE))
+    assert_same_specs(ours, theirs)
+    assert_same_values(driven(ours, 30), driven(theirs, 30))
+
+
+# Doubles
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        lambda m: [m.DoubleToFloat()],
+        lambda m: [m.DoubleToFloat(["observation"])],
+        lambda m: [m.DoubleToFloat(["observation"], ["short"])],
+        lambda m: [m.DoubleToFloat(in_keys_inv=["action"])],
+        lambda m: [m.DoubleToFloat(in_keys=["observation"], in_keys_inv=["action"])],
+        lambda m: [
+            m.DoubleToFloat(),
+            m.ActionScaling(),
+            m.ObservationNorm(0.0, 3.0, ["observation"]),
+        ],
+    ],
+    ids=["all", "one", "out-key", "inverse", "both", "chain"],
+)
+def test_doubles(stages: Stages) -> None:
+    ours, theirs = (
+        m.TransformedEnv(m.GymWrapper(Doubles()), m.Compose(*stages(m))) for m in (tdx, ORACLE)
+    )
+    assert_same_specs(ours, theirs)
+    assert_same_values(driven(ours, 12), driven(theirs, 12))
+
+
+# Signatures
+
+OWN_DEFAULTS = {("ObservationNorm", "eps")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signatures(name: str) -> None:
+    """The oracle's parameters in its order and with its defaults; it may have newer ones."""
+    if example_of(name).no_twin is not None:
+        assert not hasattr(ORACLE, name)
+        return
+    ours, theirs = (inspect.signature(getattr(m, name)).parameters for m in (tdx, ORACLE))
+    assert [each for each in theirs if each in ours] == list(ours)
+    for each, parameter in ours.items():
+        assert parameter.kind == theirs[each].kind, each
+        if (name, each) not in OWN_DEFAULTS:
+            assert parameter.default == theirs[each].default, each
