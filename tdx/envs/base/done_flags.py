@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
@@ -162,16 +164,46 @@ def keep_unmasked_rows(
         masks: the reset masks by key.
         batch_dims: the number of dims in ``B``.
     """
-    for key in list(result.keys(True, True)):
-        value, before = result.get(key), previous.get(key, None)
-        if before is None or not isinstance(value, Tensor) or not isinstance(before, Tensor):
+    _keep_level(result, previous, masks, batch_dims, ())
+
+
+def _keep_level(
+    result: TensorDictBase,
+    previous: TensorDictBase,
+    masks: dict[NestedKey, Tensor],
+    batch_dims: int,
+    outer: tuple[str, ...],
+) -> None:
+    for name in list(result.keys()):
+        value, before = read(result, name), read(previous, name)
+        if before is None:
             continue
-        mask = mask_for(key, masks)
+        if is_tensor_collection(value) and not is_non_tensor(value):
+            if is_tensor_collection(before):
+                inner = value.clone(recurse=False)
+                _keep_level(inner, before, masks, batch_dims, (*outer, name))
+                result.set(name, inner)
+            continue
+        mask = mask_for((*outer, name), masks)
         if mask is None:
             mask = _any_of(masks, batch_dims)
         if mask is not None and before.shape == value.shape:
-            rows = as_row_mask(mask, value, batch_dims)
-            result.set(key, torch.where(rows, value, before))
+            result.set(name, _kept(mask, value, before, batch_dims))
+
+
+def _kept(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
+    rows = as_row_mask(mask, value, batch_dims)
+    if isinstance(value, Tensor) and isinstance(before, Tensor):
+        return torch.where(rows, value, before)
+    # An object lies on no device, but its entry may name one.
+    return _kept_objects(rows, value.clone().clear_device_(), before.clone().clear_device_())
+
+
+def _kept_objects(rows: Tensor, value: Any, before: Any) -> Any:
+    if rows.ndim == 0:
+        return value if bool(rows) else before
+    parts = zip(rows.unbind(0), value.unbind(0), before.unbind(0), strict=True)
+    return lazy_stack([_kept_objects(*part) for part in parts], 0)
 
 
 def _any_of(masks: dict[NestedKey, Tensor], batch_dims: int) -> Tensor | None:

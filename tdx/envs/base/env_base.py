@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
 from tdx.envs.base.devices import present_device
@@ -185,7 +185,10 @@ class EnvBase(EnvSpecs):
                 if key not in masks:
                     masks[key] = self._flag_spec_beside(key).zero()
                     write(tensordict, key, masks[key])
-        partial = not all(bool(mask.all()) for mask in masks.values())
+        # Asking an accelerator whether every row is meant would make the host wait for it.
+        partial = bool(masks) and (
+            self._device.type != "cpu" or not all(bool(mask.all()) for mask in masks.values())
+        )
         result = self._completed_reset(tensordict, **kwargs)
         if tensordict is None:
             return result
@@ -248,9 +251,13 @@ class EnvBase(EnvSpecs):
         """
         if tensordict is None:
             tensordict = new_tensordict({}, self.batch_size, self.device)
-        spec = self.full_action_spec
-        for key, leaf in spec.items(True, True):
-            tensordict.set(key, leaf.rand())
+        drawn = self.full_action_spec.rand()
+        for name in drawn.keys():
+            value, held = read(drawn, name), read(tensordict, name)
+            if held is not None and is_tensor_collection(value):
+                held.update(value)
+            else:
+                tensordict.set(name, value)
         return tensordict
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
