@@ -37,6 +37,7 @@ class CountingEnv(EnvBase):
         )
         self.action_spec = Bounded(-1.0, 1.0, shape=(*batch_size, 2))
         self.count = torch.full((*batch_size, 1), start, device=self.device)
+        self.steps: torch.Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.resets = 0
         self.noise = torch.Generator(device=self.device)
@@ -69,6 +70,10 @@ class CountingEnv(EnvBase):
     def envs_device(self) -> str:
         """Where the env itself says that it lives."""
         return str(self.device)
+
+    def variable(self, name: str) -> str | None:
+        """An environment variable, where the env is."""
+        return os.environ.get(name)
 
     def is_training(self) -> bool:
         """Whether the env is in train mode."""

@@ -14,6 +14,7 @@ from tdx.envs.base import EnvBase
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
+from tdx.errors import KeyNotFoundError, did_you_mean
 
 
 class EnvCreator:
@@ -97,9 +98,13 @@ class EnvCreator:
         """Write values into the shared tensors, and so into every env made here.
 
         Raises:
-            KeyError: a name is missing.
+            KeyNotFoundError: a name is missing.
         """
         for name, shared in self._block.tensors().items():
+            if name not in state_dict:
+                raise KeyNotFoundError(
+                    f"the state has no {name!r}", hint=did_you_mean(name, state_dict)
+                )
             shared.copy_(state_dict[name])
 
     def __repr__(self) -> str:
@@ -128,11 +133,15 @@ def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:
     if found is None:
         return
     module, leaf = found
-    current = module._parameters.get(leaf)
-    if current is None:
-        buffer = module._buffers[leaf]
-        if buffer is not None and buffer.device == shared.device:
-            module._buffers[leaf] = shared
-    elif current.device == shared.device:
-        with torch.no_grad():
-            current.data = shared
+    parameter = module._parameters.get(leaf)
+    current = module._buffers.get(leaf) if parameter is None else parameter
+    if current is None or _kind(current) != _kind(shared):
+        return
+    if parameter is None:
+        module._buffers[leaf] = shared
+    else:
+        parameter.data = shared
+
+
+def _kind(tensor: Tensor) -> tuple[torch.device, Field]:
+    return tensor.device, Field.of(tensor)

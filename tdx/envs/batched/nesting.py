@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.errors import EnvError, Where
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, read, tensordict_maker
+from tdx.tensordicts import new_tensordict, plain_entries, read, tensordict_maker
 
 
 def flat_items(
@@ -70,6 +70,12 @@ class Nest:
             fields[key] = next((one for one in values if one is not None), value)
         return self.build(fields)
 
+    def build_rows(self, keys: list[NestedKey], columns: list[Any]) -> list[TensorDict]:
+        """A TensorDict for each worker, from the entries of all workers by key."""
+        rows = [dict(zip(keys, parts, strict=True)) for parts in zip(*columns, strict=True)]
+        build: Any = self._make if all(type(key) is str for key in keys) else self.build
+        return [build(row) for row in rows]
+
     def build(self, fields: dict[NestedKey, Any]) -> TensorDict:
         """A TensorDict over tensors that already have the batch size and the device.
 
@@ -120,8 +126,12 @@ def stack_rows(
     if type(like) is not TensorDict:
         return LazyStackedTensorDict.lazy_stack(list(rows), 0)
     fields: dict[str, Any] = {}
+    entries = [plain_entries(row) for row in rows]
     for name, value in like.items():
-        parts = [read(row, name) for row in rows]
+        parts: list[Any] = [
+            read(row, name) if known is None else known.get(name)
+            for row, known in zip(rows, entries, strict=True)
+        ]
         try:
             if isinstance(value, Tensor):
                 fields[name] = torch.stack(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import selectors
 import signal
@@ -129,6 +130,7 @@ class WorkerPool:
                 # Distinct for each worker, and it follows torch.manual_seed.
                 seed=(torch.initial_seed() + 1 + index) % 2**63,
                 num_threads=self._options.threads,
+                environ=dict(os.environ),
             )
             self._workers.append(self._start_one(context, index, factory, settings))
 
@@ -278,6 +280,7 @@ def _manner_of_death(code: int | None) -> str:
 
 def _preload() -> None:
     multiprocessing.set_forkserver_preload(["tdx.envs.batched.preload"])
+    # It keeps interrupts blocked, and so does what it forks: both would print a traceback.
     with interrupts_held_back():
         forkserver.ensure_running()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ class WorkerSettings:
     Args:
         seed: for the global generators of torch, NumPy and Python.
         num_threads: how many threads torch may use.
+        environ: the parent's environment variables, which a fork server may have older ones of.
     """
 
     seed: int
     num_threads: int
+    environ: dict[str, str]
 
 
 def run_worker(
@@ -68,6 +71,7 @@ def run_worker(
 
 
 def _prepare(settings: WorkerSettings) -> None:
+    os.environ.update(settings.environ)
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(settings.seed)
     np.random.seed(settings.seed % 2**32)

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict, assert_close
 
 from tdx.envs.base import EnvBase
+from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
 from tdx.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, NoisyEnv, TwoGroupsEnv, WordsEnv
@@ -145,6 +146,43 @@ def test_public_attributes_and_methods_are_those_of_each_env(make_batch: MakeBat
     with pytest.raises(AttributeError):
         _ = env._private
     env.reset()
+
+
+def test_workers_have_the_environment_variables_of_now(
+    make_parallel: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_parallel(1, CountingEnv)
+    monkeypatch.setenv("TDX_TEST_VARIABLE", "set later")
+    assert make_parallel(1, CountingEnv).variable("TDX_TEST_VARIABLE") == ["set later"]
+
+
+def test_without_buffers_all_is_sent_by_value(make_parallel: MakeBatch) -> None:
+    results = []
+    for use_buffers in (True, False):
+        env = make_parallel(2, TwoGroupsEnv, use_buffers=use_buffers)
+        torch.manual_seed(0)
+        results.append(env.rollout(7, break_when_any_done=False))
+    assert_close(*results)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_other_start_methods(make_parallel: MakeBatch, method: str) -> None:
+    creator = EnvCreator(CountingEnv)
+    env = make_parallel(2, creator, mp_start_method=method)
+    env.rollout(3)
+    assert int(creator.state_dict()["steps"]) == 6
+
+
+def test_a_single_env_needs_no_process(make_parallel: MakeBatch) -> None:
+    env = make_parallel(1, CountingEnv, serial_for_single=True)
+    assert type(env) is SerialEnv
+    assert type(make_parallel(1, CountingEnv)) is ParallelEnv
+
+
+def test_an_env_that_is_made_serves_one_worker(make_serial: MakeBatch) -> None:
+    made = [CountingEnv(start=1), CountingEnv(start=2)]
+    assert make_serial(2, made).reset()["observation"].tolist() == [[1], [2]]
+    assert make_serial(1, made[0]).reset()["observation"].tolist() == [[1]]
 
 
 def test_state_dicts_go_to_every_worker(make_batch: MakeBatch) -> None:

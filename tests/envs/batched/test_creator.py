@@ -9,7 +9,7 @@ import torch
 
 from tdx.envs.base import EnvBase
 from tdx.envs.batched import EnvCreator
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, KeyNotFoundError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv
 
@@ -35,6 +35,33 @@ def test_writing_the_shared_state_reaches_every_worker(make_batch: MakeBatch) ->
     env = make_batch(2, creator)
     creator.load_state_dict({"steps": torch.tensor(40)})
     assert [int(steps) for steps in env.state_dict().values()] == [40, 40]
+
+
+def test_a_state_without_all_names_is_refused() -> None:
+    with pytest.raises(KeyNotFoundError, match="steps"):
+        EnvCreator(MORE).load_state_dict({})
+
+
+def test_an_env_whose_state_is_of_another_shape_keeps_its_own() -> None:
+    creator = EnvCreator(lambda size: SizedEnv(size), size=2)
+    assert creator(size=2).state_dict()["weights"].tolist() == [1.0, 1.0]
+    assert creator(size=3).state_dict()["weights"].tolist() == [1.0, 1.0, 1.0]
+
+
+class SizedEnv(CountingEnv):
+    """Holds a parameter of the size that it is told."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.ones(size))
+
+
+def test_parameters_are_shared_too() -> None:
+    creator = EnvCreator(lambda: SizedEnv(2))
+    with torch.no_grad():
+        creator().get_parameter("weights").fill_(5.0)
+    assert creator().get_parameter("weights").tolist() == [5.0, 5.0]
+    assert creator().get_parameter("weights").requires_grad
 
 
 def test_without_shared_memory_each_process_has_its_own(make_parallel: MakeBatch) -> None:

@@ -23,7 +23,7 @@ from tests.envs.batched.processes import (
 from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
-def one_faulty(fault: str) -> list[partial[EnvBase]]:
+def one_faulty(fault: str) -> list[partial[FaultyEnv]]:
     """A healthy env, and one that goes wrong."""
     return [partial(FaultyEnv, "none"), partial(FaultyEnv, fault)]
 
