@@ -91,13 +91,12 @@ def assert_same_values(
     mine, wanted = dict(ours.items(True, True)), dict(theirs.items(True, True))
     assert set(mine) == set(wanted)
     for key, value in wanted.items():
-        torch.testing.assert_close(
-            mine[key], value, rtol=rtol, atol=atol, msg=lambda m, k=key: f"{k}: {m}"
-        )
+        message = partial(_at, key)
+        torch.testing.assert_close(mine[key], value, rtol=rtol, atol=atol, msg=message)
 
 
 class Doubles(gymnasium.Env[Any, Any]):
-    """Draws its observations; with actions and rewards, they are float64."""
+    """Draws its observations, which like the actions and rewards are float64."""
 
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (3,), np.float64)
     action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64)

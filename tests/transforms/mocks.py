@@ -67,7 +67,7 @@ class RowsEnv(EnvBase):
         ended = (self.count >= self.lengths).unsqueeze(-1)
         entries = {
             **self._observed(self.given),
-            "reward": self.given.sum(-1, keepdim=True) + self.count.unsqueeze(-1),
+            "reward": (self.given.sum(-1, keepdim=True) + self.count.unsqueeze(-1)).float(),
             "terminated": ended,
             "truncated": ended & (self.rows % 3 == 2).unsqueeze(-1),
         }

@@ -1,0 +1,111 @@
+"""Traps 8 and 11 of the reference: renamings and casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tdx import (
+    Compose,
+    DoubleToFloat,
+    InitTracker,
+    RenameTransform,
+    TransformedEnv,
+    check_env_specs,
+)
+from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
+from tests.transforms.driving import assert_same, driven
+from tests.transforms.mocks import RowsEnv
+
+# 8: renaming
+
+
+@pytest.mark.parametrize("create_copy", [False, True])
+def test_8_specs_follow_a_renaming_and_the_base_env_keeps_its_own(create_copy: bool) -> None:
+    base = RowsEnv((4,))
+    output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
+    rename = RenameTransform(
+        ["observation"], ["seen"], ["action"], ["move"], create_copy=create_copy
+    )
+    env = TransformedEnv(base, rename)
+    assert ("observation" in env.observation_keys, "seen" in env.observation_keys) == (
+        create_copy,
+        True,
+    )
+    assert env.action_keys == (["action", "move"] if create_copy else ["move"])
+    check_env_specs(env)
+    assert base.output_spec == output_spec
+    assert base.input_spec == input_spec
+
+
+def test_8_three_renamings_in_a_row() -> None:
+    chain = Compose(
+        RenameTransform(["observation"], ["third"], ["action"], ["move"]),
+        RenameTransform(["precise"], ["observation"], ["move"], [("moves", "now")]),
+        RenameTransform(["third"], ["precise"], [("moves", "now")], ["action"]),
+    )
+    plain, env = RowsEnv((4,)), TransformedEnv(RowsEnv((4,)), chain)
+    check_env_specs(env)
+    expected, swapped = driven(plain), driven(env)
+    for place in ((), ("next",)):
+        assert torch.equal(swapped[(*place, "precise")], expected[(*place, "observation")])
+        assert torch.equal(swapped[(*place, "observation")], expected[(*place, "precise")])
+    assert torch.equal(swapped["action"], expected["action"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((["observation"], ["pixels"]), ChainError, "'pixels' .* is already there"),
+        ((["observation"], ["reward"]), ChainError, "'reward' .* is already there"),
+        ((["obervation"], ["x"]), KeyNotFoundError, "keys there: observation"),
+        ((["done"], [("a", "done")]), ChainError, "keep the flag in its group"),
+        (([], [], ["act"], ["x"]), KeyNotFoundError, "keys there: action"),
+    ],
+)
+def test_8_a_renaming_that_cannot_be_is_found_in_the_specs(
+    arguments: Any, error: type[TdxError], message: str
+) -> None:
+    env = TransformedEnv(RowsEnv(), Compose(InitTracker(), RenameTransform(*arguments)))
+    with pytest.raises(error, match=f"stage 1 .RenameTransform.*{message}"):
+        env.output_spec  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "arguments", [(["a"], ["b", "c"]), (["a", "b"], ["b", "a"]), (["a", "b"], ["c", "c"])]
+)
+def test_8_a_renaming_without_a_meaning_is_refused(arguments: Any) -> None:
+    with pytest.raises(ArgumentError):
+        RenameTransform(*arguments)
+
+
+# 11: casts
+
+
+def test_11_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
+    base = RowsEnv((2,))
+    base.action_spec = base.action_spec.to(torch.float64)
+    env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))
+    assert env.observation_spec["precise"].dtype is torch.float32
+    assert env.action_spec.dtype is torch.float64
+    rollout, plain = driven(env), driven(RowsEnv((2,)))
+    assert rollout["next", "precise"].dtype is torch.float32
+    for key in ("reward", "done", "observation", "pixels"):
+        assert rollout["next", key].dtype == plain["next", key].dtype
+
+
+def test_11_an_env_without_doubles_loses_no_keys() -> None:
+    plain = TransformedEnv(RowsEnv((2,)), DoubleToFloat())
+    env = TransformedEnv(plain, DoubleToFloat())
+    assert env.output_spec == plain.output_spec
+    assert env.input_spec == plain.input_spec
+    assert env.transform.in_keys == []
+    assert_same(driven(env), driven(plain))
+
+
+def test_11_a_cast_of_what_is_no_double_is_refused() -> None:
+    env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
+    with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
+        env.output_spec  # noqa: B018
