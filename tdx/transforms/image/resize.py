@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +15,8 @@ from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
 
-INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
+Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 
 
 class Resize(ObservationTransform):
@@ -49,20 +49,20 @@ class Resize(ObservationTransform):
         self,
         w: int,
         h: int | None = None,
-        interpolation: str = "bilinear",
+        interpolation: Interpolation = "bilinear",
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.w = _size(w, "w")
         self.h = self.w if h is None else _size(h, "h")
-        name = interpolation.value if isinstance(interpolation, Enum) else interpolation
+        name = getattr(interpolation, "value", interpolation)  # torchvision's own enum, too
         if name not in INTERPOLATIONS:
             raise UnknownNameError(
                 f"there is no interpolation {name!r}",
                 hint=did_you_mean(str(name), INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"),
             )
-        self.interpolation: str = name
+        self.interpolation: Interpolation = name
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         _check_layout(tensor.shape)
