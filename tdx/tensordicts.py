@@ -83,7 +83,8 @@ def tensordict_maker(batch_size: torch.Size, device: torch.device | None) -> Mak
     state = getattr(empty, "__dict__", None)
     if type(empty) is not TensorDict or state is None or state.get("_tensordict") != {}:
         return lambda fields: new_tensordict(fields, batch_size, device)
-    bare, kind = TensorDict.__new__, TensorDict
+    kind: Any = TensorDict
+    bare = kind.__new__
 
     def make(fields: dict[str, Any]) -> TensorDict:
         made = bare(kind)

@@ -199,9 +199,9 @@ class TransformedEnv(EnvBase):
         if program is not None and type(tensordict) is TensorDict:
             if preset is None:
                 return program.step(tensordict, None)
-            known = flat_entries(preset)
-            if known is not None:
-                return program.step(tensordict, known)
+            entries = flat_entries(preset)
+            if entries is not None:
+                return program.step(tensordict, entries)
         following = self._inner._completed_step(tensordict)
         if preset is not None:
             known = set(following.keys(True, True))

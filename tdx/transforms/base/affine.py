@@ -58,14 +58,14 @@ class AffineTransform(Transform):
         # Straight from the buffers: a module's attribute lookup costs more than the addition.
         buffers: dict[str, Any] = self._buffers
         if self.standard_normal:
-            return (value - buffers["loc"]) / buffers["scale"]  # type: ignore[no-any-return]
-        return value * buffers["scale"] + buffers["loc"]  # type: ignore[no-any-return]
+            return (value - buffers["loc"]) / buffers["scale"]
+        return value * buffers["scale"] + buffers["loc"]
 
     def _affine_inverse(self, value: Tensor) -> Tensor:
         buffers: dict[str, Any] = self._buffers
         if self.standard_normal:
-            return value * buffers["scale"] + buffers["loc"]  # type: ignore[no-any-return]
-        return (value - buffers["loc"]) / buffers["scale"]  # type: ignore[no-any-return]
+            return value * buffers["scale"] + buffers["loc"]
+        return (value - buffers["loc"]) / buffers["scale"]
 
     def _key_repr(self) -> str:
         """The keys as the representation shows them."""

@@ -124,7 +124,7 @@ class Compose(Transform):
         return copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         for stage in self._stages:
             stage.reset_parent()
             stage.set_container(self)
@@ -150,7 +150,7 @@ class Compose(Transform):
 
     # Keys
 
-    @property
+    @property  # type: ignore[misc]
     def in_keys(self) -> list[NestedKey]:
         """What the chain reads and no earlier stage of it writes."""
         read: dict[NestedKey, None] = {}
@@ -160,17 +160,17 @@ class Compose(Transform):
             written.update(stage.out_keys)
         return list(read)
 
-    @property
+    @property  # type: ignore[misc]
     def out_keys(self) -> list[NestedKey]:
         """What the chain writes."""
         return list(dict.fromkeys(key for stage in self._stages for key in stage.out_keys))
 
-    @property
+    @property  # type: ignore[misc]
     def in_keys_inv(self) -> list[NestedKey]:
         """What the env is given by the chain."""
         return list(dict.fromkeys(key for stage in self._stages for key in stage.in_keys_inv))
 
-    @property
+    @property  # type: ignore[misc]
     def out_keys_inv(self) -> list[NestedKey]:
         """What the outside gives to the chain."""
         return list(

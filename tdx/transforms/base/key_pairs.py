@@ -51,9 +51,14 @@ def paired(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -> K
     return tuple(zip(in_keys, out_keys, strict=False))
 
 
-def all_flat(pairs: Iterable[tuple[NestedKey | None, NestedKey]]) -> bool:
-    """Whether no key of the pairs is nested."""
-    return all(key is None or isinstance(key, str) for pair in pairs for key in pair)
+def flat_pairs(pairs: Iterable[tuple[Any, NestedKey]]) -> list[tuple[Any, str]] | None:
+    """The pairs as they are where no key is nested, else ``None``; an in-key may be ``None``."""
+    flat = []
+    for in_key, out_key in pairs:
+        if isinstance(in_key, tuple) or isinstance(out_key, tuple):
+            return None
+        flat.append((in_key, out_key))
+    return flat
 
 
 def missing_key(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:

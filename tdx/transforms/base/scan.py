@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.envs.base.done_flags import as_row_mask, mask_for, masks_in
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
-from tdx.transforms.base.key_pairs import all_flat
+from tdx.transforms.base.key_pairs import flat_pairs
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform import Entries, RowStep, Transform
 
@@ -74,8 +74,8 @@ class RunningTransform(Transform):
         return self._initial(key, tensordict) if last is None else last
 
     def _row_step(self) -> RowStep | None:
-        pairs = self._state_pairs()
-        if type(self)._step is not RunningTransform._step or not all_flat(pairs):
+        pairs = flat_pairs(self._state_pairs())
+        if pairs is None or type(self)._step is not RunningTransform._step:
             return None
         last, advance = self._last, self._advance
 

@@ -6,24 +6,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import nn
 
 from tdx.errors import ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
-from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base.key_pairs import (
-    key_list,
-    all_flat,
-    map_present,
-    missing_key,
-    paired,
-    require_keys,
-)
+from tdx.transforms.base.key_pairs import flat_pairs, map_present, missing_key
 from tdx.transforms.base.time_behaviour import TimeBehaviour
+from tdx.transforms.base.transform_specs import TransformSpecs
 
 if TYPE_CHECKING:
     from tdx.envs.base import EnvBase
@@ -32,7 +24,7 @@ Entries = Mapping[str, Any]
 RowStep = Callable[[Entries, dict[str, Any]], None]
 
 
-class Transform(nn.Module):
+class Transform(TransformSpecs):
     """Maps what an env returns, what it is given, or both; also works without an env.
 
     A subclass that maps tensor by tensor implements :meth:`_apply_transform` (and
@@ -64,90 +56,14 @@ class Transform(nn.Module):
     time_behaviour: TimeBehaviour = TimeBehaviour.CONTROL
     """When it may run; what does not say so runs step by step. An instance may differ."""
 
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
-    ) -> None:
-        super().__init__()
-        self._container_ref: weakref.ref[nn.Module] | None = None
-        self._missing_tolerance = False
-        self._set_keys(in_keys, in_keys if out_keys is None else out_keys)
-        self._set_inverse_keys(in_keys_inv, in_keys_inv if out_keys_inv is None else out_keys_inv)
-
-    # Keys
-
-    def _set_keys(
-        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
-    ) -> None:
-        self._in_keys = key_list(in_keys, "in_keys")
-        self._out_keys = key_list(out_keys, "out_keys")
-        self._pairs = paired(self._in_keys, self._out_keys, "in_keys and out_keys")
-
-    def _set_inverse_keys(
-        self, in_keys_inv: Sequence[NestedKey] | None, out_keys_inv: Sequence[NestedKey] | None
-    ) -> None:
-        self._in_keys_inv = key_list(in_keys_inv, "in_keys_inv")
-        self._out_keys_inv = key_list(out_keys_inv, "out_keys_inv")
-        self._inverse_pairs = paired(
-            self._in_keys_inv, self._out_keys_inv, "in_keys_inv and out_keys_inv"
-        )
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """The keys read from the env's output."""
-        return self._in_keys
-
-    @in_keys.setter
-    def in_keys(self, value: Sequence[NestedKey] | None) -> None:
-        same = self._in_keys == self._out_keys
-        self._set_keys(value, value if same else self._out_keys)
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """The keys written, one for each in-key."""
-        return self._out_keys
-
-    @out_keys.setter
-    def out_keys(self, value: Sequence[NestedKey] | None) -> None:
-        self._set_keys(self._in_keys, value)
-
-    @property
-    def in_keys_inv(self) -> list[NestedKey]:
-        """The keys that the env is given."""
-        return self._in_keys_inv
-
-    @in_keys_inv.setter
-    def in_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
-        same = self._in_keys_inv == self._out_keys_inv
-        self._set_inverse_keys(value, value if same else self._out_keys_inv)
-
-    @property
-    def out_keys_inv(self) -> list[NestedKey]:
-        """The keys that the outside gives, one for each of ``in_keys_inv``."""
-        return self._out_keys_inv
-
-    @out_keys_inv.setter
-    def out_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
-        self._set_inverse_keys(self._in_keys_inv, value)
-
-    @property
-    def missing_tolerance(self) -> bool:
-        """Whether in-keys that are not there are passed over instead of raising."""
-        return self._missing_tolerance
-
-    def set_missing_tolerance(self, mode: bool = True) -> None:
-        """Say whether in-keys that are not there are passed over."""
-        self._missing_tolerance = mode
-
     @property
     def invertible(self) -> bool:
         """Whether anything happens on the way in."""
-        return bool(self._inverse_pairs) or type(self)._inv_call is not Transform._inv_call
+        return bool(self._inverse_pairs) or self._overrides("_inv_call")
 
-    # Data
+    def _overrides(self, *hooks: str) -> bool:
+        own = type(self)
+        return any(getattr(own, hook) is not getattr(Transform, hook) for hook in hooks)
 
     def _apply_transform(self, tensor: Any) -> Any:
         """One tensor of the env's output, of shape ``[*B, ...]``."""
@@ -183,12 +99,10 @@ class Transform(nn.Module):
         It is a function of the step's input, which it reads, and the step's output so far, which
         it writes to. There is one for whatever is defined by :meth:`_apply_transform` alone.
         """
-        own = type(self)
-        if own._step is not Transform._step or own._call is not Transform._call:
+        pairs = flat_pairs(self._pairs)
+        if pairs is None or self._missing_tolerance or self._overrides("_step", "_call"):
             return None
-        if self._missing_tolerance or not all_flat(self._pairs):
-            return None
-        pairs, apply, missing = self._pairs, self._apply_transform, self._missing
+        apply, missing = self._apply_transform, self._missing
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
             for in_key, out_key in pairs:
@@ -210,7 +124,7 @@ class Transform(nn.Module):
             tensordict: what ``reset`` was called with, ``[*B]``, with its ``_reset`` masks.
             tensordict_reset: the reset's output so far, ``[*B]``; written to.
         """
-        if type(self)._call is Transform._call:
+        if not self._overrides("_call"):
             return map_present(tensordict_reset, self._pairs, self._apply_transform)
         if self._in_keys and all(read(tensordict_reset, key) is not None for key in self._in_keys):
             return self._call(tensordict_reset)
@@ -232,7 +146,7 @@ class Transform(nn.Module):
         return tensordict
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if type(self)._inv_call is Transform._inv_call:
+        if not self._overrides("_inv_call"):
             pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
             return map_present(tensordict, pairs, self._inv_apply_transform)
         if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
@@ -270,123 +184,6 @@ class Transform(nn.Module):
 
     def init(self, tensordict: TensorDictBase) -> None:
         """Run what has to happen once before the transform is used on this data."""
-
-    # Specs
-
-    def _transform_spec(self, spec: Any) -> TensorSpec:
-        """The spec of what :meth:`_apply_transform` returns for a tensor of this spec."""
-        result: TensorSpec = spec
-        return result
-
-    def _inv_transform_spec(self, spec: Any) -> TensorSpec:
-        """The spec of what the outside may give, where the env takes a tensor of this spec."""
-        result: TensorSpec = spec
-        return result
-
-    def _mapped(self, spec: Composite) -> Composite:
-        present = [pair for pair in self._pairs if spec.get(pair[0], None) is not None]
-        if not present:
-            return spec
-        result = spec.clone()
-        result.unlock_()
-        for in_key, out_key in present:
-            result[out_key] = self._transform_spec(spec[in_key])
-        return result
-
-    def _inverse_mapped(self, spec: Composite) -> Composite:
-        present = [pair for pair in self._inverse_pairs if spec.get(pair[0], None) is not None]
-        if not present:
-            return spec
-        result = spec.clone()
-        result.unlock_()
-        for in_key, out_key in present:
-            if out_key != in_key:
-                del result[in_key]
-            result[out_key] = self._inv_transform_spec(spec[in_key])
-        return result
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec after this transform; the argument stays as it is."""
-        return self._mapped(observation_spec)
-
-    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The reward spec after this transform; the argument stays as it is."""
-        return self._mapped(reward_spec)
-
-    def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags' spec after this transform; the argument stays as it is."""
-        return self._mapped(done_spec)
-
-    def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The action spec that the outside sees; the argument stays as it is."""
-        return self._inverse_mapped(action_spec)
-
-    def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec that the outside sees; the argument stays as it is."""
-        return self._inverse_mapped(state_spec)
-
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The output spec after this transform, part by part; the argument stays as it is.
-
-        Raises:
-            KeyNotFoundError: an in-key is in no part of it.
-        """
-        self._check_in_keys(output_spec)
-        result = output_spec.clone()
-        result.unlock_()
-        for part, hook in (
-            ("full_observation_spec", self.transform_observation_spec),
-            ("full_reward_spec", self.transform_reward_spec),
-            ("full_done_spec", self.transform_done_spec),
-        ):
-            before = output_spec.get(part, None)
-            if before is not None:
-                result[part] = hook(before)
-        return result
-
-    def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The input spec that the outside sees, part by part; the argument stays as it is.
-
-        Raises:
-            KeyNotFoundError: a key that the env should be given is in no part of it.
-        """
-        self._check_inverse_keys(input_spec)
-        result = input_spec.clone()
-        result.unlock_()
-        for part, hook in (
-            ("full_action_spec", self.transform_action_spec),
-            ("full_state_spec", self.transform_state_spec),
-        ):
-            before = input_spec.get(part, None)
-            if before is not None:
-                result[part] = hook(before)
-        return result
-
-    def _check_in_keys(self, output_spec: Composite) -> None:
-        if not self._missing_tolerance and type(self)._call is Transform._call:
-            require_keys(output_spec, self._in_keys, "the env at this stage")
-
-    def _check_inverse_keys(self, input_spec: Composite) -> None:
-        if not self._missing_tolerance and type(self)._inv_call is Transform._inv_call:
-            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
-
-    def _transform_specs(
-        self, input_spec: Composite, output_spec: Composite
-    ) -> tuple[Composite, Composite]:
-        """Both specs after this transform, which first takes from them what it left open."""
-        self._bind(input_spec, output_spec)
-        return self.transform_input_spec(input_spec), self.transform_output_spec(output_spec)
-
-    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        """Take from the specs upstream what the constructor left open, such as in-keys."""
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """The env's batch size after this transform."""
-        return batch_size
-
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        """The env's device after this transform."""
-        return device
 
     # Place in a chain
 

@@ -63,16 +63,17 @@ class InitTracker(Transform):
         return next_tensordict
 
     def _row_step(self) -> RowStep | None:
-        if len(self._flags) != 1 or not isinstance(self._flags[0][0], str):
+        if len(self._flags) != 1:
             return None
         ((key, shape, device),) = self._flags
-        if device.type != "cpu":
+        if not isinstance(key, str) or device.type != "cpu":
             return None
+        name = key
         # A copy of an array is the cheapest way to a new tensor on the CPU.
         unset, tensor = np.zeros(shape, np.bool_).copy, torch.from_numpy
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            fields[key] = tensor(unset())
+            fields[name] = tensor(unset())
 
         return step
 

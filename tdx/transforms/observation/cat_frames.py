@@ -16,7 +16,7 @@ from tdx.specs import Bounded, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.episodes import episode_starts
-from tdx.transforms.base.key_pairs import all_flat
+from tdx.transforms.base.key_pairs import flat_pairs
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.transform import Entries, RowStep, Transform
 
@@ -108,9 +108,9 @@ class CatFrames(ObservationTransform):
         return next_tensordict
 
     def _row_step(self) -> RowStep | None:
-        if self.as_inverse or not all_flat(self._pairs):
+        pairs, stacked = flat_pairs(self._pairs), self._stacked
+        if self.as_inverse or pairs is None:
             return None
-        pairs, stacked = self._pairs, self._stacked
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
             for in_key, out_key in pairs:

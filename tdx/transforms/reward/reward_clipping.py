@@ -62,9 +62,9 @@ class RewardClipping(RewardTransform):
         if self.clamp_min is None and self.clamp_max is None:
             return spec
         dtype = self._apply_transform(torch.zeros((), dtype=spec.dtype)).dtype
-        bounded = isinstance(spec, Bounded)
-        low = spec.low if bounded else torch.full(spec.shape, -math.inf)
-        high = spec.high if bounded else torch.full(spec.shape, math.inf)
+        low, high = torch.full(spec.shape, -math.inf), torch.full(spec.shape, math.inf)
+        if isinstance(spec, Bounded):
+            low, high = spec.low, spec.high
         return Bounded(
             self._apply_transform(low).to(dtype),
             self._apply_transform(high).to(dtype),

@@ -82,6 +82,7 @@ class RewardSum(RunningTransform):
         return torch.zeros_like(reward)
 
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
+        assert value is not None
         return state + value
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:

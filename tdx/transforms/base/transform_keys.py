@@ -1,0 +1,103 @@
+"""The keys of a transform."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from tdx.keys import NestedKey
+from tdx.transforms.base.key_pairs import key_list, paired
+
+
+class TransformKeys(nn.Module):
+    """In-keys and out-keys, forward and inverse; see :class:`Transform`."""
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        self._container_ref: weakref.ref[nn.Module] | None = None
+        self._missing_tolerance = False
+        self._set_keys(in_keys, in_keys if out_keys is None else out_keys)
+        self._set_inverse_keys(in_keys_inv, in_keys_inv if out_keys_inv is None else out_keys_inv)
+
+    def _changed(self) -> None:
+        """Tell the chain that what it derived from this transform holds no longer."""
+        owner = None if self._container_ref is None else self._container_ref()
+        changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
+        if changed is not None:
+            changed()
+
+    def _set_keys(
+        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
+    ) -> None:
+        self._in_keys = key_list(in_keys, "in_keys")
+        self._out_keys = key_list(out_keys, "out_keys")
+        self._pairs = paired(self._in_keys, self._out_keys, "in_keys and out_keys")
+
+    def _set_inverse_keys(
+        self, in_keys_inv: Sequence[NestedKey] | None, out_keys_inv: Sequence[NestedKey] | None
+    ) -> None:
+        self._in_keys_inv = key_list(in_keys_inv, "in_keys_inv")
+        self._out_keys_inv = key_list(out_keys_inv, "out_keys_inv")
+        self._inverse_pairs = paired(
+            self._in_keys_inv, self._out_keys_inv, "in_keys_inv and out_keys_inv"
+        )
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The keys read from the env's output."""
+        return self._in_keys
+
+    @in_keys.setter
+    def in_keys(self, value: Sequence[NestedKey] | None) -> None:
+        same = self._in_keys == self._out_keys
+        self._set_keys(value, value if same else self._out_keys)
+        self._changed()
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The keys written, one for each in-key."""
+        return self._out_keys
+
+    @out_keys.setter
+    def out_keys(self, value: Sequence[NestedKey] | None) -> None:
+        self._set_keys(self._in_keys, value)
+        self._changed()
+
+    @property
+    def in_keys_inv(self) -> list[NestedKey]:
+        """The keys that the env is given."""
+        return self._in_keys_inv
+
+    @in_keys_inv.setter
+    def in_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
+        same = self._in_keys_inv == self._out_keys_inv
+        self._set_inverse_keys(value, value if same else self._out_keys_inv)
+        self._changed()
+
+    @property
+    def out_keys_inv(self) -> list[NestedKey]:
+        """The keys that the outside gives, one for each of ``in_keys_inv``."""
+        return self._out_keys_inv
+
+    @out_keys_inv.setter
+    def out_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
+        self._set_inverse_keys(self._in_keys_inv, value)
+        self._changed()
+
+    @property
+    def missing_tolerance(self) -> bool:
+        """Whether in-keys that are not there are passed over instead of raising."""
+        return self._missing_tolerance
+
+    def set_missing_tolerance(self, mode: bool = True) -> None:
+        """Say whether in-keys that are not there are passed over."""
+        self._missing_tolerance = mode
+        self._changed()
