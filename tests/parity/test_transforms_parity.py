@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +112,29 @@ def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) ->
     ours, theirs = (chained(m, env_id, stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
     assert_same_values(driven(ours, 30), driven(theirs, 30))
+
+
+@pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])
+def processes(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
+    """An env id, and two workers of it in each of the libraries."""
+    make = [partial(m.GymEnv, request.param) for m in (tdx, ORACLE)]
+    batches = [m.ParallelEnv(2, made) for m, made in zip((tdx, ORACLE), make, strict=True)]
+    yield request.param, batches
+    for batch in batches:
+        batch.close()
+
+
+@pytest.mark.parametrize("name", PENDULUM)
+def test_around_worker_processes(name: str, processes: tuple[str, list[Any]]) -> None:
+    env_id, batches = processes
+    if env_id == "CartPole-v1" and name not in CARTPOLE:
+        pytest.skip("the case is for Pendulum's keys")
+    ours, theirs = (
+        m.TransformedEnv(batch, m.Compose(*PENDULUM[name](m)))
+        for m, batch in zip((tdx, ORACLE), batches, strict=True)
+    )
+    assert_same_specs(ours, theirs)
+    assert_same_values(driven(ours, 20), driven(theirs, 20))
 
 
 # Doubles
