@@ -24,7 +24,7 @@ from .reader import read_pipeline as read_pipeline
 from .types import Type as Type
 from .validation import check_arguments as check_arguments
 from .validation import check_specs as check_specs
-from .validation import validate as validate
+from .build import validate as validate
 from .values import Call as Call
 from .values import CodeReference as CodeReference
 from .values import Dtype as Dtype

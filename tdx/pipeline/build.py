@@ -1,4 +1,4 @@
-"""Make the env of a pipeline, with its chain."""
+"""Make the env of a pipeline with its chain, or say all that is wrong with it."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
         env.close()
         raise errors[0]
     return env
+
+
+def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """Everything that is wrong with a pipeline, found without a step.
+
+    What is wrong with its text comes first; only where nothing is, the env is made and the specs
+    after each stage are looked at.
+
+    Args:
+        pipeline: the pipeline.
+        allow_code: whether Python objects that it names may be imported.
+    """
+    errors = check_arguments(pipeline, allow_code)
+    if errors:
+        return errors
+    try:
+        env = assemble(pipeline, allow_code)
+    except TdxError as error:
+        return [error]
+    try:
+        return check_specs(env, pipeline)
+    finally:
+        env.close()
 
 
 def assemble(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:

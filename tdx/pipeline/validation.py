@@ -59,31 +59,6 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     return errors
 
 
-def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """Everything that is wrong with a pipeline, found without a step.
-
-    What is wrong with its text comes first; only where nothing is, the env is made and the specs
-    after each stage are looked at.
-
-    Args:
-        pipeline: the pipeline.
-        allow_code: whether Python objects that it names may be imported.
-    """
-    from tdx.pipeline.build import assemble
-
-    errors = check_arguments(pipeline, allow_code)
-    if errors:
-        return errors
-    try:
-        env = assemble(pipeline, allow_code)
-    except TdxError as error:
-        return [error]
-    try:
-        return check_specs(env, pipeline)
-    finally:
-        env.close()
-
-
 def located(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
     """The error with the stage, and its line in the file."""
     stage = pipeline.transforms[index]

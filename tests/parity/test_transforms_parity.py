@@ -24,6 +24,7 @@ from tests.transforms.contract.examples import NAMES, example_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+LIBRARIES: tuple[Any, Any] = (tdx, ORACLE)
 
 PENDULUM: dict[str, Stages] = {
     "ActionScaling": lambda m: [m.ActionScaling()],
@@ -117,8 +118,7 @@ def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) ->
 @pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])
 def processes(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
     """An env id, and two workers of it in each of the libraries."""
-    make = [partial(m.GymEnv, request.param) for m in (tdx, ORACLE)]
-    batches = [m.ParallelEnv(2, made) for m, made in zip((tdx, ORACLE), make, strict=True)]
+    batches = [m.ParallelEnv(2, partial(m.GymEnv, request.param)) for m in LIBRARIES]
     yield request.param, batches
     for batch in batches:
         batch.close()
@@ -131,7 +131,7 @@ def test_around_worker_processes(name: str, processes: tuple[str, list[Any]]) ->
         pytest.skip("the case is for Pendulum's keys")
     ours, theirs = (
         m.TransformedEnv(batch, m.Compose(*PENDULUM[name](m)))
-        for m, batch in zip((tdx, ORACLE), batches, strict=True)
+        for m, batch in zip(LIBRARIES, batches, strict=True)
     )
     assert_same_specs(ours, theirs)
     assert_same_values(driven(ours, 20), driven(theirs, 20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import EllipsisType
 
 import pytest
 from hypothesis import given
@@ -79,7 +80,7 @@ def test_values(text: str, value: Value) -> None:
         ("3", 1, "not a call"),
         ("'StepCounter'", 1, "not a call"),
         ("StepCounter(", 12, "'(' was never closed"),
-        ("StepCounter(max_steps=)", 23, "invalid syntax"),
+        ("StepCounter(max_steps=)", None, "invalid syntax"),  # 3.12 counts otherwise
         ("  StepCounter(a=1, a=2)", 20, "a is given twice"),
         ("StepCounter(a=1, 2)", 19, "positional argument follows keyword argument"),
         ("S(in_keys=[observation])", 12, "the name observation is not a literal"),
@@ -133,13 +134,14 @@ def test_kwargs(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "column"), [("1", None), ("a=,", 3), ("a=b", 3), ("{1: 2}", 1), ("a=1)", 4)]
+    ("text", "column"), [("1", None), ("a=,", ...), ("a=b", 3), ("{1: 2}", 1), ("a=1)", 4)]
 )
-def test_kwargs_errors(text: str, column: int | None) -> None:
+def test_kwargs_errors(text: str, column: int | EllipsisType | None) -> None:
     with pytest.raises(PipelineError) as caught:
         parse_kwargs(text)
     assert repr(text) in caught.value.message
-    assert caught.value.where.column == column
+    if column is not ...:  # Python's own, which differs from release to release
+        assert caught.value.where.column == column
 
 
 def test_formatting() -> None:
