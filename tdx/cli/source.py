@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from tdx.cli.foreign_output import on_stderr
 from tdx.cli.options import PipelineOptions
 from tdx.errors import ArgumentError, PipelineError, TdxError
 
@@ -90,8 +91,9 @@ def built_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]
     """The env of a pipeline with its chain, closed at the end."""
     from tdx.pipeline import build_env
 
-    env = build_env(pipeline, allow_code=options.allow_code)
-    try:
-        yield env
-    finally:
-        env.close()
+    with on_stderr():
+        env = build_env(pipeline, allow_code=options.allow_code)
+        try:
+            yield env
+        finally:
+            env.close()

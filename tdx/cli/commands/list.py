@@ -25,12 +25,15 @@ def list_envs(
 
     tdx list envs pong
     """
+    from tdx.cli.foreign_output import on_stderr
     from tdx.cli.output.write import write
     from tdx.cli.views.list_view import envs_view
     from tdx.inspection.env_list import list_envs
 
     words = " ".join(search or ())
-    write(envs_view(list_envs(words, missing=missing), words), output)
+    with on_stderr():
+        found = list_envs(words, missing=missing)
+    write(envs_view(found, words), output)
 
 
 def list_transforms(output: OutputOptions, search: Search = None) -> None:

@@ -35,7 +35,9 @@ def show_transform(
     info = catalogue()[name]
     found = None
     if example:
+        from tdx.cli.foreign_output import on_stderr
         from tdx.inspection.transform_example import find_example
 
-        found = find_example(info)
+        with on_stderr():
+            found = find_example(info)
     write(transform_view(info, found), output)
