@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdx.envs.gym.providers import install_hint, requirement
-from tdx.envs.gym.registry import newer_version
+from tdx.envs.gym.registry import elsewhere
 from tdx.errors import ArgumentError, EnvError, MissingPackageError, TdxError, Where, did_you_mean
 
 _OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
@@ -51,9 +51,9 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
 
 
 def _loading_hint(name: str, entry_point: object) -> str:
-    newer = newer_version(name)
-    if newer is not None:
-        return f"use {newer}"
+    there = elsewhere(name)
+    if there is not None:
+        return there
     needed = requirement(entry_point)
     return install_hint(needed[1]) if needed else "install it, or see the env's own docs"
 

@@ -72,6 +72,8 @@ PROVIDERS = (
     Provider("panda_gym", "panda-gym", r"Panda[A-Z]"),
     Provider("PyFlyt.gym_envs", "PyFlyt", r"PyFlyt/"),
     Provider("shimmy", "shimmy", r"(dm_control/|OpenAIGym/)", "shimmy[dm-control]"),
+    Provider("shimmy", "shimmy", r"GymV21Environment-", "shimmy[gym-v21]"),
+    Provider("shimmy", "shimmy", r"GymV26Environment-", "shimmy[gym-v26]"),
     Provider("flappy_bird_gymnasium", "flappy-bird-gymnasium", r"FlappyBird-"),
     Provider("sumo_rl", "sumo-rl", r"sumo-rl"),
     Provider("bsuite", "bsuite", r"bsuite/"),

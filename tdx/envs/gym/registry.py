@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.envs.gym.providers import (
     PROVIDERS,
@@ -17,6 +15,7 @@ from tdx.envs.gym.providers import (
     provider_of,
     requirement,
 )
+from tdx.envs.gym.registry_cache import read_entries, write_entries
 from tdx.errors import EnvNotFoundError, MissingPackageError, Where, did_you_mean
 
 if TYPE_CHECKING:
@@ -132,8 +131,8 @@ def _import_registering(module: str, env_id: str) -> None:
 def available_envs() -> list[RegisteredEnv]:
     """Every env id of Gymnasium and of the known packages that are installed, sorted.
 
-    Where Gymnasium is not loaded yet the answer comes from a cache file, kept until one of the
-    packages changes its version; ids that a running process registered itself are always there.
+    Where Gymnasium is not loaded yet the answer comes from a cache file, kept until a package
+    is installed, updated or removed; ids that a running process registered itself are always there.
 
     Example:
         >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
@@ -141,12 +140,12 @@ def available_envs() -> list[RegisteredEnv]:
     """
     if "gymnasium" in sys.modules:
         return _listed()
-    versions = _versions()
-    cached = _read_cache(versions)
-    if cached is None:
-        cached = _listed()
-        _write_cache(versions, cached)
-    return cached
+    kept = read_entries()
+    if kept is not None:
+        return [RegisteredEnv(**entry) for entry in kept]
+    listed = _listed()
+    write_entries([asdict(env) for env in listed])
+    return listed
 
 
 def _listed() -> list[RegisteredEnv]:
@@ -169,56 +168,19 @@ def _missing(env_id: str, spec: EnvSpec) -> str | None:
         return install_hint(needed[1])
     # Gymnasium keeps the ids of envs that it no longer has: making one only raises.
     gone = getattr(spec.entry_point, "__name__", "").startswith("_raise")
-    newer = newer_version(env_id) if gone else None
-    return None if newer is None else f"use {newer}"
+    return elsewhere(env_id) if gone else None
+
+
+def elsewhere(env_id: str) -> str | None:
+    """Where an env has gone that is registered and cannot be made; none where nobody knows."""
+    newer = newer_version(env_id)
+    if newer is not None:
+        return f"use {newer}"
+    provider = provider_of(env_id)
+    return provider.hint if provider is not None and not provider.installed else None
 
 
 def _module_of(spec: EnvSpec) -> str:
     entry = spec.entry_point or spec.vector_entry_point
     name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     return name.partition(":")[0].partition(".")[0]
-
-
-def _versions() -> dict[str, str | None]:
-    names = ["gymnasium", *(provider.package for provider in PROVIDERS)]
-    names += ["box2d", "mujoco", "jax"]
-    return {name: _version(name) for name in names}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _cache_file() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tdx") / "envs.json"
-
-
-def _read_cache(versions: dict[str, str | None]) -> list[RegisteredEnv] | None:
-    try:
-        stored: dict[str, Any] = json.loads(_cache_file().read_text(encoding="utf-8"))
-        if stored["versions"] != {"python": sys.version, **versions}:
-            return None
-        return [RegisteredEnv(**entry) for entry in stored["envs"]]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _write_cache(versions: dict[str, str | None], envs: list[RegisteredEnv]) -> None:
-    content = {
-        "versions": {"python": sys.version, **versions},
-        "envs": [asdict(env) for env in envs],
-    }
-    path = _cache_file()
-    unfinished = path.with_suffix(".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError:
-        # Without a place to write the list is made anew each time.
-        return

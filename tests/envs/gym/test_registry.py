@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tdx.envs.gym import available_envs, registry
+from tdx.envs.gym.registry_cache import read_entries, write_entries
 
 LIST = """
 import sys
@@ -27,7 +30,10 @@ def test_ids_are_sorted_and_name_their_package() -> None:
     assert packages["Pendulum-v1"] == "gymnasium"
     assert all(env.hint is None for env in envs if env.installed)
     assert all(env.hint for env in envs if not env.installed)
-    assert next(env.hint for env in envs if env.id == "HalfCheetah-v3") == "use HalfCheetah-v5"
+    hints = {env.id: env.hint for env in envs}
+    assert hints["HalfCheetah-v3"] == "use HalfCheetah-v5"
+    if importlib.util.find_spec("shimmy") is None:
+        assert hints["GymV21Environment-v0"] == "pip install 'shimmy[gym-v21]'"
 
 
 def test_ids_of_packages_that_nobody_imported() -> None:
@@ -60,9 +66,65 @@ def test_the_list_is_kept_and_needs_neither_torch_nor_gymnasium_again(tmp_path: 
     assert first[1:] == ["True", "False", "True"]
     assert second == [first[0], "True", "False", "False"]
     (kept,) = tmp_path.rglob("envs.json")
-    stored = json.loads(kept.read_text())
-    stored["versions"]["gymnasium"] = "0"
-    kept.write_text(json.dumps(stored))
-    assert listed() == first
     kept.write_text("not json")
     assert listed() == first
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for caches of this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: "",
+        lambda kept: "[1]",
+        lambda kept: kept[:-9],
+        lambda kept: kept.replace('"python": "', '"python": "2'),
+        lambda kept: kept.replace('"A-v0"', "1"),
+        lambda kept: kept.replace('"hint"', '"hnit"'),
+    ],
+    ids=["empty", "another form", "cut off", "another python", "wrong type", "wrong name"],
+)
+def test_a_kept_list_that_cannot_be_trusted_is_not_used(
+    cache: Path, change: Callable[[str], str]
+) -> None:
+    write_entries([ENTRY])
+    assert read_entries() == [ENTRY]
+    (kept,) = cache.rglob("envs.json")
+    kept.write_text(change(kept.read_text()))
+    assert read_entries() is None
+
+
+def test_the_list_is_not_kept_once_a_package_was_installed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = cache / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    write_entries([ENTRY])
+    assert read_entries() == [ENTRY]
+    os.utime(packages, (1, 1))
+    assert read_entries() is None
+
+
+def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    write_entries([ENTRY])
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_no_place_for_a_cache_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    write_entries([ENTRY])
+    assert read_entries() is None
