@@ -42,6 +42,8 @@ class EnvBase(EnvSpecs):
     Args:
         device: where the env's tensors live; the CPU by default.
         batch_size: how many envs are run at once, ``[*B]``; empty for one.
+        _batch_locked: whether only TensorDicts of that batch size are taken. An env without
+            state of its own may also take ``[*A, *B]``.
 
     Example:
         >>> import torch
@@ -76,8 +78,10 @@ class EnvBase(EnvSpecs):
         *,
         device: torch.device | str | int | None = None,
         batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
+        _batch_locked: bool = True,
     ) -> None:
         super().__init__(device=device, batch_size=batch_size)
+        self._batch_locked = _batch_locked
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -99,7 +103,7 @@ class EnvBase(EnvSpecs):
     @property
     def batch_locked(self) -> bool:
         """Whether only TensorDicts of the env's own batch size are taken."""
-        return True
+        return self._batch_locked
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The same as :meth:`step`."""
@@ -147,8 +151,9 @@ class EnvBase(EnvSpecs):
         """:meth:`_step`, with every declared flag and reward in place."""
         following = self._step(tensordict)
         if not self._writes_all_outputs:
-            complete_rewards(following, self.full_reward_spec)
-            complete_done(following, self.full_done_spec, reset=False)
+            rewards, flags = self.full_reward_spec, self.full_done_spec
+            complete_rewards(following, self._expanded(rewards, following))
+            complete_done(following, self._expanded(flags, following), reset=False)
         return following
 
     def _completed_reset(
@@ -157,8 +162,13 @@ class EnvBase(EnvSpecs):
         """:meth:`_reset`, with every declared flag in place."""
         result = self._reset(tensordict, **kwargs)
         if not self._writes_all_outputs:
-            complete_done(result, self.full_done_spec, reset=True)
+            complete_done(result, self._expanded(self.full_done_spec, result), reset=True)
         return result
+
+    def _expanded(self, spec: Any, tensordict: TensorDictBase) -> Any:
+        """A spec of this env for a TensorDict ``[*A, *B]``, where the env takes that."""
+        extra = tensordict.batch_size[: tensordict.ndim - len(self._batch_size)]
+        return spec.expand(*extra, *spec.shape) if extra and not self.batch_locked else spec
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Begin new episodes.
@@ -178,12 +188,12 @@ class EnvBase(EnvSpecs):
             self._check_batch(tensordict)
         masks = reset_masks(tensordict, self.reset_keys)
         for key, mask in masks.items():
-            check_mask(mask, self._flag_spec_beside(key), key)
+            check_mask(mask, self._flag_spec_beside(key, tensordict), key)
         if masks and tensordict is not None:
             # A group without a mask beside groups with one is not reset.
             for key in self.reset_keys:
                 if key not in masks:
-                    masks[key] = self._flag_spec_beside(key).zero()
+                    masks[key] = self._flag_spec_beside(key, tensordict).zero()
                     write(tensordict, key, masks[key])
         # Asking an accelerator whether every row is meant would make the host wait for it.
         partial = bool(masks) and (
@@ -194,15 +204,15 @@ class EnvBase(EnvSpecs):
             return result
         if partial:
             result = result.clone(recurse=False)
-            keep_unmasked_rows(result, tensordict, masks, self.ndim)
+            keep_unmasked_rows(result, tensordict, masks, tensordict.ndim)
         for key in masks:
             del tensordict[key]
         return tensordict.update(result)
 
-    def _flag_spec_beside(self, reset_key: NestedKey) -> Any:
+    def _flag_spec_beside(self, reset_key: NestedKey, tensordict: TensorDictBase | None) -> Any:
         for key, spec in self.full_done_spec.items(True, True):
             if sibling_key(key, "_reset") == reset_key:
-                return spec
+                return spec if tensordict is None else self._expanded(spec, tensordict)
         raise KeyError(reset_key)
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
@@ -251,7 +261,7 @@ class EnvBase(EnvSpecs):
         """
         if tensordict is None:
             tensordict = new_tensordict({}, self.batch_size, self.device)
-        drawn = self.full_action_spec.rand()
+        drawn = self._expanded(self.full_action_spec, tensordict).rand()
         for name in drawn.keys():
             value, held = read(drawn, name), read(tensordict, name)
             if held is not None and is_tensor_collection(value):
@@ -305,18 +315,19 @@ class EnvBase(EnvSpecs):
         """
         if max_steps < 1:
             raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
+        start = self._rollout_start(auto_reset, tensordict)
         steps = collect(
             self,
             max_steps,
             self.rand_action if policy is None else policy,
             callback,
-            self._rollout_start(auto_reset, tensordict),
+            start,
             auto_cast_to_device=auto_cast_to_device,
             break_when_any_done=break_when_any_done and not break_when_all_done,
             break_when_all_done=break_when_all_done,
             set_truncated=set_truncated,
         )
-        return stacked(steps, self.ndim, return_contiguous)
+        return stacked(steps, start.ndim, return_contiguous)
 
     def _rollout_start(self, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
         if auto_reset:

@@ -1,0 +1,65 @@
+"""Envs without state of their own, which take TensorDicts of any batch size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx import ArgumentError, Composite, EnvBase, StepCounter, TransformedEnv, Unbounded
+
+
+class Adder(EnvBase):
+    """Adds the action to the observation; all its state is in the TensorDict."""
+
+    def __init__(self, locked: bool = False) -> None:
+        super().__init__(_batch_locked=locked)
+        self.observation_spec = Composite(total=Unbounded((1,)))
+        self.state_spec = Composite(total=Unbounded((1,)))
+        self.action_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        batch = torch.Size([]) if tensordict is None else tensordict.batch_size
+        return TensorDict(total=torch.zeros(*batch, 1), batch_size=batch)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        total = tensordict["total"] + tensordict["action"]
+        fields = {"total": total, "reward": total.clone(), "done": total > 2}
+        return TensorDict(fields, batch_size=tensordict.batch_size)
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def ones(tensordict: TensorDictBase) -> TensorDictBase:
+    return tensordict.set("action", torch.ones(*tensordict.batch_size, 1))
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_any_batch_size_steps_and_rolls_out(batch: tuple[int, ...]) -> None:
+    env = Adder()
+    assert not env.batch_locked
+    start = env.reset(TensorDict(batch_size=batch))
+    assert start["done"].shape == (*batch, 1)
+    assert env.rand_action(start)["action"].shape == (*batch, 1)
+    rollout = env.rollout(10, ones, auto_reset=False, tensordict=start)
+    assert rollout.batch_size == (*batch, 3)
+    assert rollout["next", "reward"].shape == (*batch, 3, 1)
+
+
+def test_rows_are_reset_by_their_mask() -> None:
+    env = Adder()
+    after = env.step_mdp(env.step(ones(env.reset(TensorDict(batch_size=[3])))))
+    after["_reset"] = torch.tensor([[False], [True], [False]])
+    assert env.reset(after)["total"].flatten().tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_locked_env_says_what_it_takes() -> None:
+    with pytest.raises(ArgumentError, match="batch size"):
+        Adder(locked=True).reset(TensorDict(batch_size=[4]))
+
+
+def test_a_chain_leaves_the_env_unlocked() -> None:
+    env = TransformedEnv(Adder(), StepCounter())
+    assert not env.batch_locked
