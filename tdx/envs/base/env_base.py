@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
-from tdx.envs.base.devices import present_device
 from tdx.envs.base.done_flags import (
     any_done,
     check_mask,
@@ -19,12 +18,11 @@ from tdx.envs.base.done_flags import (
     keep_unmasked_rows,
     reset_masks,
 )
-from tdx.envs.base.env_specs import EnvSpecs
+from tdx.envs.base.env_module import EnvModule
 from tdx.envs.base.rollout import Callback, Policy, collect, stacked
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
-from tdx.specs import Composite
 from tdx.tensordicts import new_tensordict, overlay, plain_entries, read, write
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
-class EnvBase(EnvSpecs):
+class EnvBase(EnvModule):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
@@ -82,7 +80,6 @@ class EnvBase(EnvSpecs):
     ) -> None:
         super().__init__(device=device, batch_size=batch_size)
         self._batch_locked = _batch_locked
-        self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """One step: a new TensorDict with observations, reward and done flags, ``[*B]``."""
@@ -355,19 +352,6 @@ class EnvBase(EnvSpecs):
             return seed
         return seed + max(self.numel(), 1)
 
-    def fake_tensordict(self) -> TensorDictBase:
-        """Zeros for every key of a rollout step, in the declared shapes, dtypes and device."""
-        observation, done = self.full_observation_spec.zero(), self.full_done_spec.zero()
-        following = new_tensordict({}, self.batch_size, self.device)
-        for part in (observation.clone(), self.full_reward_spec.zero(), done.clone()):
-            following.update(part)
-        root = new_tensordict({}, self.batch_size, self.device)
-        # The parts merge into each other where they share a nested key, so ``next`` comes first.
-        for part in (observation, done, self.full_state_spec.zero(), self.full_action_spec.zero()):
-            root.update(part)
-        root.set("next", following)
-        return root
-
     def _stage_lies(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecFinding]:
@@ -381,56 +365,3 @@ class EnvBase(EnvSpecs):
         # The engine lies above this layer, so it is named here and not imported.
         wrap: Callable[..., EnvBase] = import_module("tdx.engine").TransformedEnv
         return wrap(self, transform)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the env to a device; takes what ``nn.Module.to`` takes.
-
-        Raises:
-            DeviceError: the device is not there.
-        """
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
-        if device is not None:
-            device = present_device(device)
-        super().to(*args, **kwargs)
-        if device is not None:
-            self._move_to(device)
-        return self
-
-    def cpu(self) -> Self:
-        """Move the env to the CPU."""
-        return self.to("cpu")
-
-    def cuda(self, device: torch.device | int | None = None) -> Self:
-        """Move the env to a CUDA device, the current one by default."""
-        return self.to(torch.device("cuda") if device is None else torch.device(device))
-
-    def _move_to(self, device: torch.device) -> None:
-        if device != self._device:
-            self._move(device)
-
-    def _move(self, device: torch.device) -> None:
-        output_spec, input_spec = self.output_spec, self.input_spec
-        self._device = device
-        self._output_spec = self._moved(output_spec)
-        self._input_spec = self._moved(input_spec)
-        self._forget_specs()
-
-    def _moved(self, spec: Composite) -> Composite:
-        moved = spec.clone()
-        moved.unlock_()
-        return moved.to(self._device).lock_()
-
-    def close(self) -> None:
-        """Release what the env holds; it cannot be used afterwards."""
-        self.is_closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
-        )
