@@ -8,14 +8,14 @@ from torch import Tensor
 
 from tdx.envs.base import EnvBase
 from tdx.keys import NestedKey, normal_key
-from tdx.specs import Bounded
+from tdx.specs import Bounded, Categorical, MultiCategorical
 
 
 class FixedActions:
     """A policy of actions that depend on the number of the step alone.
 
     Args:
-        env: the env whose actions it writes; all of them bounded.
+        env: the env whose actions it writes: bounded ones, or numbers of categories.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -24,9 +24,14 @@ class FixedActions:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self.specs.items():
-            assert isinstance(spec, Bounded)
-            part = torch.rand(spec.shape, generator=self.generator).to(spec.low)
-            tensordict.set(key, (spec.low + (spec.high - spec.low) * part).to(spec.dtype))
+            part = torch.rand(spec.shape, generator=self.generator)
+            if isinstance(spec, Bounded):
+                part = part.to(spec.low)
+                value = spec.low + (spec.high - spec.low) * part
+            else:
+                assert isinstance(spec, (Categorical, MultiCategorical))
+                value = part * (spec.n if isinstance(spec, Categorical) else spec.nvec)
+            tensordict.set(key, value.to(spec.dtype))
         return tensordict
 
 

@@ -1,12 +1,17 @@
-"""Runs every test of this folder that takes ``name`` for every transform there is."""
+"""Runs every test of this folder for every transform there is.
+
+Tests that take ``name`` put it into an env; those that take ``any_name`` do not.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.transforms.contract.examples import NAMES
+from tests.transforms.contract.examples import NAMES, online
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", NAMES)
+        metafunc.parametrize("name", online())
+    if "any_name" in metafunc.fixturenames:
+        metafunc.parametrize("any_name", NAMES)

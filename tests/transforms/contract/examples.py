@@ -16,6 +16,7 @@ import pytest
 import tdx.transforms
 from tdx.specs import Unbounded
 from tdx.transforms import Compose, Transform
+from tests.transforms.mocks import GroupsEnv, RowsEnv
 
 Arguments = dict[str, Any]
 
@@ -30,12 +31,20 @@ class Example:
         out: for ``RowsEnv``, so that it writes to keys of its own; ``None`` where it writes
             nothing on the way out.
         no_twin: why the oracle has no transform of the same name, if it has none.
+        rows: the env for ``arguments`` and ``out``; ``RowsEnv`` or a subclass.
+        groups: the env for ``nested``; ``GroupsEnv`` or a subclass.
+        offline: whether it is for stored data alone and refuses an env.
+
+    The key ``"*"`` in arguments holds those that have no name.
     """
 
     arguments: Arguments = field(default_factory=dict)
     nested: Arguments = field(default_factory=dict)
     out: Arguments | None = None
     no_twin: str | None = None
+    rows: type[RowsEnv] = RowsEnv
+    groups: type[GroupsEnv] = GroupsEnv
+    offline: bool = False
 
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
@@ -151,10 +160,25 @@ def example_of(name: str) -> Example:
 def made(name: str, which: str = "arguments") -> Transform:
     """A new instance from one set of its entry's arguments."""
     example = example_of(name)
-    arguments = getattr(example, which)
-    return CLASSES[name](**arguments)
+    named = dict(getattr(example, which))
+    return CLASSES[name](*named.pop("*", ()), **named)
+
+
+def rows_of(name: str, batch_size: tuple[int, ...] = (), endless: bool = False) -> RowsEnv:
+    """The env that a transform's ``arguments`` and ``out`` are for."""
+    return example_of(name).rows(batch_size, endless)
+
+
+def online() -> list[str]:
+    """The names of the transforms that may be put into an env."""
+    return [name for name in NAMES if name not in EXAMPLES or not EXAMPLES[name].offline]
 
 
 def whole_chain() -> Compose:
-    """Every transform in one chain; renaming comes last, since the others name their keys."""
-    return Compose(*map(made, sorted(NAMES, key=lambda name: (name == "RenameTransform", name))))
+    """Every transform for ``RowsEnv`` in one chain.
+
+    Renaming and dropping come last, since the others name their keys.
+    """
+    last = ("ExcludeTransform", "SelectTransform", "RenameTransform")
+    names = [name for name in online() if example_of(name).rows is RowsEnv]
+    return Compose(*map(made, sorted(names, key=lambda name: (name in last, name))))

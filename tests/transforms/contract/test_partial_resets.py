@@ -8,9 +8,9 @@ from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
 from tdx.envs.base import EnvBase
-from tests.transforms.contract.examples import example_of, made
+from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.driving import FixedActions, assert_same
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.mocks import RowsEnv
 
 
 def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
@@ -29,7 +29,7 @@ def test_rows_that_are_not_reset_keep_everything(
 ) -> None:
     if getattr(example_of(name), which) is None:
         pytest.skip("it writes nothing on the way out")
-    env = TransformedEnv(RowsEnv(batch_size, endless=True), made(name, which))
+    env = TransformedEnv(rows_of(name, batch_size, endless=True), made(name, which))
     before = steps_into_an_episode(env, 2)
     rows = torch.rand(batch_size) < 0.5
     rows.view(-1)[:2] = torch.tensor([True, False])
@@ -43,7 +43,7 @@ def test_rows_that_are_not_reset_keep_everything(
 
 @pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
 def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) -> None:
-    env = TransformedEnv(RowsEnv(batch_size, endless=True), made(name))
+    env = TransformedEnv(rows_of(name, batch_size, endless=True), made(name))
     first = env.reset()
     given = steps_into_an_episode(env, 2)
     rows = torch.zeros(batch_size, dtype=torch.bool)
@@ -54,10 +54,10 @@ def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) 
 
 def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
     """A row does not notice when and whether the other rows begin anew."""
-    together = TransformedEnv(RowsEnv((4,)), made(name))
+    together = TransformedEnv(rows_of(name, (4,)), made(name))
     rollout = together.rollout(8, FixedActions(together), break_when_any_done=False)
     for row in range(4):
-        alone = TransformedEnv(RowsEnv((4,), endless=True), made(name))
+        alone = TransformedEnv(rows_of(name, (4,), endless=True), made(name))
         base = alone.base_env
         assert isinstance(base, RowsEnv)
         base.lengths[row] = 2 + row % 3
@@ -68,7 +68,7 @@ def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
 
 
 def test_each_group_is_reset_by_its_own_mask(name: str) -> None:
-    env = TransformedEnv(GroupsEnv((2,)), made(name, "nested"))
+    env = TransformedEnv(example_of(name).groups((2,)), made(name, "nested"))
     before = steps_into_an_episode(env, 1)
     if name == "RenameTransform":
         before["solo", "observation"] = before["seen"]

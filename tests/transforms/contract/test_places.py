@@ -13,13 +13,13 @@ from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.envs.base import EnvBase
 from tdx.errors import ChainError
 from tdx.transforms import TimeBehaviour, Transform
-from tests.transforms.contract.examples import made, whole_chain
+from tests.transforms.contract.examples import example_of, made, rows_of, whole_chain
 from tests.transforms.driving import assert_same, driven
 from tests.transforms.mocks import RowsEnv
 
 
 def alone(name: str) -> EnvBase:
-    return TransformedEnv(RowsEnv(), made(name))
+    return TransformedEnv(rows_of(name), made(name))
 
 
 def all_of_them() -> EnvBase:
@@ -48,8 +48,8 @@ def around_a_transformed_env(transform: Transform, env: EnvBase) -> EnvBase:
 def test_inside_and_outside_a_chain(
     name: str, place: Callable[[Transform, EnvBase], EnvBase]
 ) -> None:
-    expected = TransformedEnv(RowsEnv((4,)), made(name))
-    env = place(made(name), RowsEnv((4,)))
+    expected = TransformedEnv(rows_of(name, (4,)), made(name))
+    env = place(made(name), rows_of(name, (4,)))
     assert env.output_spec == expected.output_spec
     assert env.input_spec == expected.input_spec
     assert_same(driven(env), driven(expected))
@@ -57,7 +57,7 @@ def test_inside_and_outside_a_chain(
 
 def test_inside_and_outside_a_serial_env(name: str) -> None:
     inside = SerialEnv(2, partial(alone, name))
-    outside = TransformedEnv(SerialEnv(2, RowsEnv), made(name))
+    outside = TransformedEnv(SerialEnv(2, example_of(name).rows), made(name))
     assert inside.output_spec == outside.output_spec
     assert inside.input_spec == outside.input_spec
     assert_same(driven(inside), driven(outside))
@@ -94,23 +94,23 @@ def stored_data(env: EnvBase) -> TensorDictBase:
     return stored
 
 
-def test_without_an_env(name: str) -> None:
-    stored = stored_data(RowsEnv((4,)))
-    if name == "ActionScaling":
+def test_without_an_env(any_name: str) -> None:
+    stored = stored_data(rows_of(any_name, (4,)))
+    if any_name == "ActionScaling":
         with pytest.raises(ChainError, match="has no loc and scale yet"):
-            made(name)(stored)
+            made(any_name)(stored)
         return
-    result = made(name)(stored.clone())
+    result = made(any_name)(stored.clone())
     assert result.batch_size == stored.batch_size
-    assert_same(Compose(made(name))(stored.clone()), result)
+    assert_same(Compose(made(any_name))(stored.clone()), result)
 
 
 def test_a_block_of_time_equals_step_by_step(name: str) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name))
+    env = TransformedEnv(rows_of(name, (4,)), made(name))
     transform = env.transform
     if transform.time_behaviour is not TimeBehaviour.POINTWISE:
         pytest.skip("it depends on time")
-    block = stored_data(RowsEnv((4,)))
+    block = stored_data(rows_of(name, (4,)))
     env.output_spec  # noqa: B018
     steps = [transform(step.clone()) for step in block.unbind(1)]
     assert_same(transform(block.clone()), torch.stack(steps, 1))
@@ -121,12 +121,12 @@ def test_a_block_of_time_equals_step_by_step(name: str) -> None:
 
 
 def test_inverse_undoes_forward(name: str) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name))
+    env = TransformedEnv(rows_of(name, (4,)), made(name))
     transform = env.transform
     keys = transform.in_keys_inv
     if not env.input_spec.keys() or not keys or transform.in_keys != keys:
         pytest.skip("it maps no key both ways")
-    block = stored_data(RowsEnv((4,)))
+    block = stored_data(rows_of(name, (4,)))
     there_and_back = transform.inv(transform(block.clone()))
     for key in keys:
         torch.testing.assert_close(there_and_back[key], block[key])

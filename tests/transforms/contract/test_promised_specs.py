@@ -10,9 +10,16 @@ from tdx.envs.base import EnvBase
 from tdx.keys import normal_key
 from tdx.pipeline import catalogue
 from tdx.specs import Composite
-from tests.transforms.contract.examples import EXAMPLES, NAMES, example_of, made, whole_chain
+from tests.transforms.contract.examples import (
+    EXAMPLES,
+    NAMES,
+    example_of,
+    made,
+    rows_of,
+    whole_chain,
+)
 from tests.transforms.driving import assert_same, driven, entries
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.mocks import RowsEnv
 
 BATCHES = [(), (4,), (2, 3)]
 BATCH_IDS = ["single", "4", "2x3"]
@@ -49,14 +56,14 @@ def test_the_catalogue_names_every_transform() -> None:
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
 def test_output_lies_in_the_promised_spec(name: str, batch_size: tuple[int, ...]) -> None:
-    env = TransformedEnv(RowsEnv(batch_size), made(name))
+    env = TransformedEnv(rows_of(name, batch_size), made(name))
     assert_keeps_promise(env)
     check_env_specs(env)
 
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
 def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
-    env = TransformedEnv(GroupsEnv(batch_size), made(name, "nested"))
+    env = TransformedEnv(example_of(name).groups(batch_size), made(name, "nested"))
     assert_keeps_promise(env)
     check_env_specs(env)
 
@@ -65,7 +72,10 @@ def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
 def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple[int, ...]) -> None:
     if example_of(name).out is None:
         pytest.skip("it writes nothing on the way out")
-    plain, env = RowsEnv(batch_size), TransformedEnv(RowsEnv(batch_size), made(name, "out"))
+    plain, env = (
+        rows_of(name, batch_size),
+        TransformedEnv(rows_of(name, batch_size), made(name, "out")),
+    )
     for part in ("full_observation_spec", "full_reward_spec", "full_done_spec"):
         before, after = getattr(plain, part), getattr(env, part)
         for key, spec in before.items(True, True):
@@ -75,7 +85,7 @@ def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple
 
 
 def test_upstream_specs_are_never_mutated(name: str) -> None:
-    base = RowsEnv((4,))
+    base = rows_of(name, (4,))
     transform = made(name)
     output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
     env = TransformedEnv(base, transform)
@@ -94,7 +104,7 @@ def test_upstream_specs_are_never_mutated(name: str) -> None:
 
 
 def test_input_tensors_are_never_written_to(name: str) -> None:
-    base = RowsEnv((4,))
+    base = rows_of(name, (4,))
     env = TransformedEnv(base, made(name))
     tensordict = env.rand_action(env.reset())
     before = {key: value.clone() for key, value in entries(tensordict).items()}

@@ -24,7 +24,7 @@ from tdx.pipeline import (
 )
 from tdx.specs import TensorSpec
 from tdx.transforms import Transform
-from tests.transforms.contract.examples import example_of, made
+from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.driving import assert_same, driven
 from tests.transforms.mocks import RowsEnv
 
@@ -51,20 +51,22 @@ def through_the_flags(pipeline: Pipeline) -> Pipeline:
 @pytest.mark.parametrize("through", [through_the_file, through_the_flags])
 def test_a_pipeline(name: str, through: Callable[[Pipeline], Pipeline]) -> None:
     arguments = {key: as_value(value) for key, value in example_of(name).arguments.items()}
-    pipeline = Pipeline.of("tests.transforms.mocks:RowsEnv", StageConfig(name, kwargs=arguments))
+    unnamed = arguments.pop("*", ())
+    env_id = f"tests.transforms.mocks:{example_of(name).rows.__name__}"
+    pipeline = Pipeline.of(env_id, StageConfig(name, unnamed, arguments))
     read = through(pipeline)
     assert read == pipeline
-    env, expected = build_env(read, allow_code=True), TransformedEnv(RowsEnv(), made(name))
+    env, expected = build_env(read, allow_code=True), TransformedEnv(rows_of(name), made(name))
     assert env.output_spec == expected.output_spec
     assert env.input_spec == expected.input_spec
     assert_same(driven(env), driven(expected))
 
 
 def test_state_dict(name: str) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name))
+    env = TransformedEnv(rows_of(name, (4,)), made(name))
     driven(env)
     state = env.state_dict()
-    other = TransformedEnv(RowsEnv((4,)), made(name))
+    other = TransformedEnv(rows_of(name, (4,)), made(name))
     other.load_state_dict(state)
     again = other.state_dict()
     assert again.keys() == state.keys()
@@ -75,7 +77,9 @@ def test_state_dict(name: str) -> None:
 def clone_of_the_stage(env: Engine) -> Engine:
     transform = env.transform
     assert isinstance(transform, Transform)
-    return TransformedEnv(RowsEnv((4,)), transform.clone())
+    base = env.base_env
+    assert isinstance(base, RowsEnv)
+    return TransformedEnv(type(base)((4,)), transform.clone())
 
 
 def copy_of_the_env(env: Engine) -> Engine:
@@ -89,7 +93,7 @@ def pickled_env(env: Engine) -> Engine:
 
 @pytest.mark.parametrize("copy", [clone_of_the_stage, copy_of_the_env, pickled_env])
 def test_copies_go_their_own_way(name: str, copy: Callable[[Engine], Engine]) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name))
+    env = TransformedEnv(rows_of(name, (4,)), made(name))
     expected = driven(env)
     copied = copy(env)
     driven(copied, 3)
@@ -98,7 +102,7 @@ def test_copies_go_their_own_way(name: str, copy: Callable[[Engine], Engine]) ->
 
 
 def test_its_tensors_move_to_a_device(name: str) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name))
+    env = TransformedEnv(rows_of(name, (4,)), made(name))
     driven(env, 2)
     transform = env.transform.clone()
     assert transform.to("meta") is transform
@@ -107,9 +111,9 @@ def test_its_tensors_move_to_a_device(name: str) -> None:
 
 @pytest.mark.gpu
 def test_around_a_cpu_env_on_an_accelerator(name: str) -> None:
-    env = TransformedEnv(RowsEnv((4,)), made(name), device="cuda")
+    env = TransformedEnv(rows_of(name, (4,)), made(name), device="cuda")
     rollout = driven(env)
     assert {value.device.type for value in rollout.values(True, True)} == {"cuda"}
-    expected = driven(TransformedEnv(RowsEnv((4,)), made(name)))
+    expected = driven(TransformedEnv(rows_of(name, (4,)), made(name)))
     for key, value in expected.items(True, True):
         torch.testing.assert_close(rollout[key].cpu(), value)
