@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from tdx.envs.gym.containers import is_image
 from tdx.envs.gym.failures import making_failed
+from tdx.envs.gym.mujoco_warnings import logged_once
 from tdx.envs.gym.registry import find_env
 from tdx.errors import ArgumentError, EnvError, did_you_mean
 
@@ -173,7 +174,8 @@ def _make_single(
     frame_skip: int | None,
     kwargs: dict[str, Any],
 ) -> AnyEnv:
-    env = gymnasium.make(spec, **kwargs)
+    with logged_once(spec.entry_point):
+        env = gymnasium.make(spec, **kwargs)
     try:
         return wrapped(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
     except Exception:
