@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, KeyNotFoundError, TdxError, Where, nearest
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.errors import ChainError, TdxError, Where
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.pipeline.arguments import bind_stage, code_references
 from tdx.pipeline.env_plan import env_errors
 from tdx.pipeline.model import Pipeline, StageConfig
@@ -112,14 +112,16 @@ def _first_line(error: Exception) -> str:
 
 def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """In-keys that the env before a stage neither writes nor takes."""
+    from tdx.transforms.base.key_pairs import missing_key
+
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
         return
     output, given = _leaves(before.output_spec), _leaves(before.input_spec)
     for key in _absent(transform.in_keys, {*output, *given}):
-        yield _missing(key, output)
+        yield missing_key(key, output, "the env at this stage")
     for key in _absent(transform.in_keys_inv, {*given, *output}):
-        yield _missing(key, given)
+        yield missing_key(key, given, "the env at this stage")
 
 
 def _is_compose(transform: Transform) -> bool:
@@ -137,14 +139,6 @@ def _absent(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[Neste
     there = {key_parts(key) for key in known}
     prefixes = {parts[:length] for parts in there for length in range(1, len(parts) + 1)}
     return [key for key in keys if key_parts(key) not in prefixes]
-
-
-def _missing(key: NestedKey, known: Sequence[NestedKey]) -> TdxError:
-    names = list(dict.fromkeys(format_key(each) for each in known))
-    close = nearest(format_key(key), names)
-    listed = ", ".join([*close, *(name for name in sorted(names) if name not in close)])
-    message = f"the env at this stage has no key {format_key(key)!r}"
-    return KeyNotFoundError(message, hint=f"keys there: {listed or 'none'}", where=Where(key=key))
 
 
 def _clashes(stage: StageSpecs) -> Iterator[TdxError]:

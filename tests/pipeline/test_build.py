@@ -149,6 +149,24 @@ def test_values_become_what_they_stand_for() -> None:
             " (keys there: reward, done, observation, terminated, truncated)",
         ),
         (
+            [
+                "RenameTransform(['observation'], [('state', 'angle')])",
+                "ObservationNorm(0, 1, in_keys=['state.angle'])",
+            ],
+            KeyNotFoundError,
+            "stage 1 (ObservationNorm), key 'state.angle': the env at this stage has no key"
+            " 'state.angle' (a nested key is a tuple: ('state', 'angle'))",
+        ),
+        (
+            [
+                "RenameTransform(['observation'], [('state', 'angle')])",
+                "ObservationNorm(0, 1, in_keys=[('state', 'angel')])",
+            ],
+            KeyNotFoundError,
+            "stage 1 (ObservationNorm), key 'state.angel': the env at this stage has no key"
+            " 'state.angel' (keys there: ('state', 'angle'), done, reward, terminated, truncated)",
+        ),
+        (
             ["ObservationNorm(0, 1, in_keys=['observation'], out_keys=['reward'])"],
             ChainError,
             "stage 0 (ObservationNorm), key 'reward': this key is both observation and reward"

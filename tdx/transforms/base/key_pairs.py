@@ -63,15 +63,16 @@ def flat_pairs(pairs: Iterable[tuple[Any, NestedKey]]) -> list[tuple[Any, str]] 
 
 def missing_key(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
     """The error for a key that is not there, with those that are, nearest first."""
-    names = [format_key(each) for each in known]
-    close = nearest(format_key(key), names)
-    rest = [name for name in sorted(names) if name not in close]
-    listed = ", ".join([*close, *rest]) or "none"
-    return KeyNotFoundError(
-        f"{place} has no key {format_key(key)!r}",
-        hint=f"keys there: {listed}",
-        where=Where(key=key),
-    )
+    by_name = {format_key(each): each for each in known}
+    name = format_key(key)
+    close = nearest(name, by_name)
+    ordered = [*close, *(each for each in sorted(by_name) if each not in close)]
+    if name in by_name:
+        hint = f"a nested key is a tuple: {by_name[name]}"
+    else:
+        listed = ", ".join(each if "." not in each else str(by_name[each]) for each in ordered)
+        hint = f"keys there: {listed or 'none'}"
+    return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
 
 
 def require_keys(spec: Composite, keys: Sequence[NestedKey], place: str) -> None:
