@@ -1,0 +1,228 @@
+"""What the recurrent modules share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor, nn
+
+from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.keys import NestedKey, format_key, join_keys, normal_key
+from tdx.modules.episodes_in_sequences import run_sequences
+from tdx.modules.recurrent_mode import recurrent_mode
+from tdx.specs import Unbounded
+from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
+
+IS_INIT = "is_init"
+
+
+class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
+    """A recurrent network over the entries of a TensorDict; see its subclasses."""
+
+    default_state_keys: ClassVar[tuple[str, ...]]
+    in_keys: list[NestedKey]
+    out_keys: list[NestedKey]
+
+    def __init__(
+        self,
+        in_key: NestedKey | None,
+        in_keys: Sequence[NestedKey] | None,
+        out_key: NestedKey | None,
+        out_keys: Sequence[NestedKey] | None,
+        default_recurrent_mode: bool | None,
+    ) -> None:
+        super().__init__()
+        states = list(self.default_state_keys)
+        following = [join_keys("next", key) for key in states]
+        ins = _given_keys(in_key, in_keys, states, "in_key")
+        if len(ins) == 1 + len(states):
+            ins.append(IS_INIT)
+        outs = _given_keys(out_key, out_keys, following, "out_key")
+        self._check_count(ins, 2 + len(states), "in_keys", "the input, {}, and is_init")
+        self._check_count(outs, 1 + len(states), "out_keys", "the output and {}")
+        self.in_keys, self.out_keys = ins, outs
+        self.default_recurrent_mode = bool(default_recurrent_mode)
+
+    def _check_count(self, keys: list[NestedKey], count: int, name: str, what: str) -> None:
+        if len(keys) != count:
+            states = "one state" if len(self.default_state_keys) == 1 else "two states"
+            raise ArgumentError(
+                f"{name} of {type(self).__name__} must name {what.format(states)}, "
+                f"got {', '.join(map(format_key, keys))}"
+            )
+
+    @property
+    @abstractmethod
+    def network(self) -> Any:
+        """The network inside, batch first."""
+
+    @abstractmethod
+    def _state_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Layers (times directions) and size of each state."""
+
+    @property
+    def recurrent_mode(self) -> bool:
+        """Whether the last batch dim is taken for time."""
+        mode = recurrent_mode()
+        return self.default_recurrent_mode if mode is None else mode
+
+    @property
+    def state_keys(self) -> list[NestedKey]:
+        """The keys under which the states are read."""
+        return self.in_keys[1:-1]
+
+    def make_tensordict_primer(self) -> TensorDictPrimer:
+        """The transform that gives an env the states: zeros at each reset, carried by a step.
+
+        Example:
+            >>> from tdx import GRUModule, GymEnv, TransformedEnv
+            >>> gru = GRUModule(3, 4, in_keys=["observation", "h"], out_keys=["f", ("next", "h")])
+            >>> env = TransformedEnv(GymEnv("Pendulum-v1"), gru.make_tensordict_primer())
+            >>> env.reset()["h"].shape
+            torch.Size([1, 4])
+        """
+        weight = next(iter(self.network.parameters()))
+        specs: Mapping[NestedKey, Unbounded] = {
+            key: Unbounded(size, dtype=weight.dtype, device=weight.device)
+            for key, size in zip(self.state_keys, self._state_sizes(), strict=True)
+        }
+        return TensorDictPrimer(specs, default_value=dict.fromkeys(specs, 0.0))
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the output and the next states.
+
+        Args:
+            tensordict: of shape ``[*B]`` with an input ``[*B, F]``, states ``[*B, L, H]`` (zeros
+                where they are missing) and ``is_init`` ``[*B, 1]``; in recurrent mode of shape
+                ``[*B, T]``, with ``T`` steps in each entry.
+
+        Raises:
+            KeyNotFoundError: the input or ``is_init`` is missing.
+            ArgumentError: the shapes do not fit, or there is no time dim in recurrent mode.
+        """
+        value, starts = (
+            self._found(tensordict, key) for key in (self.in_keys[0], self.in_keys[-1])
+        )
+        sequences = self.recurrent_mode
+        lead = value.shape[:-1]
+        self._check(value, starts, sequences)
+        shape = lead if sequences else (*lead, 1)
+        count, steps = lead[:-1].numel() if sequences else lead.numel(), shape[-1]
+        states = tuple(
+            self._state(tensordict, key, value, size).reshape(count, steps, *size)
+            for key, size in zip(self.state_keys, self._state_sizes(), strict=True)
+        )
+        output, after = run_sequences(
+            self.network,
+            value.reshape(count, steps, value.shape[-1]),
+            states,
+            starts.reshape(count, steps),
+        )
+        for key, result in zip(self.out_keys, (output, *after), strict=True):
+            tensordict.set(key, result.reshape(*lead, *result.shape[2:]))
+        return tensordict
+
+    def _found(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        value = tensordict.get(key, None)
+        if value is None:
+            append = "append InitTracker() to the env" if key == self.in_keys[-1] else None
+            raise KeyNotFoundError(
+                f"{type(self).__name__} reads {format_key(key)!r}, which is not there",
+                hint=append,
+                where=Where(key=key),
+            )
+        found: Tensor = value
+        return found
+
+    def _check(self, value: Tensor, starts: Tensor, sequences: bool) -> None:
+        size = self.network.input_size
+        name = type(self).__name__
+        if not value.ndim or value.shape[-1] != size:
+            raise ArgumentError(
+                f"{name} has input_size={size}, its input has shape {tuple(value.shape)}",
+                where=Where(key=self.in_keys[0]),
+            )
+        if sequences and value.ndim < 2:
+            raise ArgumentError(
+                f"{name} is in recurrent mode, and its input of shape {tuple(value.shape)} has no "
+                "time dim",
+                hint="use set_recurrent_mode(False) for single steps",
+                where=Where(key=self.in_keys[0]),
+            )
+        if starts.numel() != value.shape[:-1].numel():
+            raise ArgumentError(
+                f"is_init must have shape {(*value.shape[:-1], 1)}, got {tuple(starts.shape)}",
+                where=Where(key=self.in_keys[-1]),
+            )
+
+    def _state(
+        self, tensordict: TensorDictBase, key: NestedKey, value: Tensor, size: tuple[int, int]
+    ) -> Tensor:
+        shape = (*value.shape[:-1], *size)
+        state = tensordict.get(key, None)
+        if state is None:
+            return torch.zeros(shape, dtype=value.dtype, device=value.device)
+        if state.shape != shape:
+            raise ArgumentError(
+                f"the state must have shape {shape}, got {tuple(state.shape)}",
+                where=Where(key=key),
+            )
+        found: Tensor = state
+        return found
+
+
+def _given_keys(
+    key: NestedKey | None, keys: Sequence[NestedKey] | None, states: Sequence[NestedKey], name: str
+) -> list[NestedKey]:
+    """All keys, from all of them or from the one of the value."""
+    if (key is None) == (keys is None):
+        raise ArgumentError(
+            f"give {name} or {name}s" + ("" if key is None else ", not both"),
+            hint=f'for example {name}="features"',
+        )
+    return [normal_key(each) for each in ([key, *states] if keys is None else keys)]
+
+
+def chosen_network(
+    kind: type[Any],
+    network: nn.Module | None,
+    input_size: int | None,
+    hidden_size: int | None,
+    **options: Any,
+) -> Any:
+    """The network that the caller made, or a new one.
+
+    Args:
+        kind: ``nn.GRU`` or ``nn.LSTM``.
+        network: what the caller made, if anything.
+        input_size: of a new one.
+        hidden_size: of a new one.
+        **options: the other arguments of a new one.
+
+    Raises:
+        ArgumentError: neither is given, or both, or the network is not batch first.
+    """
+    name = kind.__name__
+    sizes = (input_size, hidden_size)
+    if network is None:
+        if None in sizes:
+            raise ArgumentError(
+                f"give input_size and hidden_size, or {name.lower()}=nn.{name}(...)"
+            )
+        network = kind(input_size, hidden_size, **options)
+    elif not isinstance(network, kind):
+        raise ArgumentError(f"{name.lower()} must be an nn.{name}, got {type(network).__name__}")
+    elif sizes != (None, None):
+        raise ArgumentError(
+            f"{name.lower()} is given, and so are the sizes of a new one",
+            hint="leave one of them out",
+        )
+    if not network.batch_first:
+        raise ArgumentError("batch_first must be true: batch dims come before time")
+    return network
