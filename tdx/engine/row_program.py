@@ -9,6 +9,7 @@ its transform alone; hooks that a subclass overrides are called as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -85,9 +86,20 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
         return None
     rows: list[tuple[Transform, RowStep]] = []
     for stage in stages:
-        step = stage._row_step()
+        kind: type = type(stage)
+        step = stage._row_step() if _row_step_holds(kind) else None
         if step is None:
             break
         rows.append((stage, step))
     make = tensordict_maker(env.batch_size, env.device)
     return RowProgram(fields_of, tuple(rows), stages[len(rows) :], make, chain)
+
+
+@cache
+def _row_step_holds(kind: type) -> bool:
+    """Whether no subclass has implemented anew what the function over dicts stands for."""
+
+    def owner(hook: str) -> type:
+        return next(base for base in kind.__mro__ if hook in base.__dict__)
+
+    return all(issubclass(owner("_row_step"), owner(hook)) for hook in ("_step", "_call"))

@@ -53,11 +53,9 @@ class TransformedEnv(EnvBase):
         super().__init__(device=env.device, batch_size=env.batch_size)
         if device is not None:
             env.to(device)
-        self.base_env = env
-        # Attributes of a module that are modules are looked up slowly; the step loop reads these.
-        self.__dict__["_inner"] = env
-        self._known_base_version = -1
+        self._known_base_version = self._placed_version = -1
         self._program: RowProgram | None = None
+        self.base_env = env
         self._set_transform(Compose() if transform is None else as_transform(transform))
 
     # The chain
@@ -69,22 +67,33 @@ class TransformedEnv(EnvBase):
         self._chain_changed()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "transform":
-            super().__setattr__(name, value)
+        if name == "transform":
+            replaced, chain = self._chain, as_transform(value)
+            if chain is not replaced:
+                self._set_transform(chain)
+                replaced.reset_parent()
             return
-        replaced, chain = self._chain, as_transform(value)
-        if chain is not replaced:
-            self._set_transform(chain)
-            replaced.reset_parent()
+        super().__setattr__(name, value)
+        if name == "base_env":
+            # A module's attributes that are modules are looked up slowly; the step loop reads this.
+            self.__dict__["_inner"] = value
+            if "transform" in self._modules:
+                self._chain_changed()
 
     def _chain_changed(self) -> None:
-        transform = self._chain
-        stages = transform._stages if isinstance(transform, Compose) else (transform,)
-        self.__dict__["_outermost"] = transform
-        self._inverse_stages = tuple(stage for stage in reversed(stages) if stage.invertible)
-        self._batch_size = transform.transform_env_batch_size(self.base_env.batch_size)
-        self._device = torch.device(transform.transform_env_device(self.base_env.device))
+        self.__dict__["_outermost"] = self._chain
+        self._placed_version = -1
+        self._place()
         self._forget_specs()
+
+    def _place(self) -> None:
+        """Take batch size and device from the env inside, where they may have changed."""
+        version = self._inner._spec_version
+        if version != self._placed_version:
+            chain, inner = self._chain, self._inner
+            self._batch_size = chain.transform_env_batch_size(inner.batch_size)
+            self._device = torch.device(chain.transform_env_device(inner.device))
+            self._placed_version = version
 
     @property
     def _chain(self) -> Transform:
@@ -139,7 +148,43 @@ class TransformedEnv(EnvBase):
 
     @property
     def _spec_version(self) -> int:
-        return self._own_spec_version + self.base_env._spec_version
+        version: int = self._inner._spec_version
+        return self._own_spec_version + version
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether what is derived from the specs of the env inside and the chain must be anew."""
+        return self._output_spec is None or self._inner._spec_version != self._known_base_version
+
+    @property
+    def _key_cache(self) -> dict[str, Any]:
+        if self._is_stale:
+            self._compute_specs()
+        cache: dict[str, Any] = self.__dict__["_keys"]
+        return cache
+
+    @_key_cache.setter
+    def _key_cache(self, value: dict[str, Any]) -> None:
+        self.__dict__["_keys"] = value
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """How many envs are run at once, after the chain."""
+        self._place()
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: object) -> None:
+        raise ChainError(
+            "the batch size of a transformed env follows from its chain and cannot be set",
+            hint="set it on the env inside: env.base_env.batch_size = ...",
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the env's tensors live, after the chain."""
+        self._place()
+        return self._device
 
     @property
     def output_spec(self) -> Composite:
@@ -156,16 +201,17 @@ class TransformedEnv(EnvBase):
         return self._input_spec
 
     def _compute_specs(self) -> None:
-        version = self.base_env._spec_version
-        if self._output_spec is not None and version == self._known_base_version:
+        if not self._is_stale:
             return
         base = self.base_env
-        input_spec, output_spec = self._chain._transform_specs(base.input_spec, base.output_spec)
+        known = base.input_spec, base.output_spec
+        self._place()
+        input_spec, output_spec = self._chain._transform_specs(*known)
         self._input_spec = self._placed(input_spec)
         self._output_spec = self._placed(output_spec)
         self._key_cache = {}
-        self._known_base_version = version
-        self._inverse_stages = tuple(stage for stage in reversed(self.stages) if stage.invertible)
+        self._known_base_version = base._spec_version
+        self._inverts = self._chain.invertible
         self._program = compile_rows(base, self._chain, self.stages)
 
     def _placed(self, spec: Composite) -> Composite:
@@ -191,9 +237,9 @@ class TransformedEnv(EnvBase):
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        if self._output_spec is None:
+        if self._output_spec is None or self._inner._spec_version != self._known_base_version:
             self._compute_specs()
-        if self._inverse_stages:
+        if self._inverts:
             tensordict = self._outermost._inv_call(tensordict.clone(recurse=False))
         program = self._program
         if program is not None and type(tensordict) is TensorDict:
@@ -211,8 +257,7 @@ class TransformedEnv(EnvBase):
     def _completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
-        if self._output_spec is None:
-            self._compute_specs()
+        self._compute_specs()
         given = new_tensordict({}, self._batch_size, self._device)
         if tensordict is not None:
             given = tensordict
@@ -256,6 +301,9 @@ class TransformedEnv(EnvBase):
                 raise
         return getattr(self.base_env, name)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_program": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         nn.Module.__setstate__(self, state)
         self._relink()
@@ -265,7 +313,7 @@ class TransformedEnv(EnvBase):
 
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        copied.__dict__.update(deepcopy(self.__getstate__(), memo))
         copied._relink()
         return copied
 

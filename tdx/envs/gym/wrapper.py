@@ -147,6 +147,8 @@ class GymWrapper(EnvBase):
     def _convert_anew(self) -> None:
         self._conversion = self._new_conversion()
         self._program.use(self._conversion)
+        # A chain around this env may hold the step of before.
+        self._forget_specs()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

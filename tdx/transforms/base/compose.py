@@ -91,13 +91,10 @@ class Compose(Transform):
         self._stages = tuple(stages)
         self.transforms = nn.ModuleList(stages)
         self.transforms.training = self.training
-        owner = None if self._container_ref is None else self._container_ref()
-        changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
-        if changed is not None:
-            changed()
+        self._changed()
 
     def _chain_changed(self) -> None:
-        self._set_stages(list(self._stages))
+        self._changed()
 
     def __len__(self) -> int:
         return len(self._stages)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask, mask_for, masks_in
 from tdx.keys import NestedKey
-from tdx.tensordicts import read, write
+from tdx.tensordicts import new_tensordict, read, write
 from tdx.transforms.base.key_pairs import flat_pairs
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform import Entries, RowStep, Transform
@@ -52,7 +53,7 @@ class RunningTransform(Transform):
             last = self._last.get(key)
             if rows is not None and last is not None and last.shape == state.shape:
                 state = state.where(rows, last)
-            self._last[key] = state
+            self._last[key] = state.clone()
             write(tensordict_reset, key, state)
         return tensordict_reset
 
@@ -63,19 +64,26 @@ class RunningTransform(Transform):
                 raise self._missing(in_key, next_tensordict)
             state = read(tensordict, key)
             if state is None:
-                state = self._remembered(key, next_tensordict)
-            state = self._last[key] = self._advance(key, state, value)
+                state = self._from_memory(key, value, next_tensordict)
+            else:
+                state = self._last[key] = self._advance(key, state, value)
             write(next_tensordict, key, state)
         return next_tensordict
 
-    def _remembered(self, key: NestedKey, tensordict: TensorDictBase) -> Tensor:
-        """The state where the step's input has none: the last one written, or that of a start."""
+    def _from_memory(
+        self, key: NestedKey, value: Tensor | None, next_tensordict: TensorDictBase
+    ) -> Tensor:
+        """The next state where the step's input has none: one on from the last, or from a start."""
         last = self._last.get(key)
-        return self._initial(key, tensordict) if last is None else last
+        state = self._initial(key, next_tensordict) if last is None else last
+        state = self._advance(key, state, value)
+        # What is handed out may be written to.
+        self._last[key] = state.clone()
+        return state
 
     def _row_step(self) -> RowStep | None:
         pairs = flat_pairs(self._state_pairs())
-        if pairs is None or type(self)._step is not RunningTransform._step:
+        if pairs is None:
             return None
         last, advance = self._last, self._advance
 
@@ -86,8 +94,10 @@ class RunningTransform(Transform):
                     raise self._missing(in_key, fields)
                 state = tensordict.get(key)
                 if state is None:
-                    state = last[key]
-                fields[key] = last[key] = advance(key, state, value)
+                    made = new_tensordict(fields, torch.Size(()), None)
+                    fields[key] = self._from_memory(key, value, made)
+                else:
+                    fields[key] = last[key] = advance(key, state, value)
 
         return step
 

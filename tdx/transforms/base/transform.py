@@ -97,10 +97,11 @@ class Transform(TransformSpecs):
         """:meth:`_step` over plain dicts of root entries, for the step loop; ``None`` for none.
 
         It is a function of the step's input, which it reads, and the step's output so far, which
-        it writes to. There is one for whatever is defined by :meth:`_apply_transform` alone.
+        it writes to. There is one for whatever is defined by :meth:`_apply_transform` alone. The
+        engine leaves out one that a subclass's own :meth:`_step` or :meth:`_call` goes beyond.
         """
         pairs = flat_pairs(self._pairs)
-        if pairs is None or self._missing_tolerance or self._overrides("_step", "_call"):
+        if pairs is None or self._missing_tolerance:
             return None
         apply, missing = self._apply_transform, self._missing
 

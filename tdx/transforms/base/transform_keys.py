@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Self
 
 from torch import nn
 
 from tdx.keys import NestedKey
 from tdx.transforms.base.key_pairs import key_list, paired
 
+_UNSET = object()
+
 
 class TransformKeys(nn.Module):
-    """In-keys and out-keys, forward and inverse; see :class:`Transform`."""
+    """In-keys and out-keys, forward and inverse; see :class:`Transform`.
+
+    Setting an attribute that is named after an argument of the constructor, loading a state dict
+    or casting changes what the transform declares, so its chain then computes the specs anew.
+    """
 
     def __init__(
         self,
@@ -27,9 +36,26 @@ class TransformKeys(nn.Module):
         self._set_keys(in_keys, in_keys if out_keys is None else out_keys)
         self._set_inverse_keys(in_keys_inv, in_keys_inv if out_keys_inv is None else out_keys_inv)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind: type = type(self)
+        new = name in _declaration(kind) and self.__dict__.get(name, _UNSET) is not value
+        super().__setattr__(name, value)
+        if new:
+            self._changed()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._changed()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        moved: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._changed()
+        return moved
+
     def _changed(self) -> None:
         """Tell the chain that what it derived from this transform holds no longer."""
-        owner = None if self._container_ref is None else self._container_ref()
+        reference = self.__dict__.get("_container_ref")
+        owner = None if reference is None else reference()
         changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
         if changed is not None:
             changed()
@@ -59,7 +85,6 @@ class TransformKeys(nn.Module):
     def in_keys(self, value: Sequence[NestedKey] | None) -> None:
         same = self._in_keys == self._out_keys
         self._set_keys(value, value if same else self._out_keys)
-        self._changed()
 
     @property
     def out_keys(self) -> list[NestedKey]:
@@ -69,7 +94,6 @@ class TransformKeys(nn.Module):
     @out_keys.setter
     def out_keys(self, value: Sequence[NestedKey] | None) -> None:
         self._set_keys(self._in_keys, value)
-        self._changed()
 
     @property
     def in_keys_inv(self) -> list[NestedKey]:
@@ -80,7 +104,6 @@ class TransformKeys(nn.Module):
     def in_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
         same = self._in_keys_inv == self._out_keys_inv
         self._set_inverse_keys(value, value if same else self._out_keys_inv)
-        self._changed()
 
     @property
     def out_keys_inv(self) -> list[NestedKey]:
@@ -90,7 +113,6 @@ class TransformKeys(nn.Module):
     @out_keys_inv.setter
     def out_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
         self._set_inverse_keys(self._in_keys_inv, value)
-        self._changed()
 
     @property
     def missing_tolerance(self) -> bool:
@@ -101,3 +123,15 @@ class TransformKeys(nn.Module):
         """Say whether in-keys that are not there are passed over."""
         self._missing_tolerance = mode
         self._changed()
+
+
+@cache
+def _declaration(kind: type) -> frozenset[str]:
+    """The names of the arguments that the constructors of a class and its bases take."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = set()
+    for base in kind.__mro__:
+        if issubclass(base, TransformKeys) and "__init__" in base.__dict__:
+            parameters = inspect.signature(base.__dict__["__init__"]).parameters.values()
+            names |= {each.name for each in parameters if each.kind not in several}
+    return frozenset(names - {"self"})

@@ -76,7 +76,7 @@ class TensorDictPrimer(Transform):
         **kwargs: TensorSpec,
     ) -> None:
         super().__init__()
-        self.primers = self._given = _composite(primers, kwargs)
+        self._primers = self._given = _composite(primers, kwargs)
         self.random = random
         self.expand_specs = expand_specs
         self.single_default_value = single_default_value
@@ -96,10 +96,19 @@ class TensorDictPrimer(Transform):
 
     # Specs
 
+    @property
+    def primers(self) -> Composite:
+        """The specs of the entries; inside an env, with its batch dims and on its device."""
+        return self._primers
+
+    @primers.setter
+    def primers(self, value: Mapping[NestedKey, TensorSpec] | Composite) -> None:
+        self._primers = self._given = _composite(value, {})
+
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._mask_key = self._chosen_mask(output_spec["full_done_spec"])
         self._batch_size = output_spec.shape
-        self.primers = self._expanded(output_spec.shape, output_spec.device)
+        self._primers = self._expanded(output_spec.shape, output_spec.device)
 
     def _chosen_mask(self, full_done_spec: Composite) -> NestedKey:
         known = [group.reset_key for group in done_groups(full_done_spec)]
@@ -237,12 +246,14 @@ class TensorDictPrimer(Transform):
         """Move the values that are made without an env to a device."""
         device = torch._C._nn._parse_to(*args, **kwargs)[0]
         if device is not None:
-            self._given, self.primers = self._given.to(device), self.primers.to(device)
+            self._given, self._primers = self._given.to(device), self._primers.to(device)
         return super().to(*args, **kwargs)
 
     def __repr__(self) -> str:
-        keys = ", ".join(repr(format_key(normal_key(key))) for key in _leaves(self.primers))
-        return f"TensorDictPrimer(keys=[{keys}], random={bool(self.random)})"
+        return (
+            f"TensorDictPrimer(primers={self.primers}, default_value={self.default_value!r}, "
+            f"random={self.random})"
+        )
 
 
 def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:

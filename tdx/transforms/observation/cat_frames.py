@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, join_keys, normal_key
-from tdx.specs import Bounded, TensorSpec
+from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.episodes import episode_starts
-from tdx.transforms.base.key_pairs import flat_pairs
+from tdx.transforms.base.key_pairs import flat_pairs, require_keys
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.transform import Entries, RowStep, Transform
 
@@ -89,6 +89,8 @@ class CatFrames(ObservationTransform):
         return frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
 
     def _stacked(self, in_key: NestedKey, frame: Tensor) -> Tensor:
+        # A copy: the frame itself may be handed out beside the stack, and be written to.
+        frame = frame.clone()
         earlier = self._frames.get(in_key)
         if earlier is None:
             earlier = [self._padding(frame)] * (self.N - 1)
@@ -103,13 +105,15 @@ class CatFrames(ObservationTransform):
         for in_key, out_key in () if self.as_inverse else self._pairs:
             frame = read(next_tensordict, in_key)
             if frame is None:
+                if self._missing_tolerance:
+                    continue
                 raise self._missing(in_key, next_tensordict)
             write(next_tensordict, out_key, self._stacked(in_key, frame))
         return next_tensordict
 
     def _row_step(self) -> RowStep | None:
         pairs, stacked = flat_pairs(self._pairs), self._stacked
-        if self.as_inverse or pairs is None:
+        if self.as_inverse or self._missing_tolerance or pairs is None:
             return None
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
@@ -129,7 +133,10 @@ class CatFrames(ObservationTransform):
         for in_key, out_key in self._pairs:
             frame = read(tensordict_reset, in_key)
             if frame is None:
+                if self._missing_tolerance:
+                    continue
                 raise self._missing(in_key, tensordict_reset)
+            frame = frame.clone()
             frames = [*[self._padding(frame)] * (self.N - 1), frame]
             begun, before = frames[1:], self._frames.get(in_key)
             rows = reset_rows(tensordict, self.reset_key or in_key, frame)
@@ -139,6 +146,12 @@ class CatFrames(ObservationTransform):
             self._frames[in_key] = begun
             write(tensordict_reset, out_key, torch.cat(frames, self.dim))
         return tensordict_reset
+
+    def _check_in_keys(self, output_spec: Composite) -> None:
+        if not self.as_inverse and not self._missing_tolerance:
+            parts = ("full_observation_spec", "full_done_spec")
+            seen = Composite({part: output_spec[part] for part in parts}, shape=output_spec.shape)
+            require_keys(seen, self.in_keys, "a reset of the env at this stage")
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if self.as_inverse:
@@ -172,6 +185,8 @@ class CatFrames(ObservationTransform):
                 continue
             frames = read(tensordict, in_key)
             if frames is None:
+                if self._missing_tolerance:
+                    continue
                 raise self._missing(in_key, tensordict)
             ages = self._ages(tensordict, in_key)
             following = read(tensordict, join_keys("next", in_key))

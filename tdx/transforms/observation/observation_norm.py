@@ -142,10 +142,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         if not self.standard_normal:
             loc, scale = -loc / scale, 1 / scale
         self._set_affine(loc, scale, self.standard_normal, self.eps)
-        owner = None if self._container_ref is None else self._container_ref()
-        changed = getattr(owner, "_chain_changed", None)
-        if changed is not None:
-            changed()
+        self._changed()
 
     def _stats_key(self, key: NestedKey | None) -> NestedKey:
         if key is not None:
