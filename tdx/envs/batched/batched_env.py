@@ -106,6 +106,7 @@ class BatchedEnv(EnvBase):
         self._keys = EnvKeys.of(metadata[0])
         self._alike = are_alike(metadata)
         self._unlike = () if self._alike else tuple(metadata)
+        self._steps_some_rows = self._alike and not metadata[0].batch_size
         self._forget_specs()
 
     def _forget_specs(self) -> None:
@@ -224,6 +225,11 @@ class BatchedEnv(EnvBase):
     def _rows_to_reset(self, masks: dict[NestedKey, Tensor]) -> list[int]:
         """The workers with a set flag in any mask; all of them where there is no mask."""
         return [index for index, (some, _) in enumerate(self._mask_extent(masks)) if some]
+
+    def _rows_to_step(self, mask: Tensor) -> list[int]:
+        """The workers with a set flag in the mask of a step for some rows, ``_step``."""
+        flags = mask.reshape(self.num_workers, -1).any(1).tolist()
+        return [index for index, flag in enumerate(flags) if flag]
 
     def _mask_extent(self, masks: dict[NestedKey, Tensor]) -> list[tuple[bool, bool]]:
         """For each worker whether any, and whether every flag of the masks is set."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from tdx.envs.base.done_flags import reset_masks
 from tdx.envs.batched import protocol
@@ -19,6 +20,7 @@ from tdx.envs.batched.rows import Others
 from tdx.envs.batched.serial import SerialEnv
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
+from tdx.tensordicts import read
 
 
 class ParallelEnv(BatchedEnv):
@@ -167,7 +169,10 @@ class ParallelEnv(BatchedEnv):
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
         memory = self._memory
         assert memory is not None
-        present, others = memory.put(self._inputs_of(tensordict))
+        inputs, mask = self._inputs_of(tensordict), read(tensordict, "_step")
+        if mask is not None:
+            return self._step_some(memory, {**inputs, "_step": mask}, mask)
+        present, others = memory.put(inputs)
         if memory.is_expected(present, others):
             messages = dict.fromkeys(range(self.num_workers), protocol.STEP)
         else:
@@ -178,6 +183,18 @@ class ParallelEnv(BatchedEnv):
         replies = self._ask(messages)
         news = {index: protocol.unpack(reply) for index, reply in replies.items()}
         return memory.take("step", news, self._device)
+
+    def _step_some(
+        self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
+    ) -> TensorDictBase:
+        """The step of the rows that the mask asks for, right after one of all rows."""
+        present, others = memory.put(inputs)
+        messages = {
+            index: protocol.pack(protocol.STEP, (present, others[index]))
+            for index in self._rows_to_step(mask)
+        }
+        news = {index: protocol.unpack(reply) for index, reply in self._ask(messages).items()}
+        return memory.take("step", news, self._device, memory.given(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]

@@ -17,6 +17,7 @@ from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.nesting import Nest, stack_rows
 from tdx.envs.batched.worker import is_method
 from tdx.keys import NestedKey
+from tdx.tensordicts import read
 
 
 class SerialEnv(BatchedEnv):
@@ -98,12 +99,25 @@ class SerialEnv(BatchedEnv):
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
-        inputs = self._split(self._inputs_of(tensordict))
+        inputs = self._inputs_of(tensordict)
+        mask = read(tensordict, "_step")
+        if mask is not None:
+            return self._step_some(inputs, mask)
         rows: list[TensorDictBase] = [
-            env._completed_step(row) for env, row in zip(self._envs, inputs, strict=True)
+            env._completed_step(row)
+            for env, row in zip(self._envs, self._split(inputs), strict=True)
         ]
         self._last_rows[:] = rows
         return self._joined(rows, rows[0])
+
+    def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
+        """The step of the rows that the mask asks for, right after one of all rows."""
+        given = self._split({**inputs, "_step": mask})
+        wanted = self._rows_to_step(mask)
+        for index in wanted:
+            self._last_rows[index] = self._envs[index]._completed_step(given[index])
+        rows = [row for row in self._last_rows if row is not None]
+        return self._joined(rows, rows[wanted[0]])
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]

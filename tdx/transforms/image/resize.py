@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
+from tdx.transforms.image.layout import check_channels_first, image_size
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -54,8 +55,8 @@ class Resize(ObservationTransform):
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.w = _size(w, "w")
-        self.h = self.w if h is None else _size(h, "h")
+        self.w = image_size(w, "w")
+        self.h = self.w if h is None else image_size(h, "h")
         name = getattr(interpolation, "value", interpolation)  # torchvision's own enum, too
         if name not in INTERPOLATIONS:
             raise UnknownNameError(
@@ -65,7 +66,7 @@ class Resize(ObservationTransform):
         self.interpolation: Interpolation = name
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
-        _check_layout(tensor.shape)
+        check_channels_first(tensor.shape, "Resize")
         resize, mode = _kernel(self.interpolation)
         dtype = tensor.dtype
         if dtype is torch.uint8:
@@ -75,7 +76,7 @@ class Resize(ObservationTransform):
         return resized.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else resized
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        _check_layout(spec.shape)
+        check_channels_first(spec.shape, "Resize")
         if isinstance(spec, Bounded) and self.interpolation != "bicubic":
             if bool((spec.low.isfinite() & spec.high.isfinite()).all()):
                 return mapped_spec(spec, self._apply_transform)
@@ -100,22 +101,3 @@ def _kernel(interpolation: str) -> tuple[Callable[..., Tensor], Any]:
     from torchvision.transforms.v2.functional import resize_image
 
     return resize_image, InterpolationMode(interpolation)
-
-
-def _size(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
-
-
-def _check_layout(shape: torch.Size) -> None:
-    if len(shape) < 3:
-        raise ArgumentError(
-            f"Resize takes images [*B, C, H, W], got shape {tuple(shape)}",
-            hint="name the images by in_keys",
-        )
-    if shape[-1] in (1, 3, 4) and shape[-2] > 4 and shape[-3] > 4:
-        raise ArgumentError(
-            f"Resize takes images [*B, C, H, W], but shape {tuple(shape)} has its channels last",
-            hint="put ToTensorImage() before it",
-        )

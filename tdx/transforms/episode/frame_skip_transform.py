@@ -1,0 +1,173 @@
+"""Make several steps with one action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.envs.base.step_mdp import advance
+from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey, key_parts, unique_keys
+from tdx.specs import Bounded, Composite, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import Compose, TimeBehaviour, Transform
+from tdx.transforms.base.spec_edits import done_groups
+
+if TYPE_CHECKING:
+    from tdx.envs.base import EnvBase
+
+
+class FrameSkipTransform(Transform):
+    """Repeat each action for ``frame_skip`` steps, and return the last of them with all rewards.
+
+    The env that is stepped is the one inside together with the stages before this one, so those
+    see every frame, and those after it one in ``frame_skip``. The rewards of the frames are added
+    up. An episode that is done ends the repetition: in a batch, rows that are done stand still
+    while the others go on, and the envs of a ``SerialEnv`` or ``ParallelEnv`` are not called.
+
+    Args:
+        frame_skip: the number of steps.
+
+    Raises:
+        ArgumentError: ``frame_skip`` is no integer of at least 1.
+        ChainError: there is no env around to step (in a step).
+
+    Example:
+        >>> from tdx import FrameSkipTransform, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), FrameSkipTransform(4))
+        >>> env.rollout(2)["next", "reward"].flatten()
+        tensor([4., 4.])
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(self, frame_skip: int = 1) -> None:
+        super().__init__()
+        if isinstance(frame_skip, bool) or not isinstance(frame_skip, int) or frame_skip < 1:
+            raise ArgumentError(f"frame_skip must be an integer of at least 1, got {frame_skip!r}")
+        self.frame_skip = frame_skip
+        self._reward_keys: list[NestedKey] = []
+        self._done_keys: list[NestedKey] = []
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        self._reward_keys = unique_keys(output_spec["full_reward_spec"].keys(True, True))
+        self._done_keys = []
+        for group in done_groups(output_spec["full_done_spec"]):
+            ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
+            self._done_keys += ends or group.keys
+
+    # Steps
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        if self.frame_skip == 1:
+            return next_tensordict
+        env, stages = self._before()
+        current, following = tensordict, next_tensordict
+        going = self._going(following)
+        totals = {key: read(following, key) for key in self._reward_keys}
+        for _ in range(self.frame_skip - 1):
+            count, rows = int(going.sum()), going.numel()
+            if count == 0:
+                break
+            current, frame = self._advanced(current, following, env, stages), following
+            if count < rows:
+                current.set("_step", going)
+            following = env._completed_step(current)
+            for stage in stages:
+                following = stage._step(current, following)
+            if count < rows:
+                keep_unmasked_rows(following, frame, {"_reset": going.unsqueeze(-1)}, going.ndim)
+            self._add(totals, following, going)
+            going = going & self._going(following)
+        for key, total in totals.items():
+            write(following, key, total)
+        return following
+
+    def _before(self) -> tuple[EnvBase, list[Transform]]:
+        """The env inside, and the stages between it and this one."""
+        stage: Transform = self
+        owner = None if self._container_ref is None else self._container_ref()
+        stages: list[Transform] = []
+        while isinstance(owner, Compose):
+            earlier = list(owner)
+            stages = [*_flat(earlier[: earlier.index(stage)]), *stages]
+            stage = owner
+            owner = None if owner._container_ref is None else owner._container_ref()
+        if owner is None:
+            raise ChainError(
+                "FrameSkipTransform needs an env to step",
+                hint="put the transform into a TransformedEnv first",
+            )
+        env: EnvBase = owner.base_env  # type: ignore[assignment]
+        return env, stages
+
+    def _going(self, following: TensorDictBase) -> Tensor:
+        """Which rows are not done, ``[*B]``."""
+        batch = following.batch_size
+        ended = torch.zeros(batch, dtype=torch.bool, device=following.device)
+        for key in self._done_keys:
+            ended = ended | read(following, key).reshape(*batch, -1).any(-1)
+        return ~ended
+
+    def _advanced(
+        self,
+        current: TensorDictBase,
+        following: TensorDictBase,
+        env: EnvBase,
+        stages: list[Transform],
+    ) -> TensorDictBase:
+        """The input of the next frame: this frame's with its results and the same action."""
+        result = advance(current.exclude("next", "_step").set("next", following), self._reward_keys)
+        states = env.full_state_spec.keys(True, True)
+        if states:
+            # What the env reads of its own results must go back through the stages.
+            given = following.exclude()
+            for stage in reversed(stages):
+                given = stage._inv_present(given)
+            for key in states:
+                value = given.get(key, None)
+                if value is not None:
+                    result.set(key, value)
+        return result
+
+    @staticmethod
+    def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, going: Tensor) -> None:
+        for key, total in totals.items():
+            reward = read(following, key)
+            rows = as_row_mask(going, reward, going.ndim)
+            totals[key] = torch.where(rows, total + reward, total)
+
+    # Specs
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """The reward spec, with the bounds of a sum of 1 to ``frame_skip`` rewards."""
+        result = reward_spec.clone()
+        result.unlock_()
+        for key, spec in reward_spec.items(True, True):
+            result[key] = self._summed(spec)
+        return result
+
+    def _summed(self, spec: TensorSpec) -> TensorSpec:
+        if not isinstance(spec, Bounded) or self.frame_skip == 1:
+            return spec
+        low, high = spec.low, spec.high
+        for _ in range(self.frame_skip - 1):
+            # As the rewards are added up, so that rounding leaves them inside.
+            low, high = low + spec.low, high + spec.high
+        return spec.replace(low=torch.minimum(low, spec.low), high=torch.maximum(high, spec.high))
+
+    def __repr__(self) -> str:
+        return f"FrameSkipTransform(frame_skip={self.frame_skip})"
+
+
+def _flat(stages: Iterable[Transform]) -> Iterator[Transform]:
+    for stage in stages:
+        if isinstance(stage, Compose):
+            yield from _flat(stage)
+        else:
+            yield stage

@@ -1,0 +1,81 @@
+"""Cut out the middle of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+from tdx.specs import TensorSpec
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.shape_transform import viewed_spec
+from tdx.transforms.image.layout import check_channels_first, image_size
+
+
+class CenterCrop(ObservationTransform):
+    """Cut the middle ``[*B, C, w, h]`` out of images ``[*B, C, H, W]``.
+
+    Args:
+        w: the new size of the last dim but one.
+        h: the new size of the last dim; ``w`` by default.
+        in_keys: the images read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+
+    Raises:
+        ArgumentError: a size is no integer of at least 1, or (when its specs are computed, or
+            in a call) an image is smaller, has fewer than 3 dims or has its channels last.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import CenterCrop
+        >>> CenterCrop(84)(TensorDict(pixels=torch.rand(4, 3, 210, 160)))["pixels"].shape
+        torch.Size([4, 3, 84, 84])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        w: int,
+        h: int | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.w = image_size(w, "w")
+        self.h = self.w if h is None else image_size(h, "h")
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        self._check_image(tensor.shape)
+        return _kernel()(tensor, [self.w, self.h])
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        self._check_image(spec.shape)
+        return viewed_spec(spec, self._apply_transform)
+
+    def _check_image(self, shape: torch.Size) -> None:
+        check_channels_first(shape, "CenterCrop")
+        if shape[-2] < self.w or shape[-1] < self.h:
+            raise ArgumentError(
+                f"a crop of {self.w} × {self.h} is larger than the image, which has "
+                f"{shape[-2]} × {shape[-1]} in shape {tuple(shape)}",
+                hint=f"w may be up to {shape[-2]} and h up to {shape[-1]}; or put a Resize "
+                "before it",
+            )
+
+    def __repr__(self) -> str:
+        return f"CenterCrop(w={self.w}, h={self.h}, keys={self.in_keys})"
+
+
+@cache
+def _kernel() -> Callable[[Tensor, list[int]], Tensor]:
+    # Imported at the first call: torchvision takes longer to import than torch itself.
+    from torchvision.transforms.v2.functional import center_crop_image
+
+    return center_crop_image

@@ -1,0 +1,86 @@
+"""Turn images gray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+from tdx.specs import TensorSpec
+from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.affine import mapped_spec
+from tdx.transforms.image.layout import (
+    LIKELY_CHANNELS,
+    channels_last,
+    check_channels_first,
+)
+
+
+class GrayScale(ObservationTransform):
+    """Turn images ``[*B, 3, H, W]`` of red, green and blue into gray ones ``[*B, 1, H, W]``.
+
+    Gray is ``0.2989 * red + 0.587 * green + 0.114 * blue`` in the images' own dtype, which may be
+    any: integers are rounded down.
+
+    Args:
+        in_keys: the images read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+
+    Raises:
+        ArgumentError: an image has its channels last or not three of them (when its specs are
+            computed, or in a call).
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import GrayScale
+        >>> GrayScale()(TensorDict(pixels=torch.rand(4, 3, 84, 84)))["pixels"].shape
+        torch.Size([4, 1, 84, 84])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        _check_channels(tensor.shape)
+        return _kernel()(tensor)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped_spec(spec, self._apply_transform)
+
+
+@cache
+def _kernel() -> Callable[[Tensor], Tensor]:
+    # Imported at the first call: torchvision takes longer to import than torch itself.
+    from torchvision.transforms.v2.functional import rgb_to_grayscale_image
+
+    return rgb_to_grayscale_image
+
+
+def _check_channels(shape: torch.Size) -> None:
+    if len(shape) >= 3 and shape[-3] == 3:
+        return
+    check_channels_first(shape, "GrayScale")
+    channels = shape[-3]
+    if channels == 1:
+        raise ArgumentError(
+            f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have 1",
+            hint="they are gray already: leave GrayScale out",
+        )
+    if channels not in LIKELY_CHANNELS and shape[-1] in LIKELY_CHANNELS:
+        raise channels_last(shape, "GrayScale")
+    raise ArgumentError(
+        f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have {channels}",
+        hint="put GrayScale before frames are stacked along the channels",
+    )

@@ -1,0 +1,88 @@
+"""Join neighbouring dims into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+from tdx.transforms.base import TimeBehaviour
+from tdx.transforms.base.shape_transform import ShapeTransform, checked_dim
+
+
+class FlattenObservation(ShapeTransform):
+    """Join the dims from ``first_dim`` to ``last_dim`` into one.
+
+    Args:
+        first_dim: the first of them. Negative, so that batch dims don't matter.
+        last_dim: the last of them.
+        in_keys: the observations read; ``pixels`` by default.
+        out_keys: the keys written; the in-keys by default.
+        allow_positive_dim: whether the dims may also count up from 0, for the first dim after
+            the batch dims: those of the env, or of stored data.
+
+    Raises:
+        ArgumentError: a dim is no negative integer, the first comes after the last, or (when its
+            specs are computed, or in ``forward``) an observation has no such dims.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import FlattenObservation
+        >>> flatten = FlattenObservation(-3, -1)
+        >>> flatten(TensorDict(pixels=torch.zeros(8, 3, 4, 5)))["pixels"].shape
+        torch.Size([8, 60])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+
+    def __init__(
+        self,
+        first_dim: int,
+        last_dim: int,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        allow_positive_dim: bool = False,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.first_dim = checked_dim(first_dim, "first_dim", allow_positive_dim)
+        self.last_dim = checked_dim(last_dim, "last_dim", allow_positive_dim)
+        self.allow_positive_dim = allow_positive_dim
+        if (self.first_dim < 0) == (self.last_dim < 0) and self.first_dim > self.last_dim:
+            raise ArgumentError(
+                f"first_dim={first_dim} comes after last_dim={last_dim}", hint="swap them"
+            )
+        if max(self.first_dim, self.last_dim) >= 0:
+            # A block of steps has leading dims where a single step has none.
+            self.time_behaviour = TimeBehaviour.CONTROL
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        first, last = (
+            dim if dim < 0 else dim + self._leading for dim in (self.first_dim, self.last_dim)
+        )
+        return tensor.flatten(first, last)
+
+    def _check_features(self, shape: torch.Size) -> None:
+        count = len(shape)
+        for name in ("first_dim", "last_dim"):
+            dim = getattr(self, name)
+            if not -count <= dim < count:
+                raise ArgumentError(
+                    f"{name}={dim} is beyond the {count} dims {tuple(shape)} after the batch dims"
+                )
+        if self.first_dim % count > self.last_dim % count:
+            raise ArgumentError(
+                f"first_dim={self.first_dim} comes after last_dim={self.last_dim} "
+                f"in {tuple(shape)}",
+                hint="swap them",
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"FlattenObservation(first_dim={self.first_dim}, last_dim={self.last_dim}, "
+            f"keys={self.in_keys})"
+        )

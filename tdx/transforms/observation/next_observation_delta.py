@@ -1,0 +1,263 @@
+"""Write how much an observation changed in a step, and store that instead of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey, join_keys, normal_key
+from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import key_list, missing_key
+from tdx.transforms.base.scan import reset_rows
+from tdx.transforms.base.spec_edits import with_entries
+
+
+class NextObservationDelta(Transform):
+    """Write the next observation minus the current one; zero after a reset.
+
+    In a replay buffer the difference takes the place of the next observation: it is dropped on
+    the way in, and put together again, ``observation + delta``, in what is sampled. That is exact
+    up to the rounding of ``delta_dtype``.
+
+    Put it after the stages that write its in-keys: it compares with the root, where a later stage
+    that changed them would be seen.
+
+    Args:
+        in_keys: the observations; by default every floating one of the env.
+        out_keys: the keys of the differences; ``("delta", in_key)`` by default.
+        delta_dtype: the differences' dtype, a floating one.
+        restore_dtype: the dtype of a next observation that is put together again; ``"root"`` for
+            that of the current one.
+        drop_delta: whether data that leaves a replay buffer is without the differences.
+        excluded_dtypes: which dtypes are passed over where ``in_keys`` are left out.
+
+    Raises:
+        ArgumentError: the numbers of keys differ, or a dtype is none or does not fit.
+        KeyNotFoundError: the env has no such observation (when its specs are computed).
+
+    Example:
+        >>> import torch
+        >>> from tdx import GymEnv, NextObservationDelta, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), NextObservationDelta(["observation"]))
+        >>> env.reset()["delta", "observation"]
+        tensor([0., 0., 0., 0.], dtype=torch.float16)
+    """
+
+    time_behaviour = TimeBehaviour.SCAN
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        *,
+        delta_dtype: torch.dtype = torch.float16,
+        restore_dtype: torch.dtype | Literal["root"] = "root",
+        drop_delta: bool = True,
+        excluded_dtypes: tuple[torch.dtype, ...] = (
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+            torch.bool,
+        ),
+    ) -> None:
+        if in_keys is None and out_keys is not None:
+            raise ArgumentError("out_keys are given without in_keys", hint="give both")
+        known = key_list(in_keys, "in_keys")
+        super().__init__(known, self._deltas(known) if out_keys is None else out_keys)
+        self._finds_keys = in_keys is None
+        if not isinstance(delta_dtype, torch.dtype) or not delta_dtype.is_floating_point:
+            raise ArgumentError(
+                f"delta_dtype must be a floating dtype, got {delta_dtype!r}",
+                hint="for example torch.float16",
+            )
+        if restore_dtype != "root" and not isinstance(restore_dtype, torch.dtype):
+            raise ArgumentError(f"restore_dtype must be a dtype or 'root', got {restore_dtype!r}")
+        self.delta_dtype, self.restore_dtype = delta_dtype, restore_dtype
+        self.drop_delta = drop_delta
+        self.excluded_dtypes = tuple(excluded_dtypes)
+        self._last: dict[NestedKey, Tensor] = {}
+
+    @staticmethod
+    def _deltas(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
+        return [join_keys("delta", key) for key in in_keys]
+
+    # Data
+
+    def _delta(self, following: Tensor, current: Tensor) -> Tensor:
+        if not following.is_floating_point():
+            # The difference of two integers may not fit into their dtype.
+            return following.to(self.delta_dtype) - current.to(self.delta_dtype)
+        return (following - current).to(self.delta_dtype)
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in self._pairs:
+            following = read(next_tensordict, in_key)
+            if following is None:
+                raise self._missing(in_key, next_tensordict)
+            current = read(tensordict, in_key)
+            if current is None:  # a later stage renamed or dropped it
+                current = self._last.get(in_key, following)
+            self._last[in_key] = following
+            write(next_tensordict, out_key, self._delta(following, current))
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for in_key, out_key in self._pairs:
+            first = read(tensordict_reset, in_key)
+            if first is None:
+                raise self._missing(in_key, tensordict_reset)
+            delta = torch.zeros_like(first, dtype=self.delta_dtype)
+            rows, before = reset_rows(tensordict, in_key, first), self._last.get(in_key)
+            if rows is not None and tensordict is not None:
+                if before is not None:
+                    first = first.where(rows, before)
+                held = read(tensordict, out_key)
+                if held is not None:
+                    delta = delta.where(rows, held)
+            self._last[in_key] = first
+            write(tensordict_reset, out_key, delta)
+        return tensordict_reset
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Give stored steps their next observations back, in place.
+
+        A next observation that is there stays as it is. With ``drop_delta`` the differences are
+        taken out, without it those of the steps are there afterwards.
+
+        Args:
+            tensordict: steps with their ``next``, of any shape.
+
+        Raises:
+            ChainError: ``in_keys`` were left out, and there was no env to take them from.
+            KeyNotFoundError: an observation is not there.
+        """
+        for in_key, out_key in self._stored_pairs():
+            current = read(tensordict, in_key)
+            if current is None:
+                raise self._missing(in_key, tensordict)
+            next_key, delta_key = join_keys("next", in_key), join_keys("next", out_key)
+            following, delta = read(tensordict, next_key), read(tensordict, delta_key)
+            if following is None and delta is None:
+                raise self._missing(next_key, tensordict)
+            if following is None:
+                dtype = current.dtype if self.restore_dtype == "root" else self.restore_dtype
+                tensordict.set(next_key, (current + delta).to(dtype))
+            elif delta is None and not self.drop_delta:
+                tensordict.set(delta_key, self._delta(following, current))
+            if self.drop_delta:
+                for key in (out_key, delta_key):
+                    _drop(tensordict, key)
+        return tensordict
+
+    def _stored_pairs(self) -> tuple[tuple[NestedKey, NestedKey], ...]:
+        if self._finds_keys and not self._pairs:
+            raise ChainError(
+                "NextObservationDelta has no in_keys to look for in stored data",
+                hint='give them, for example in_keys=["observation"]',
+            )
+        return self._pairs
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Let the differences of stored steps take the place of their next observations."""
+        following = tensordict.get("next", None)
+        if following is None:
+            return tensordict
+        following = _shallow(following)
+        for in_key, out_key in self._stored_pairs():
+            current, value = read(tensordict, in_key), read(following, in_key)
+            if current is not None and value is not None:
+                if read(following, out_key) is None:
+                    following.set(out_key, self._delta(value, current))
+                _drop(following, in_key)
+        return tensordict.set("next", following)
+
+    @property
+    def invertible(self) -> bool:
+        """Nothing happens on the way into an env, only into a replay buffer."""
+        return False
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        observations = output_spec["full_observation_spec"]
+        if self._finds_keys:
+            found = [
+                normal_key(key)
+                for key, spec in observations.items(True, True)
+                if spec.dtype is not None
+                and spec.dtype.is_floating_point
+                and spec.dtype not in self.excluded_dtypes
+            ]
+            self._set_keys(found, self._deltas(found))
+        for key in self.in_keys:
+            if observations.get(key, None) is None:
+                known = list(observations.keys(True, True))
+                raise missing_key(key, known, "the observation spec at this stage")
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec with the differences."""
+        entries = {
+            out_key: self._delta_spec(observation_spec[in_key])
+            for in_key, out_key in self._pairs
+            if observation_spec.get(in_key, None) is not None
+        }
+        return with_entries(observation_spec, entries)
+
+    def _delta_spec(self, spec: TensorSpec) -> TensorSpec:
+        if isinstance(spec, Bounded):
+            low, high = self._delta(spec.low, spec.high), self._delta(spec.high, spec.low)
+            return Bounded(low, high, shape=spec.shape, dtype=low.dtype, device=spec.device)
+        return Unbounded(shape=spec.shape, dtype=self.delta_dtype, device=spec.device)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """The reward spec, which stays as it is."""
+        return reward_spec
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The done flags' spec, which stays as it is."""
+        return done_spec
+
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_last": {}}
+
+    def clone(self) -> Any:
+        """A transform of its own, with no episode begun."""
+        copied = super().clone()
+        copied._last = {}
+        return copied
+
+    def __repr__(self) -> str:
+        return f"NextObservationDelta(delta_dtype={self.delta_dtype}, keys={self.in_keys})"
+
+
+def _shallow(tensordict: TensorDictBase) -> TensorDictBase:
+    """A copy whose entries, also nested ones, can be set and deleted without being seen."""
+    return tensordict.exclude()
+
+
+def _drop(tensordict: TensorDictBase, key: NestedKey) -> None:
+    """Delete an entry if it is there, and the groups that it leaves empty."""
+    if read(tensordict, key) is None:
+        return
+    del tensordict[key]
+    while isinstance(key, tuple) and len(key) > 1:
+        key = normal_key(key[:-1])
+        if key == "next" or not tensordict.get(key).is_empty():
+            return
+        del tensordict[key]

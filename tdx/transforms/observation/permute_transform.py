@@ -1,0 +1,85 @@
+"""Put dims into another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+from tdx.transforms.base import TimeBehaviour
+from tdx.transforms.base.shape_transform import ShapeTransform, require_some_keys
+
+
+class PermuteTransform(ShapeTransform):
+    """Put the last dims into another order; on the way in, back into the old one.
+
+    Args:
+        dims: for each of the last ``len(dims)`` dims of the result, the dim it was before: the
+            numbers from ``-len(dims)`` to -1 in some order.
+        in_keys: the entries read; none by default if ``in_keys_inv`` are given.
+        out_keys: the keys written; the in-keys by default.
+        in_keys_inv: the inputs of the env that are put back on the way in; none by default.
+        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+
+    Raises:
+        ArgumentError: there are no keys, ``dims`` is no such order, or (when its specs are
+            computed, or in ``forward``) an entry has fewer dims.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import PermuteTransform
+        >>> channels_first = PermuteTransform((-1, -3, -2), in_keys=["pixels"])
+        >>> channels_first(TensorDict(pixels=torch.zeros(2, 5, 6, 3)))["pixels"].shape
+        torch.Size([2, 3, 5, 6])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+    ) -> None:
+        in_keys = require_some_keys("PermuteTransform", in_keys, in_keys_inv)
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.dims = _order(dims)
+        count = len(self.dims)
+        # Where each dim of the result goes when it is put back.
+        self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor.permute(*range(tensor.ndim - len(self.dims)), *self.dims)
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor.permute(*range(tensor.ndim - len(self.dims)), *self._back)
+
+    def _check_features(self, shape: torch.Size) -> None:
+        if len(self.dims) > len(shape):
+            raise ArgumentError(
+                f"{len(self.dims)} dims cannot be put in order where there are {len(shape)}, "
+                f"{tuple(shape)}, after the batch dims"
+            )
+
+    def __repr__(self) -> str:
+        return f"PermuteTransform(dims={self.dims}, keys={self.in_keys or self.in_keys_inv})"
+
+
+def _order(dims: Sequence[int]) -> tuple[int, ...]:
+    try:
+        order = tuple(dims)
+    except TypeError:
+        order = ()
+    if not order or sorted(order) != list(range(-len(order), 0)):
+        raise ArgumentError(
+            f"dims must be the numbers from -n to -1 in some order, got {dims!r}",
+            hint="count from the end, so that batch dims don't matter: (-1, -3, -2) puts the "
+            "channels of [H, W, C] first",
+        )
+    return order
