@@ -70,9 +70,9 @@ def env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
     named = env.id.partition("/")[0] == "tdx"
     if named and env.id not in NATIVE:
         hint = did_you_mean(env.id, NATIVE, f"there are {', '.join(NATIVE)}")
-        errors.append(ArgumentError(f"tdx has no env {env.id}", hint=hint))
+        errors.append(ArgumentError("tdx has no env of this id", hint=hint))
     if ":" in env.id and not allow_code:
-        message = f"{env.id} names Python code, which is not imported unless you allow it"
+        message = "it names Python code, which is not imported unless you allow it"
         errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
     if not errors:
         try:
@@ -91,7 +91,7 @@ def _batch(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] | None:
     if env.batching == "vector":
         if env.code is not None:
             hint = "set batching to serial or parallel"
-            raise ArgumentError(f"{env.id} makes one env, not a vector of them", hint=hint)
+            raise ArgumentError("it makes one env, not a vector of them", hint=hint)
         return None
     return "SerialEnv" if env.batching == "serial" else "ParallelEnv"
 

@@ -217,7 +217,7 @@ def test_errors_have_the_line_of_the_file() -> None:
     ("env", "kind", "message"),
     [
         (EnvConfig("Pendulm-v1"), EnvNotFoundError, "no env of this id is registered"),
-        (EnvConfig("tdx/Pendulm"), ArgumentError, "tdx has no env tdx/Pendulm"),
+        (EnvConfig("tdx/Pendulm"), ArgumentError, "tdx has no env of this id"),
         (EnvConfig("Pendulum-v1", device="cuda:77"), DeviceError, "there is no device cuda:77"),
         (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "there is no device warp"),
         (
@@ -283,7 +283,7 @@ def test_code() -> None:
         (
             Pipeline.of(EnvConfig("users_code:native", num_envs=2)),
             ArgumentError,
-            "users_code:native makes one env, not a vector of them",
+            "users_code:native: it makes one env, not a vector of them",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(fail=True)"),

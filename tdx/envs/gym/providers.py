@@ -50,7 +50,7 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider("ale_py", "ale-py", r"ALE/", "tdx[atari]"),
+    Provider("ale_py", "ale-py", r"ALE/"),
     Provider("minigrid", "minigrid", r"(MiniGrid|BabyAI)-"),
     Provider("miniworld", "miniworld", r"MiniWorld-"),
     Provider(
@@ -82,7 +82,7 @@ PROVIDERS = (
 REQUIREMENTS = (
     # Where the env's class lives, the module that it needs, what installs it.
     ("gymnasium.envs.box2d", "Box2D", "gymnasium[box2d]"),
-    ("gymnasium.envs.mujoco", "mujoco", "tdx[mujoco]"),
+    ("gymnasium.envs.mujoco", "mujoco", "gymnasium[mujoco]"),
     ("gymnasium.envs.phys2d", "jax", "gymnasium[jax]"),
     ("gymnasium.envs.tabular", "jax", "gymnasium[jax]"),
 )
@@ -92,8 +92,8 @@ def install_hint(package: str) -> str:
     """How to install a package, extras in quotes.
 
     Example:
-        >>> install_hint("tdx[atari]")
-        "pip install 'tdx[atari]'"
+        >>> install_hint("gymnasium[mujoco]")
+        "pip install 'gymnasium[mujoco]'"
     """
     return f"pip install '{package}'" if "[" in package else f"pip install {package}"
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from tdx.envs.gym.nearest_ids import nearest_ids
 from tdx.envs.gym.providers import (
     PROVIDERS,
     install_hint,
@@ -16,12 +17,12 @@ from tdx.envs.gym.providers import (
     requirement,
 )
 from tdx.envs.gym.registry_cache import read_entries, write_entries
-from tdx.errors import EnvNotFoundError, MissingPackageError, Where, did_you_mean
+from tdx.errors import EnvNotFoundError, MissingPackageError, Where
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-_OTHERWISE = "`tdx list envs` shows every id; a module can be named before it: module:EnvId-v0"
+_OTHERWISE = "`tdx list envs` shows every id; for other packages name the module: module:EnvId-v0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,19 @@ def find_env(env_id: str) -> EnvSpec:
     load_installed()
     found = _registered(name)
     if found is None:
-        raise EnvNotFoundError(
-            "no env of this id is registered",
-            hint=did_you_mean(name, gymnasium.registry, _OTHERWISE),
-            where=Where(env=env_id),
-        )
+        raise _unknown(env_id, name, list(gymnasium.registry.items()))
     return found
+
+
+def _unknown(env_id: str, name: str, known: list[tuple[str, EnvSpec]]) -> EnvNotFoundError:
+    near = nearest_ids(name, (each for each, spec in known if _missing(each, spec) is None))
+    near = near or nearest_ids(name, (each for each, _ in known))
+    hint = f"did you mean {' or '.join(near)}?" if near else _OTHERWISE
+    namespace, slash, _ = name.rpartition("/")
+    message = "no env of this id is registered"
+    if slash and not any(each.startswith(f"{namespace}/") for each, _ in known):
+        message += f", and no other that begins with {namespace}/"
+    return EnvNotFoundError(message, hint=hint, where=Where(env=env_id))
 
 
 def _registered(name: str) -> EnvSpec | None:

@@ -40,6 +40,8 @@ def vector(phase: str) -> GymWrapper:
         ("Pendulm-v1", "did you mean Pendulum-v1"),
         ("CartPole-v7", "did you mean CartPole-v1 or CartPole-v0"),
         ("Taxi-v3", "did you mean Taxi-v4"),
+        ("cartpole", "did you mean CartPole-v1 or CartPole-v0"),
+        ("PendulumEasy-v1", "did you mean Pendulum-v1"),
         ("ALE/Pog-v5", "did you mean ALE/Pong-v5"),
         ("no such thing at all", "`tdx list envs` shows every id"),
     ],
@@ -51,6 +53,11 @@ def test_an_unknown_id(env_id: str, hint: str) -> None:
         GymEnv(env_id)
     assert str(caught.value).startswith(f"env {env_id}: no env of this id is registered ({hint}")
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
+
+
+def test_an_id_of_a_namespace_that_nobody_knows() -> None:
+    with pytest.raises(EnvNotFoundError, match="and no other that begins with nowhere/ .*module:"):
+        GymEnv("nowhere/Thing-v0")
 
 
 def test_an_id_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +78,7 @@ def test_where_the_known_packages_come_from() -> None:
         if (provider := providers.provider_of(env_id))
     }
     assert hints == {
-        "ALE/Pong-v5": "pip install 'tdx[atari]'",
+        "ALE/Pong-v5": "pip install ale-py",
         "MiniGrid-Empty-5x5-v0": "pip install minigrid",
         "BabyAI-GoTo-v0": "pip install minigrid",
         "FetchReach-v4": "pip install gymnasium-robotics",
@@ -82,7 +89,7 @@ def test_where_the_known_packages_come_from() -> None:
     ("module", "entry_point", "hint"),
     [
         ("Box2D", "gymnasium.envs.box2d:Absent", "pip install 'gymnasium[box2d]'"),
-        ("mujoco", "gymnasium.envs.mujoco.absent:Absent", "pip install 'tdx[mujoco]'"),
+        ("mujoco", "gymnasium.envs.mujoco.absent:Absent", "pip install 'gymnasium[mujoco]'"),
         ("other", "no_such_module:Absent", "install it, or see the env's own docs"),
     ],
 )
