@@ -226,6 +226,13 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
     exit_code = ExitCode.TIMED_OUT
 
 
+class StorageError(TdxError, OSError):
+    """A disk is full, or a file cannot be read, written or understood."""
+
+    code = "TDX307"
+    exit_code = ExitCode.ENVIRONMENT
+
+
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names closest to a misspelt one, best first, letter case ignored.
 

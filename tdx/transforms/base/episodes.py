@@ -22,13 +22,19 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
         bool, ``[*B, T]``, its first step always set.
 
     Raises:
-        ArgumentError: it has no dim of time.
+        ArgumentError: it has no dim of time, or its last dim is named otherwise.
         KeyNotFoundError: neither the flag nor ``is_init`` is there.
     """
     if tensordict.ndim < 1:
         raise ArgumentError(
             "stored steps need a dim of time to be put in order",
             hint="give a rollout of shape [*B, T]",
+        )
+    name = tensordict.names[-1]
+    if name not in (None, "time"):
+        raise ArgumentError(
+            f"stored steps need a dim of time, and the last one is named {name!r}",
+            hint="their order is random: draw slices of episodes with a SliceSampler",
         )
     done, is_init = read(tensordict, done_key), read(tensordict, "is_init")
     if done is None and is_init is None:

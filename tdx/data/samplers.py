@@ -1,0 +1,171 @@
+"""Which steps of a storage make up a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.data.storage import Storage
+from tdx.errors import ArgumentError
+
+TIME, BATCH = "time", "batch"
+
+
+class Sampler(ABC):
+    """Draws the numbers of steps.
+
+    A subclass implements :meth:`draw`. What it returns beside the numbers is handed to
+    :meth:`mark`, together with the batch.
+    """
+
+    generator: torch.Generator | None = None
+    """The random numbers' source; torch's own by default."""
+
+    ran_out: bool = False
+    """Whether the last batch was the end of a pass; always false where passes have no end."""
+
+    @abstractmethod
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Choose steps.
+
+        Args:
+            storage: what is drawn from; not empty.
+            batch_size: how many steps.
+
+        Returns:
+            The numbers of the steps, int64 ``[N]``, and notes for :meth:`mark`.
+        """
+
+    def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
+        """Write into a batch ``[N]`` what holds for it as a whole.
+
+        Here: that its first dim is no time, so that no transform takes it for that.
+
+        Returns:
+            The entries that were written, by key.
+        """
+        name_first_dim(data, BATCH)
+        return {}
+
+    def _integers(self, high: int, count: int, storage: Storage) -> Tensor:
+        generator = self.generator
+        device = storage.device if generator is None else generator.device
+        drawn = torch.randint(high, (count,), generator=generator, device=device)
+        return drawn if device == storage.device else drawn.to(storage.device)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.ran_out = False
+
+    def state(self) -> dict[str, Any]:
+        """What a saved buffer needs to go on drawing, as plain data."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.ran_out = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def name_first_dim(data: Any, name: str) -> None:
+    """Name the first batch dim of a TensorDict."""
+    if isinstance(data, TensorDictBase) and data.ndim:
+        data.names = [name, *data.names[1:]]
+
+
+class RandomSampler(Sampler):
+    """Draws every step with the same probability, with replacement.
+
+    Its batches are in no order of time: transforms that go along time refuse them.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LazyTensorStorage, RandomSampler, ReplayBuffer
+        >>> buffer = ReplayBuffer(
+        ...     storage=LazyTensorStorage(9),
+        ...     sampler=RandomSampler(),
+        ...     batch_size=4,
+        ...     generator=torch.Generator().manual_seed(0),
+        ... )
+        >>> _ = buffer.extend(torch.arange(9))
+        >>> buffer.sample()
+        tensor([8, 0, 2, 6])
+    """
+
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        return self._integers(len(storage), batch_size, storage), {}
+
+
+class SamplerWithoutReplacement(Sampler):
+    """Draws every step once before any comes again.
+
+    A pass goes over what was stored when it began. ``for batch in buffer`` is one pass.
+
+    Args:
+        drop_last: whether a last batch that is smaller is left out.
+        shuffle: whether the order is random, anew in each pass.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
+        >>> sampler = SamplerWithoutReplacement(shuffle=False)
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=4)
+        >>> _ = buffer.extend(torch.arange(9))
+        >>> list(buffer)
+        [tensor([0, 1, 2, 3]), tensor([4, 5, 6, 7]), tensor([8])]
+    """
+
+    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new pass with the next batch."""
+        self._left: Tensor | None = None
+        self._size = 0
+        self.ran_out = False
+
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        if self._left is None or self._size > len(storage):
+            self._begin(storage)
+        assert self._left is not None
+        if self.drop_last and batch_size > self._size:
+            raise ArgumentError(
+                f"a batch of {batch_size} is more than the {self._size} steps stored",
+                hint="with drop_last no smaller batch is given",
+            )
+        batch, self._left = self._left[:batch_size], self._left[batch_size:]
+        least = batch_size if self.drop_last else 1
+        self.ran_out = len(self._left) < least
+        if self.ran_out:
+            self._left = None
+        return batch.to(storage.device), {}
+
+    def _begin(self, storage: Storage) -> None:
+        self._size = len(storage)
+        if not self.shuffle:
+            self._left = torch.arange(self._size)
+            return
+        device = "cpu" if self.generator is None else self.generator.device
+        self._left = torch.randperm(self._size, generator=self.generator, device=device)
+
+    def state(self) -> dict[str, Any]:
+        """The steps that the pass has left."""
+        left = None if self._left is None else self._left.tolist()
+        return {"left": left, "size": self._size}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        left = state.get("left")
+        self._left = None if left is None else torch.tensor(left, dtype=torch.int64)
+        self._size = int(state.get("size", 0))
+        self.ran_out = False
+
+    def __repr__(self) -> str:
+        return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"
