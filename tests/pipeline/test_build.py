@@ -139,8 +139,8 @@ def test_values_become_what_they_stand_for() -> None:
         (
             ["RewardSum", "CatFrames(4, -1, in_keys=['pixels'])"],
             KeyNotFoundError,
-            "stage 1 (CatFrames), key 'pixels': the env at this stage has no key 'pixels'"
-            " (keys there: done, episode_reward, observation, reward, terminated, truncated)",
+            "stage 1 (CatFrames), key 'pixels': a reset of the env at this stage has no key"
+            " 'pixels' (keys there: done, episode_reward, observation, terminated, truncated)",
         ),
         (
             ["RewardScaling(0, 1, in_keys=['rewad'])"],
@@ -283,7 +283,7 @@ def test_code() -> None:
         (
             Pipeline.of(EnvConfig("users_code:native", num_envs=2)),
             ArgumentError,
-            "users_code:native: it makes one env, not a vector of them",
+            "it makes one env, not a vector of them",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(fail=True)"),

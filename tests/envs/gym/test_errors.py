@@ -56,7 +56,7 @@ def test_an_unknown_id(env_id: str, hint: str) -> None:
 
 
 def test_an_id_of_a_namespace_that_nobody_knows() -> None:
-    with pytest.raises(EnvNotFoundError, match="and no other that begins with nowhere/ .*module:"):
+    with pytest.raises(EnvNotFoundError, match=r"and no other that begins with nowhere/ .*module:"):
         GymEnv("nowhere/Thing-v0")
 
 
