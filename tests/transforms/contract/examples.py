@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tdx.transforms
 from tdx.specs import Unbounded
 from tdx.transforms import Compose, Transform
 from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.mocks_of_actions import (
+    MaskedGroupsEnv,
+    MaskedRowsEnv,
+    MatrixGroupsEnv,
+    MatrixRowsEnv,
+)
 
 Arguments = dict[str, Any]
 
@@ -50,31 +57,100 @@ class Example:
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
 REWARDS = [("solo", "reward"), ("pair", "reward")]
 PIXELS = [("solo", "pixels"), ("pair", "pixels")]
+IMAGES = [("solo", "image"), ("pair", "image")]
 
 EXAMPLES: dict[str, Example] = {
+    "ActionDiscretizer": Example(
+        arguments={"num_intervals": 5},
+        nested={"num_intervals": [3, 4], "action_key": ("pair", "action"), "sampling": "low"},
+    ),
+    "ActionMask": Example(
+        arguments={},
+        nested={"action_key": ("pair", "action"), "mask_key": ("pair", "action_mask")},
+        rows=MaskedRowsEnv,
+        groups=MaskedGroupsEnv,
+    ),
     "ActionScaling": Example(
         arguments={},
         nested={"in_keys_inv": [("pair", "action")]},
+    ),
+    "BinarizeReward": Example(
+        arguments={},
+        nested={"in_keys": REWARDS},
+        out={"in_keys": ["reward"], "out_keys": ["positive"]},
     ),
     "CatFrames": Example(
         arguments={"N": 3, "dim": -1, "in_keys": ["observation"]},
         nested={"N": 2, "dim": -1, "in_keys": [SOLO, PAIR]},
         out={"N": 3, "dim": -1, "in_keys": ["observation"], "out_keys": [("stack", "frames")]},
     ),
+    "CenterCrop": Example(
+        arguments={"w": 4, "h": 3, "in_keys": ["image"]},
+        nested={"w": 4, "in_keys": IMAGES},
+        out={"w": 4, "h": 3, "in_keys": ["image"], "out_keys": ["middle"]},
+    ),
+    "DTypeCastTransform": Example(
+        arguments={"dtype_in": torch.float32, "dtype_out": torch.float64},
+        nested={"dtype_in": torch.float64, "dtype_out": torch.float16},
+        out={
+            "dtype_in": torch.uint8,
+            "dtype_out": torch.int32,
+            "in_keys": ["pixels"],
+            "out_keys": ["wide"],
+        },
+    ),
+    "DeviceCastTransform": Example(
+        arguments={"device": "cpu"},
+        nested={"device": "cpu", "orig_device": "cpu"},
+    ),
     "DoubleToFloat": Example(
         arguments={},
         nested={},
         out={"in_keys": ["precise"], "out_keys": ["short"]},
+    ),
+    "ExcludeTransform": Example(
+        arguments={"*": ["precise", "truncated"]},
+        nested={"*": [("solo", "precise"), ("pair", "terminated")]},
+    ),
+    "FlattenAction": Example(
+        arguments={},
+        nested={"in_keys_inv": [("solo", "action"), ("pair", "action")]},
+        rows=MatrixRowsEnv,
+        groups=MatrixGroupsEnv,
+    ),
+    "FlattenObservation": Example(
+        arguments={"first_dim": -3, "last_dim": -2, "in_keys": ["pixels"], "out_keys": ["rows"]},
+        nested={"first_dim": -3, "last_dim": -1, "in_keys": PIXELS},
+        out={"first_dim": -3, "last_dim": -1, "in_keys": ["pixels"], "out_keys": ["flat"]},
+    ),
+    "FrameSkipTransform": Example(
+        arguments={"frame_skip": 2},
+        nested={"frame_skip": 2},
+    ),
+    "GrayScale": Example(
+        arguments={"in_keys": ["image"]},
+        nested={"in_keys": IMAGES},
+        out={"in_keys": ["image"], "out_keys": ["gray"]},
     ),
     "InitTracker": Example(
         arguments={},
         nested={},
         out={"init_key": "begun"},
     ),
+    "NextObservationDelta": Example(
+        arguments={"in_keys": ["observation", "precise"]},
+        nested={"in_keys": [SOLO, PAIR]},
+        out={"in_keys": ["observation"], "out_keys": ["change"]},
+    ),
     "ObservationNorm": Example(
         arguments={"loc": 0.5, "scale": 2.0},
         nested={"loc": 1.0, "scale": 4.0, "in_keys": [SOLO, PAIR], "standard_normal": True},
         out={"loc": 0.5, "scale": 2.0, "in_keys": ["observation"], "out_keys": ["normal"]},
+    ),
+    "PermuteTransform": Example(
+        arguments={"dims": (-1, -3, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
+        nested={"dims": (-1, -3, -2), "in_keys": PIXELS},
+        out={"dims": (-1, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
     ),
     "RenameTransform": Example(
         arguments={
@@ -91,6 +167,10 @@ EXAMPLES: dict[str, Example] = {
         nested={"w": 4, "in_keys": [("solo", "image"), ("pair", "image")]},
         out={"w": 4, "h": 5, "in_keys": ["image"], "out_keys": ["small"]},
     ),
+    "Reward2GoTransform": Example(
+        arguments={"gamma": 0.5, "out_keys": ["reward_to_go"]},
+        offline=True,
+    ),
     "RewardClipping": Example(
         arguments={"clamp_min": -1.0, "clamp_max": 1.5},
         nested={"clamp_min": -1.0, "clamp_max": 1.5, "in_keys": REWARDS},
@@ -105,6 +185,15 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={},
         out={"in_keys": ["reward"], "out_keys": [("sums", "total")]},
+    ),
+    "SelectTransform": Example(
+        arguments={"*": ["observation", "pixels"]},
+        nested={"*": ["solo", ("pair", "precise")]},
+    ),
+    "SqueezeTransform": Example(
+        arguments={"dim": -1, "in_keys": ["reward"], "out_keys": ["bare"]},
+        nested={"dim": -1, "in_keys": REWARDS, "out_keys": ["solo_bare", "pair_bare"]},
+        out={"dim": -1, "in_keys": ["reward"], "out_keys": [("more", "bare")]},
     ),
     "StepCounter": Example(
         arguments={"max_steps": 3},
@@ -123,6 +212,16 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={"in_keys": PIXELS},
         out={"in_keys": ["pixels"], "out_keys": ["image"]},
+    ),
+    "UnsqueezeTransform": Example(
+        arguments={
+            "dim": -2,
+            "in_keys": ["observation"],
+            "out_keys": ["longer"],
+            "in_keys_inv": ["action"],
+        },
+        nested={"dim": -1, "in_keys": [SOLO, PAIR], "in_keys_inv": [("pair", "action")]},
+        out={"dim": -1, "in_keys": ["observation"], "out_keys": ["longer"]},
     ),
 }
 
