@@ -13,7 +13,7 @@ from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import flat_entries, new_tensordict
+from tdx.tensordicts import flat_entries, new_tensordict, read, write
 from tdx.transforms.base import Compose, Transform
 from tdx.transforms.base.callable_transform import TensorDictFunction, as_transform
 
@@ -212,6 +212,7 @@ class TransformedEnv(EnvBase):
         self._key_cache = {}
         self._known_base_version = base._spec_version
         self._inverts = self._chain.invertible
+        self._handed_out = self._chain._handed_out
         self._program = compile_rows(base, self._chain, self.stages)
 
     def _placed(self, spec: Composite) -> Composite:
@@ -240,7 +241,10 @@ class TransformedEnv(EnvBase):
         if self._output_spec is None or self._inner._spec_version != self._known_base_version:
             self._compute_specs()
         if self._inverts:
-            tensordict = self._outermost._inv_call(tensordict.clone(recurse=False))
+            inner = self._outermost._inv_call(tensordict.clone(recurse=False))
+            for key in self._handed_out:
+                write(tensordict, key, read(inner, key))
+            tensordict = inner
         program = self._program
         if program is not None and type(tensordict) is TensorDict:
             if preset is None:
@@ -251,7 +255,7 @@ class TransformedEnv(EnvBase):
         following = self._inner._completed_step(tensordict)
         if preset is not None:
             known = set(following.keys(True, True))
-            following.update(preset.exclude(*known))
+            following.update(self._outermost._inward(preset.exclude(*known)))
         return self._outermost._step(tensordict, following)
 
     def _completed_reset(
@@ -262,7 +266,8 @@ class TransformedEnv(EnvBase):
         if tensordict is not None:
             given = tensordict
         inner = self._outermost._reset_env_preprocess(given.clone(recurse=False))
-        passed = None if tensordict is None and inner.is_empty() else inner
+        tells_nothing = inner.is_empty() and inner.batch_size == self._inner.batch_size
+        passed = None if tensordict is None and tells_nothing else inner
         result = self._inner._completed_reset(passed, **kwargs)
         return self._outermost._reset(given, result)
 

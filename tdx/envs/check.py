@@ -140,6 +140,15 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "no message")
 
 
+def _without_mask(leaf: TensorSpec) -> TensorSpec:
+    """The spec with every category allowed: a mask is of one step, and actions are of several."""
+    if getattr(leaf, "mask", None) is None:
+        return leaf
+    copied = leaf.clone()
+    copied.update_mask(None)
+    return copied
+
+
 class _Check:
     """The checks of one env, each a phase."""
 
@@ -149,7 +158,8 @@ class _Check:
         self.state = leaves_of(env.full_state_spec)
         self.root = seen
         self.following = seen | leaves_of(env.full_reward_spec)
-        self.action = leaves_of(env.full_action_spec)
+        actions = leaves_of(env.full_action_spec)
+        self.action = {key: _without_mask(leaf) for key, leaf in actions.items()}
         self.entered = self.root | self.state | self.action
         self.passed = set() if tensordict is None else set(leaf_keys(tensordict))
 

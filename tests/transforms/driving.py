@@ -29,8 +29,8 @@ class FixedActions:
                 part = part.to(spec.low)
                 value = spec.low + (spec.high - spec.low) * part
             else:
-                assert isinstance(spec, (Categorical, MultiCategorical))
-                value = part * (spec.n if isinstance(spec, Categorical) else spec.nvec)
+                assert isinstance(spec, Categorical)
+                value = part * (spec.nvec if isinstance(spec, MultiCategorical) else spec.n)
             tensordict.set(key, value.to(spec.dtype))
         return tensordict
 

@@ -106,6 +106,6 @@ class MaskedGroupsEnv(GroupsEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         inner = TensorDict({}, batch_size=self.batch_size)
         for name, shape in self.shapes.items():
-            column = tensordict[name, "action"].unsqueeze(-1)
+            column = tensordict[name, "action"].unsqueeze(-1).float()
             inner[name] = TensorDict(action=column, batch_size=shape)
         return super()._step(inner)

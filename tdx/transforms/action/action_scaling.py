@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey
-from tdx.specs import Bounded, BoundedContinuous, Composite, TensorSpec
+from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.transforms.base import TimeBehaviour
+from tdx.transforms.base.action import ActionTransform, action_leaf, has_range, shared_rows
 from tdx.transforms.base.affine import AffineTransform, mapped_spec
-from tdx.transforms.base.key_pairs import key_list, missing_key, output_keys
 
 
-class ActionScaling(AffineTransform):
+class ActionScaling(ActionTransform, AffineTransform):
     """Take actions from [-1, 1], or [0, 1], and map them to the env's own range.
 
     On the way into the env an action becomes ``action * scale + loc``, where ``loc`` is the
@@ -58,10 +56,7 @@ class ActionScaling(AffineTransform):
         scale: Tensor | float | None = None,
         standard_normal: bool = True,
     ) -> None:
-        in_keys_inv = key_list(["action"] if in_keys_inv is None else in_keys_inv, "in_keys_inv")
-        if in_keys is None:
-            in_keys = in_keys_inv or ["action"]
-        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        super().__init__(in_keys_inv, out_keys_inv, in_keys, out_keys)
         if len(self.in_keys_inv) > 1 or len(self.in_keys) > 1:
             raise ArgumentError(
                 "ActionScaling takes one action", hint="add one ActionScaling for each"
@@ -71,7 +66,7 @@ class ActionScaling(AffineTransform):
                 "loc and scale go together, only one of them is given",
                 hint="give both, or neither to take them from the action spec",
             )
-        if loc is None and not in_keys_inv:
+        if loc is None and not self.in_keys_inv:
             raise ArgumentError(
                 "without in_keys_inv there is no action spec to take loc and scale from",
                 hint="give loc and scale",
@@ -101,25 +96,18 @@ class ActionScaling(AffineTransform):
             action = action * 2 - 1
         return action * scale + loc
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """The env's output, which holds no action, as it is."""
-        return next_tensordict
-
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if not self._derives:
             return
         key = self.in_keys_inv[0]
-        spec = input_spec["full_action_spec"].get(key, None)
-        if spec is None:
-            actions = Composite(full_action_spec=input_spec["full_action_spec"])
-            raise missing_key(key, output_keys(actions), "the action spec at this stage")
-        if not _has_range(spec):
+        spec = action_leaf(input_spec, key)
+        if not has_range(spec):
             raise ChainError(
                 f"the action is {type(spec).__name__} without a finite, non-empty range to scale",
                 hint="give loc and scale, or leave ActionScaling out",
                 where=Where(key=key),
             )
-        low, high = _shared_rows(spec.low, spec.high, len(input_spec.shape))
+        low, high = shared_rows(spec.low, spec.high, len(input_spec.shape))
         self._set_affine((low + high) / 2, (high - low) / 2, self.standard_normal, eps=0.0)
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -127,26 +115,3 @@ class ActionScaling(AffineTransform):
             return mapped_spec(spec, self._apply_transform)
         low = -1.0 if self.standard_normal else 0.0
         return Bounded(low, 1.0, shape=spec.shape, dtype=spec.dtype, device=spec.device)
-
-    def _check_in_keys(self, output_spec: Composite) -> None:
-        """Stored data holds the in-keys, an env's output does not."""
-
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The output spec, which stays as it is."""
-        return output_spec
-
-
-def _has_range(spec: TensorSpec) -> bool:
-    if not isinstance(spec, BoundedContinuous):
-        return False
-    finite = spec.low.isfinite() & spec.high.isfinite()
-    return bool((finite & (spec.low < spec.high)).all())
-
-
-def _shared_rows(low: Tensor, high: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
-    """The bounds of one row where all rows of the batch have the same, so that they broadcast."""
-    first = tuple(end[(0,) * batch_dims] for end in (low, high))
-    same = all(
-        torch.equal(row.expand_as(end), end) for row, end in zip(first, (low, high), strict=True)
-    )
-    return (first[0], first[1]) if same else (low, high)

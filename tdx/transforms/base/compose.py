@@ -174,6 +174,10 @@ class Compose(Transform):
             dict.fromkeys(key for stage in reversed(self._stages) for key in stage.out_keys_inv)
         )
 
+    @property
+    def _handed_out(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage._handed_out)
+
     def set_missing_tolerance(self, mode: bool = True) -> None:
         """Say for every stage whether in-keys that are not there are passed over."""
         super().set_missing_tolerance(mode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,40 @@ def with_entries(spec: Composite, entries: Mapping[NestedKey, TensorSpec]) -> Co
     for key, entry in entries.items():
         result[key] = entry
     return result
+
+
+def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
+    """The composite without these entries, of which some may not be there."""
+    present = [key for key in keys if spec.get(key, None) is not None]
+    if not present:
+        return spec
+    result = spec.clone()
+    result.unlock_()
+    for key in present:
+        if result.get(key, None) is not None:
+            del result[key]
+    return result
+
+
+def refuse_lost_flags(before: Composite, after: Composite) -> None:
+    """Raise where a group of done flags has lost all of them.
+
+    Args:
+        before: the done spec upstream of a transform.
+        after: what the transform leaves of it.
+
+    Raises:
+        ChainError: nothing would tell the end of the group's episodes.
+    """
+    left = {group.reset_key for group in done_groups(after)}
+    for group in done_groups(before):
+        if group.reset_key not in left:
+            flags = ", ".join(repr(format_key(key)) for key in group.keys)
+            raise ChainError(
+                f"no done flag would be left of {flags}, and nothing tells when an episode ends",
+                hint="keep at least one of them",
+                where=Where(key=group.keys[0]),
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,11 @@ class TransformKeys(nn.Module):
         self._set_inverse_keys(self._in_keys_inv, value)
 
     @property
+    def _handed_out(self) -> tuple[NestedKey, ...]:
+        """What this writes on the way in that a step's caller gets to see beside the action."""
+        return ()
+
+    @property
     def missing_tolerance(self) -> bool:
         """Whether in-keys that are not there are passed over instead of raising."""
         return self._missing_tolerance

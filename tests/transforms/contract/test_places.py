@@ -115,7 +115,8 @@ def test_a_block_of_time_equals_step_by_step(name: str) -> None:
     steps = [transform(step.clone()) for step in block.unbind(1)]
     assert_same(transform(block.clone()), torch.stack(steps, 1))
     for key in transform.out_keys_inv:
-        block[key] = block["action"]
+        spec = env.full_action_spec.get(key, None)
+        block[key] = block["action"] if spec is None else spec.rand((8,)).movedim(0, 1)
     steps = [transform.inv(step) for step in block.unbind(1)]
     assert_same(transform.inv(block), torch.stack(steps, 1))
 

@@ -14,6 +14,7 @@ from tdx import TransformedEnv
 from tdx.engine import TransformedEnv as Engine
 from tdx.pipeline import (
     Call,
+    Dtype,
     Pipeline,
     StageConfig,
     build_env,
@@ -33,6 +34,8 @@ def as_value(argument: Any) -> Any:
     """A constructor's argument as a pipeline holds it."""
     if isinstance(argument, TensorSpec):
         return Call(type(argument).__name__, (), {"shape": tuple(argument.shape)})
+    if isinstance(argument, torch.dtype):
+        return Dtype(str(argument).removeprefix("torch."))
     if isinstance(argument, dict):
         return {key: as_value(value) for key, value in argument.items()}
     if isinstance(argument, (list, tuple)):
@@ -52,7 +55,8 @@ def through_the_flags(pipeline: Pipeline) -> Pipeline:
 def test_a_pipeline(name: str, through: Callable[[Pipeline], Pipeline]) -> None:
     arguments = {key: as_value(value) for key, value in example_of(name).arguments.items()}
     unnamed = arguments.pop("*", ())
-    env_id = f"tests.transforms.mocks:{example_of(name).rows.__name__}"
+    rows = example_of(name).rows
+    env_id = f"{rows.__module__}:{rows.__name__}"
     pipeline = Pipeline.of(env_id, StageConfig(name, unnamed, arguments))
     read = through(pipeline)
     assert read == pipeline

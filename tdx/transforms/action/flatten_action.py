@@ -1,0 +1,167 @@
+"""Flatten dims of an action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, format_key
+from tdx.specs import Composite, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour
+from tdx.transforms.base.action import ActionTransform, action_leaf, batch_dims_of
+
+
+class FlattenAction(ActionTransform):
+    """Let the outside give a flat action, and restore the env's dims on the way in.
+
+    Stored actions are flattened.
+
+    Args:
+        first_dim: the first dim that is flattened, counted from the end: -1 is the last.
+        last_dim: the last dim that is flattened.
+        in_keys_inv: the env's actions; ``action`` by default.
+        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        in_keys: the actions in stored data; ``in_keys_inv`` by default.
+        out_keys: where the flat ones are written; the in-keys by default.
+        allow_positive_dim: whether dims may be counted from the front, the batch's included.
+        action_shape: the sizes of the flattened dims, for use without an env; from the action
+            spec by default.
+
+    Raises:
+        ArgumentError: a dim is counted from the front without leave, they are out of order, or
+            ``action_shape`` has other than one size for each.
+        ChainError: an action has no such dims, or they reach into its batch (when its specs are
+            computed); or an action is to be restored without an env and ``action_shape``.
+        KeyNotFoundError: the env has no such action (when its specs are computed).
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import FlattenAction
+        >>> flatten = FlattenAction(action_shape=[2, 3])
+        >>> flatten(TensorDict(action=torch.zeros(4, 2, 3)))["action"].shape
+        torch.Size([4, 6])
+        >>> flatten.inv(TensorDict(action=torch.zeros(4, 6)))["action"].shape
+        torch.Size([4, 2, 3])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self,
+        first_dim: int = -2,
+        last_dim: int = -1,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        allow_positive_dim: bool = False,
+        *,
+        action_shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(in_keys_inv, out_keys_inv, in_keys, out_keys)
+        if not allow_positive_dim and (first_dim >= 0 or last_dim >= 0):
+            raise ArgumentError(
+                f"the dims {first_dim} to {last_dim} are counted from the front, where an env may "
+                "have a batch",
+                hint="count from the end, or set allow_positive_dim=True",
+            )
+        if (first_dim < 0) == (last_dim < 0) and first_dim > last_dim:
+            raise ArgumentError(f"first_dim ({first_dim}) is behind last_dim ({last_dim})")
+        self.first_dim, self.last_dim = first_dim, last_dim
+        self.allow_positive_dim = allow_positive_dim
+        self.action_shape = None if action_shape is None else torch.Size(action_shape)
+        if self.action_shape is not None and (first_dim < 0) == (last_dim < 0):
+            count = last_dim - first_dim + 1
+            if len(self.action_shape) != count:
+                raise ArgumentError(
+                    f"action_shape {list(self.action_shape)} has {len(self.action_shape)} sizes, "
+                    f"the dims {first_dim} to {last_dim} are {count}"
+                )
+        # From the end once an env has told how many there are.
+        self._dims = first_dim, last_dim
+        # For each of the env's actions: the flat dim from the end, and the sizes it stands for.
+        self._spans: dict[NestedKey, tuple[int, torch.Size]] = {}
+
+    # Data
+
+    def _apply_transform(self, action: Tensor) -> Tensor:
+        return action.flatten(*self._dims)
+
+    def _restored(self, key: NestedKey, action: Tensor) -> Tensor:
+        span = self._spans.get(key)
+        if span is None:
+            if self.action_shape is None or self.last_dim >= 0:
+                raise ChainError(
+                    "FlattenAction does not know which dims to restore",
+                    hint="give action_shape, or put the transform into an env",
+                    where=Where(key=key),
+                )
+            span = self.last_dim, self.action_shape
+        return action.unflatten(*span)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in self._inverse_pairs:
+            value = read(tensordict, out_key)
+            if value is not None:
+                write(tensordict, in_key, self._restored(in_key, value))
+            elif not self._missing_tolerance:
+                raise self._missing(out_key, tensordict)
+        return tensordict
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        actions = input_spec["full_action_spec"]
+        self._spans = {}
+        for key in self.in_keys_inv:
+            spec = action_leaf(input_spec, key)
+            self._spans[key] = self._span(spec, batch_dims_of(actions, key), key)
+
+    def _span(self, spec: TensorSpec, batch_dims: int, key: NestedKey) -> tuple[int, torch.Size]:
+        dims = spec.ndim
+        first, last = (dim + dims if dim < 0 else dim for dim in (self.first_dim, self.last_dim))
+        if not batch_dims <= first <= last < dims:
+            raise ChainError(
+                f"the action {format_key(key)!r} has shape {tuple(spec.shape[batch_dims:])} "
+                f"beyond its batch, and no dims {self.first_dim} to {self.last_dim} to flatten",
+                hint="leave FlattenAction out, or name dims that the action has",
+                where=Where(key=key),
+            )
+        sizes = spec.shape[first : last + 1]
+        if self.action_shape is not None and sizes != self.action_shape:
+            raise ChainError(
+                f"the dims {self.first_dim} to {self.last_dim} of the action have the sizes "
+                f"{list(sizes)}, action_shape says {list(self.action_shape)}",
+                hint="leave action_shape out in an env",
+                where=Where(key=key),
+            )
+        self._dims = first - dims, last - dims
+        return last - dims, sizes
+
+    def _inverse_mapped(self, spec: Composite) -> Composite:
+        result = spec.clone()
+        result.unlock_()
+        for in_key, out_key in self._inverse_pairs:
+            found = spec.get(in_key, None)
+            if found is not None:
+                flat_dim, sizes = self._spans[in_key]
+                last = found.ndim + flat_dim
+                del result[in_key]
+                result[out_key] = found.flatten(last - len(sizes) + 1, last)
+        return result
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec, which stays as it is."""
+        return state_spec
+
+    def __repr__(self) -> str:
+        return (
+            f"FlattenAction(first_dim={self.first_dim}, last_dim={self.last_dim}, "
+            f"keys={self.in_keys_inv})"
+        )

@@ -1,0 +1,172 @@
+"""Cast entries from one dtype to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.specs import Composite, TensorSpec
+from tdx.transforms.base import TimeBehaviour, Transform
+
+OBSERVED = ("full_observation_spec", "full_reward_spec")
+GIVEN = ("full_action_spec", "full_state_spec")
+FLAGS = {"done", "terminated", "truncated", "_reset"}
+
+
+class DTypeCastTransform(Transform):
+    """Cast from ``dtype_in`` to ``dtype_out`` on the way out, and back on the way in.
+
+    Args:
+        dtype_in: the dtype inside, of what the env gives and takes.
+        dtype_out: the dtype outside.
+        in_keys: the entries cast on the way out; by default every observation and reward of
+            ``dtype_in``. Where they are given, nothing else is cast.
+        out_keys: the keys written; the in-keys by default.
+        in_keys_inv: the env's inputs that are cast on the way in; by default every action and
+            state of ``dtype_in``, or none where ``in_keys`` are given.
+        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+
+    Raises:
+        ArgumentError: a dtype is none, ``out_keys`` are given without ``in_keys``, or the numbers
+            of keys differ.
+        ChainError: an entry asked for is not of ``dtype_in`` (when its specs are computed).
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import DTypeCastTransform
+        >>> cast = DTypeCastTransform(torch.uint8, torch.float32, in_keys=["pixels"])
+        >>> cast(TensorDict(pixels=torch.zeros(2, dtype=torch.uint8)))["pixels"]
+        tensor([0., 0.])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self,
+        dtype_in: torch.dtype,
+        dtype_out: torch.dtype,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+    ) -> None:
+        _check_named(in_keys, out_keys, "in_keys", "out_keys")
+        _check_named(in_keys_inv, out_keys_inv, "in_keys_inv", "out_keys_inv")
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.dtype_in = _checked(dtype_in, "dtype_in")
+        self.dtype_out = _checked(dtype_out, "dtype_out")
+        self._finds_keys = in_keys is None
+        self._finds_inverse_keys = in_keys is None and in_keys_inv is None
+        # A state that was found in the specs need not be given at every step.
+        self.set_missing_tolerance(self._finds_keys)
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype_out)
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype_in)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        cast: TensorSpec = spec.to(self.dtype_out)
+        return cast
+
+    _inv_transform_spec = _transform_spec
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        if self._finds_keys:
+            found = self._found(output_spec, OBSERVED)
+            self._set_keys(found, found)
+        else:
+            self._check_dtypes(output_spec, self.in_keys)
+        if self._finds_inverse_keys:
+            found = self._found(input_spec, GIVEN)
+            self._set_inverse_keys(found, found)
+        else:
+            self._check_dtypes(input_spec, self.in_keys_inv)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Cast stored data: the in-keys, or else every entry of ``dtype_in`` but flags; in place.
+
+        Args:
+            tensordict: of any shape ``[*B]`` or ``[*B, T]``.
+        """
+        if not self._finds_keys:
+            return super().forward(tensordict)
+        return _cast_all(tensordict, self.dtype_in, self.dtype_out)
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Cast data back in a shallow copy ``[*B]``.
+
+        Which entries these are is known from ``in_keys_inv`` or from the env; else every entry
+        of ``dtype_out`` but flags.
+        """
+        if self._finds_inverse_keys and not self._in_keys_inv and not self._in_keys:
+            return _cast_all(tensordict.clone(recurse=False), self.dtype_out, self.dtype_in)
+        return super().inv(tensordict)
+
+    def _found(self, spec: Composite, parts: Sequence[str]) -> list[NestedKey]:
+        return [
+            normal_key(key)
+            for part in parts
+            for key, leaf in spec[part].items(True, True)
+            if leaf.dtype is self.dtype_in
+        ]
+
+    def _check_dtypes(self, spec: Composite, keys: Sequence[NestedKey]) -> None:
+        for key in keys:
+            for part in spec.values():
+                leaf = part.get(key, None)
+                if leaf is not None and leaf.dtype is not self.dtype_in:
+                    name = str(self.dtype_in).removeprefix("torch.")
+                    raise ChainError(
+                        f"{type(self).__name__} casts {name}, and {format_key(key)!r} is "
+                        f"{leaf.dtype}",
+                        hint=f"leave the keys out: then it casts exactly the {name} entries",
+                        where=Where(key=key),
+                    )
+
+    def _key_repr(self) -> str:
+        names = ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names if getattr(self, name))
+
+    def __repr__(self) -> str:
+        given = [str(self.dtype_in), str(self.dtype_out), self._key_repr()]
+        return f"{type(self).__name__}({', '.join(filter(None, given))})"
+
+
+def _cast_all(
+    tensordict: TensorDictBase, dtype_in: torch.dtype, dtype_out: torch.dtype
+) -> TensorDictBase:
+    """Cast every entry of one dtype but flags, in place."""
+    for key, value in list(tensordict.items(True, True)):
+        is_tensor = isinstance(value, Tensor) and value.dtype is dtype_in
+        if is_tensor and key_parts(key)[-1] not in FLAGS:
+            tensordict.set(key, value.to(dtype_out))
+    return tensordict
+
+
+def _checked(dtype: torch.dtype, name: str) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    raise ArgumentError(
+        f"{name} must be a torch.dtype, got {dtype!r}", hint=f"for example {name}=torch.float32"
+    )
+
+
+def _check_named(
+    in_keys: Sequence[NestedKey] | None,
+    out_keys: Sequence[NestedKey] | None,
+    in_name: str,
+    out_name: str,
+) -> None:
+    if in_keys is None and out_keys is not None:
+        raise ArgumentError(
+            f"{out_name} are given without {in_name}, whose order they must follow",
+            hint=f"give {in_name} too",
+        )

@@ -1,0 +1,145 @@
+"""Discounted returns of the steps of stored episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from tdx.envs.base.done_flags import as_row_mask
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, join_keys, key_parts, normal_key
+from tdx.tensordicts import read
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.affine import finite_tensor
+from tdx.transforms.base.episodes import episode_starts
+
+
+class Reward2GoTransform(Transform):
+    """Compute the discounted sum of the rewards from each step to the end of its episode.
+
+    It works on the way into a replay buffer, in :meth:`inv`, on whole episodes
+    ``[*B, T]``; the last step of the data counts as an end. What is sampled later is left as it
+    is. An env cannot use it: there the rewards to come are not known.
+
+    Args:
+        gamma: the discount factor, from 0 to 1; a tensor broadcasts with the reward.
+        in_keys: the rewards in the data; ``("next", "reward")`` by default.
+        out_keys: where the returns are written; the in-keys by default.
+        done_key: the flag under ``next`` that ends an episode.
+
+    Raises:
+        ArgumentError: ``gamma`` is outside [0, 1], the numbers of keys differ, or the data has
+            no dim of time or no end of an episode.
+        KeyNotFoundError: a reward or the flag is not in the data.
+        ChainError: it is put into an env.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import Reward2GoTransform
+        >>> done = torch.tensor([[False], [True], [False], [True]])
+        >>> stored = TensorDict(
+        ...     {"next": {"reward": torch.ones(4, 1), "done": done}}, batch_size=[4]
+        ... )
+        >>> returns = Reward2GoTransform(gamma=0.5, out_keys=["reward_to_go"])
+        >>> returns.inv(stored)["reward_to_go"].flatten()
+        tensor([1.5000, 1.0000, 1.5000, 1.0000])
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(
+        self,
+        gamma: float | Tensor | None = 1.0,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        done_key: NestedKey | None = "done",
+    ) -> None:
+        in_keys = [("next", "reward")] if in_keys is None else in_keys
+        super().__init__(in_keys_inv=in_keys, out_keys_inv=out_keys)
+        discount = finite_tensor(1.0 if gamma is None else gamma, "gamma")
+        if bool(((discount < 0) | (discount > 1)).any()):
+            raise ArgumentError(f"gamma must be from 0 to 1, got {gamma!r}")
+        self.gamma: Tensor
+        self.register_buffer("gamma", discount)
+        self.done_key = normal_key("done" if done_key is None else done_key)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the returns of stored episodes ``[*B, T]``, in place."""
+        ends = self._ends(tensordict)
+        for in_key, out_key in self._inverse_pairs:
+            reward = read(tensordict, in_key)
+            if reward is not None:
+                tensordict.set(out_key, self._returns(reward, ends))
+            elif not self._missing_tolerance:
+                raise self._missing(in_key, tensordict)
+        return tensordict
+
+    def _ends(self, tensordict: TensorDictBase) -> Tensor:
+        """Which steps are the last of their episode, bool ``[*B, T]``."""
+        inside = key_parts(self.done_key)[0] == "next"
+        done_key = self.done_key if inside else join_keys("next", self.done_key)
+        starts = episode_starts(tensordict, done_key)
+        done = read(tensordict, done_key)
+        if done is not None and not bool(done.any()):
+            raise ArgumentError(
+                "no episode ends in the data, so that its returns are not known",
+                hint="store whole episodes, or mark the last step: rollout(set_truncated=True)",
+            )
+        return torch.cat([starts[..., 1:], torch.ones_like(starts[..., :1])], -1)
+
+    def _returns(self, reward: Tensor, ends: Tensor) -> Tensor:
+        """The returns by doubling: after ``n`` rounds each holds its next ``2 ** n`` rewards."""
+        time = ends.ndim - 1
+        total = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
+        gamma = self.gamma.to(device=total.device, dtype=total.dtype)
+        factor = torch.where(as_row_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
+        reach, length = 1, total.shape[time]
+        while reach < length:
+            known = length - reach
+            later = total.narrow(time, reach, known) * factor.narrow(time, 0, known)
+            total = torch.cat(
+                [total.narrow(time, 0, known) + later, total.narrow(time, known, reach)], time
+            )
+            further = factor.narrow(time, 0, known) * factor.narrow(time, reach, known)
+            factor = torch.cat([further, torch.zeros_like(factor.narrow(time, 0, reach))], time)
+            reach *= 2
+        return total.clone() if total is reward else total
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The data as it is: what a buffer samples holds its returns already."""
+        return tensordict
+
+    def set_container(self, container: nn.Module) -> None:
+        """Make this transform part of a chain that is in no env.
+
+        Raises:
+            ChainError: the chain is in an env, or this is part of a chain already.
+        """
+        super().set_container(container)
+        if hasattr(self.container, "base_env"):
+            self.reset_parent()
+            raise _refusal()
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """Refuse to be part of an env.
+
+        Raises:
+            ChainError: always.
+        """
+        raise _refusal()
+
+    def __repr__(self) -> str:
+        gamma = self.gamma.tolist()
+        return f"Reward2GoTransform(gamma={gamma}, keys={self.in_keys_inv})"
+
+
+def _refusal() -> ChainError:
+    return ChainError(
+        "Reward2GoTransform needs whole episodes, an env has only the steps so far",
+        hint="append it to a replay buffer, or call its inv() on a rollout",
+        where=Where(transform="Reward2GoTransform"),
+    )
