@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.keys import NestedKey
@@ -20,10 +20,16 @@ Maker = Callable[[dict[str, Any]], TensorDict]
 
 
 def new_tensordict(
-    fields: dict[str, Any], batch_size: torch.Size, device: torch.device | None
+    fields: dict[str, Any],
+    batch_size: torch.Size,
+    device: torch.device | None,
+    names: list[str | None] | None = None,
 ) -> TensorDict:
     """A TensorDict over ``fields``, which must already have the batch size and the device."""
-    made = cast(TensorDict, TensorDict._new_unsafe(fields, batch_size=batch_size, nested=False))
+    made = cast(
+        TensorDict,
+        TensorDict._new_unsafe(fields, batch_size=batch_size, names=names, nested=False),
+    )
     # Set afterwards: given as an argument the device is parsed, which takes longer than the rest.
     made._device = device
     return made
@@ -71,6 +77,23 @@ def overlay(under: TensorDictBase, over: TensorDictBase) -> None:
         under.update(over)
     else:
         target.update(source)
+
+
+def mark_result(following: TensorDictBase, root: TensorDictBase) -> None:
+    """Remember that a step of ``root`` wrote ``following`` into it; copies do not."""
+    following.__dict__["_stepped_from"] = id(root)
+
+
+def is_result(following: TensorDictBase | None, root: TensorDictBase) -> bool:
+    """Whether an earlier step of ``root`` wrote ``following`` into it."""
+    return following is not None and following.__dict__.get("_stepped_from") == id(root)
+
+
+def stacked_parts(tensordict: TensorDictBase) -> list[TensorDictBase]:
+    """The TensorDicts that a lazy stack is made of, of nested ones too; else just the one."""
+    if not isinstance(tensordict, LazyStackedTensorDict):
+        return [tensordict]
+    return [part for inner in tensordict.tensordicts for part in stacked_parts(inner)]
 
 
 def tensordict_maker(batch_size: torch.Size, device: torch.device | None) -> Maker:

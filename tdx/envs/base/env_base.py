@@ -19,11 +19,21 @@ from tdx.envs.base.done_flags import (
     reset_masks,
 )
 from tdx.envs.base.env_module import EnvModule
-from tdx.envs.base.rollout import Callback, Policy, collect, stacked
+from tdx.envs.base.policies import Policy
+from tdx.envs.base.rollout import Callback, collect, stacked
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
-from tdx.tensordicts import new_tensordict, overlay, plain_entries, read, write
+from tdx.tensordicts import (
+    is_result,
+    mark_result,
+    new_tensordict,
+    overlay,
+    plain_entries,
+    read,
+    stacked_parts,
+    write,
+)
 
 if TYPE_CHECKING:
     from tdx.envs.spec_findings import SpecFinding
@@ -111,7 +121,8 @@ class EnvBase(EnvModule):
 
         Args:
             tensordict: holds the action, of shape ``[*B]``. What it already holds under
-                ``next`` prevails over what the step computes.
+                ``next`` prevails over what the step computes, unless an earlier step of this
+                very TensorDict has put it there.
 
         Returns:
             the same TensorDict, with the result under ``next``.
@@ -124,22 +135,35 @@ class EnvBase(EnvModule):
         ):
             return self._uncommon_step(tensordict)
         preset = entries.get("next")
+        if preset is not None and is_result(preset, tensordict):
+            preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
             overlay(following, preset)
         entries["next"] = following
+        mark_result(following, tensordict)
         return tensordict
 
     def _uncommon_step(self, given: TensorDictBase) -> TensorDictBase:
         """:meth:`step` of a TensorDict of another device, or that is lazy or locked."""
         self._check_batch(given)
-        moved = given.device is not None and given.device != self._device
-        tensordict = given.to(self._device) if moved else given
+        if given.is_locked:
+            raise ArgumentError(
+                "the TensorDict is locked, so the step cannot write its result into it",
+                hint="give env.step(tensordict.clone(recurse=False))",
+            )
+        device = self.device
+        moved = given.device is not None and given.device != device
+        tensordict = given.to(device) if moved else given
         preset = tensordict._get_str("next", None)
+        if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
+            preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
             following.update(preset)
         given.set("next", following.to(given.device) if moved else following)
+        for part in stacked_parts(given):
+            mark_result(part._get_str("next", None), part)
         return given
 
     def _completed_step(
@@ -293,7 +317,9 @@ class EnvBase(EnvModule):
 
         Args:
             max_steps: the most steps to make.
-            policy: writes the action into the TensorDict it is given; random by default.
+            policy: writes the action into the TensorDict it is given; random by default. A
+                module over tensors gets the observations that its arguments are named after, or
+                else all of them in order, and returns the action.
             callback: called after each step with the env and the step's TensorDict.
             auto_reset: whether to reset the env first.
             auto_cast_to_device: whether the policy gets its input on its own device.
@@ -327,14 +353,18 @@ class EnvBase(EnvModule):
         return stacked(steps, start.ndim, return_contiguous)
 
     def _rollout_start(self, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
+        start = None if tensordict is None else tensordict.clone(recurse=False)
+        if start is not None and "next" in start.keys():
+            # The result of an earlier step is no part of where this one starts.
+            del start["next"]
         if auto_reset:
-            return self.reset(None if tensordict is None else tensordict.clone(recurse=False))
-        if tensordict is None:
+            return self.reset(start)
+        if start is None:
             raise ArgumentError(
                 "auto_reset is off and no tensordict is given to start from",
                 hint="pass tensordict=env.reset()",
             )
-        return tensordict.clone(recurse=False)
+        return start
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.envs.base.done_flags import any_done
+from tdx.envs.base.policies import Policy, as_policy
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import key_parts
 from tdx.tensordicts import read, write
 
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
 class Callback(Protocol):
@@ -39,6 +37,7 @@ def collect(
 ) -> list[TensorDictBase]:
     """Step the env and keep every step's TensorDict, each of shape ``[*B]``."""
     policy_device = _policy_device(policy) if auto_cast_to_device else None
+    policy = as_policy(policy, env)
     current, steps = start, []
     done_keys = env.done_keys
     for index in range(max_steps):

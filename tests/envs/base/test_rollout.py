@@ -88,6 +88,80 @@ def test_a_policy_that_returns_nothing_is_an_error() -> None:
         CountingEnv().rollout(3, lambda td: None)
 
 
+class TwoInputs(nn.Module):
+    def forward(self, state: torch.Tensor, observation: torch.Tensor) -> torch.Tensor:
+        return (observation + state.sum()).expand(2).float()
+
+
+class Named(nn.Module):
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return push(tensordict)
+
+
+class Unnamed(nn.Module):
+    def forward(self, data: TensorDictBase) -> TensorDictBase:
+        return push(data)
+
+
+class Pair(nn.Module):
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return observation, observation
+
+
+class Observing(CountingEnv):
+    """Its observation is a float, beside a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded((1,)), state=Unbounded((3,)))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return self._seen(super()._reset(tensordict, **kwargs))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._seen(super()._step(tensordict))
+
+    def _seen(self, tensordict: TensorDictBase) -> TensorDictBase:
+        tensordict["observation"] = tensordict["observation"].float()
+        return tensordict.set("state", torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("policy", "actions"),
+    [
+        (nn.Sequential(nn.Linear(1, 2), nn.Flatten(0)), None),
+        (nn.Linear(1, 2), None),
+        (TwoInputs(), [3.0, 4.0, 5.0]),
+        (Named(), [1.0, 1.0, 1.0]),
+        (Unnamed(), [1.0, 1.0, 1.0]),
+    ],
+)
+@pytest.mark.parametrize("cast", [False, True])
+def test_a_policy_may_be_a_module_over_tensors(
+    policy: nn.Module, actions: list[float] | None, cast: bool
+) -> None:
+    rollout = Observing().rollout(3, policy, auto_cast_to_device=cast)
+    assert rollout["action"].shape == (3, 2)
+    if actions is None:
+        assert rollout["action"].requires_grad
+    else:
+        assert rollout["action"][:, 0].tolist() == actions
+
+
+def test_a_module_that_returns_no_action_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match="the policy returned tuple") as caught:
+        Observing().rollout(1, Pair())
+    assert caught.value.hint == "give a TensorDictModule, which names its out_keys"
+
+
+def test_a_start_from_the_middle_of_a_rollout() -> None:
+    env = CountingEnv(stop=9)
+    first = env.rollout(3, push)
+    going = env.rollout(2, push, auto_reset=False, tensordict=first[-1])
+    assert going["next", "observation"].flatten().tolist() == [4, 5]
+    assert first["next", "observation"].flatten().tolist() == [1, 2, 3]
+
+
 def test_the_callback_sees_each_step() -> None:
     seen: list[tuple[EnvBase, int]] = []
     env = CountingEnv(stop=3)

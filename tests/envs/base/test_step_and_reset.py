@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from tdx import ArgumentError, Bounded, Categorical, Composite, EnvBase, EnvError, Unbounded
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
@@ -49,6 +49,28 @@ def test_what_next_already_holds_prevails() -> None:
     assert following["observation"].flatten().tolist() == [9, 9]
     assert following["extra"].flatten().tolist() == [1, 1]
     assert set(following.keys()) > {"reward", "done"}
+
+
+@pytest.mark.parametrize("shape", ["plain", "lazy"])
+def test_what_an_earlier_step_left_in_next_does_not_prevail(shape: str) -> None:
+    env = CountingEnv(stop=9, batch_size=(2,))
+    tensordict = env.rand_action(env.reset())
+    if shape == "lazy":
+        tensordict = LazyStackedTensorDict.lazy_stack([row.clone() for row in tensordict], 0)
+    counts = [env.step(tensordict)["next", "observation"].flatten().tolist() for _ in range(3)]
+    assert counts == [[1, 1], [2, 2], [3, 3]]
+    env.reset(tensordict)
+    assert env.step(tensordict)["next", "observation"].flatten().tolist() == [1, 1]
+    copied = tensordict.clone()
+    assert env.step(copied)["next", "observation"].flatten().tolist() == [1, 1], "given on purpose"
+
+
+def test_a_locked_tensordict_is_an_error_and_makes_no_step() -> None:
+    env = CountingEnv()
+    tensordict = env.rand_action(env.reset()).lock_()
+    with pytest.raises(ArgumentError, match="the TensorDict is locked"):
+        env.step(tensordict)
+    assert env.step(tensordict.clone(recurse=False))["next", "observation"].item() == 1
 
 
 class PartialEnv(EnvBase):
