@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tdx.data import saved as saving
 from tdx.data.buffer_parts import BufferParts, checked_size
-from tdx.data.chain import run_chain
 from tdx.data.list_storage import collate
 from tdx.data.prefetch import Batch
 from tdx.data.snapshot import restored, snapshot
@@ -178,17 +177,22 @@ class ReplayBuffer(BufferParts):
                 raise ChainError("the buffer is empty", hint="extend() it before you sample")
             before = {} if self._prefetcher is None else sampler.state()
             steps, notes = sampler.draw(storage, size)
-            data = self._collated(storage.gather(steps))
+            data = self._collated(storage.gather(steps, sampler.dim_name), sampler.dim_name)
             marks = sampler.mark(data, notes)
             index = storage.places(steps)
             info = {"index": index[0] if len(index) == 1 else index, **marks}
             data = self._mapped_out(self._with_index(data, index))
             return Batch(data, info, sampler.ran_out, before)
 
-    def _collated(self, data: Any) -> Any:
+    def _collated(self, data: Any, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
-        return data if self._takes_tensors else collate(data)
+        if self._takes_tensors:
+            return data
+        data = collate(data)
+        if isinstance(data, TensorDictBase):
+            data.names = [name, *data.names[1:]]
+        return data
 
     def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
         return data
@@ -200,7 +204,7 @@ class ReplayBuffer(BufferParts):
                     f"the buffer holds no TensorDicts, its batches are {type(data).__name__}",
                     hint="transforms need keys: store TensorDicts, or give a collate_fn",
                 )
-            data = run_chain(self._transform, data)
+            data = self._program(data)
         return data.pin_memory() if self._pin_memory else data
 
     def __iter__(self) -> Iterator[Any]:
@@ -219,7 +223,7 @@ class ReplayBuffer(BufferParts):
         with self._lock:
             data = self._back()[index] if self._takes_tensors else self._storage[index]
             if isinstance(data, list):
-                data = self._collated(data)
+                data = self._collated(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._mapped_out(data.clone(recurse=False))
             return data

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDictBase
 
+from tdx.data.chain_program import ChainProgram
 from tdx.data.inverted import InvertedTransform
 from tdx.data.list_storage import ListStorage
 from tdx.data.prefetch import Prefetcher
@@ -55,6 +56,7 @@ class BufferParts:
         self._lock = RLock()
         self._sampler.generator = generator
         self._transform = transform if type(transform) is Compose else Compose()
+        self._program = ChainProgram(self._transform)
         self._transform.set_container(self)  # type: ignore[arg-type]
         if transform is not None and transform is not self._transform:
             self.append_transform(transform)
@@ -151,6 +153,7 @@ class BufferParts:
             self._sampler.restore(first.before)
 
     def _chain_changed(self) -> None:
+        self._program = ChainProgram(self._transform)
         self._drop_prefetched()
 
     def close(self) -> None:

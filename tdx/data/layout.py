@@ -121,7 +121,7 @@ def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
             )
 
 
-def nested(leaves: Leaves, groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
+def nested(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
     """The leaves as nested dicts, with those groups that hold none."""
     tree: dict[str, Any] = {}
     for path in groups:

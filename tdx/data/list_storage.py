@@ -57,8 +57,8 @@ class ListStorage(Storage):
             return item.to(self._device)
         return item
 
-    def gather(self, steps: Tensor) -> Any:
-        """The items of these numbers, put together by :func:`collate`."""
+    def gather(self, steps: Tensor, name: str | None = None) -> Any:
+        """The items of these numbers; :func:`collate` puts them together."""
         return [self._items[step] for step in steps.tolist()]
 
     def __getitem__(self, index: Any) -> Any:

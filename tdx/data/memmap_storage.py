@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Layout, Path
+from tdx.data.layout import Layout
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, StorageError
 
@@ -91,7 +91,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         if self.auto_cleanup:
             weakref.finalize(self, _remove, list(self._files))
 
-    def _allocated(self, path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    def _allocated(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         assert self.scratch_dir is not None
         if not shape.numel():
             return torch.empty(shape, dtype=dtype)

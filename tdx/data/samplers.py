@@ -6,13 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError
-
-TIME, BATCH = "time", "batch"
 
 
 class Sampler(ABC):
@@ -28,6 +25,11 @@ class Sampler(ABC):
     ran_out: bool = False
     """Whether the last batch was the end of a pass; always false where passes have no end."""
 
+    @property
+    def dim_name(self) -> str:
+        """The name of a batch's first dim; transforms go along it only where it is ``time``."""
+        return "batch"
+
     @abstractmethod
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose steps.
@@ -41,14 +43,11 @@ class Sampler(ABC):
         """
 
     def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
-        """Write into a batch ``[N]`` what holds for it as a whole.
-
-        Here: that its first dim is no time, so that no transform takes it for that.
+        """Write into a batch ``[N]`` what holds for it as a whole; nothing by default.
 
         Returns:
             The entries that were written, by key.
         """
-        name_first_dim(data, BATCH)
         return {}
 
     def _integers(self, high: int, count: int, storage: Storage) -> Tensor:
@@ -71,12 +70,6 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def name_first_dim(data: Any, name: str) -> None:
-    """Name the first batch dim of a TensorDict."""
-    if isinstance(data, TensorDictBase) and data.ndim:
-        data.names = [name, *data.names[1:]]
 
 
 class RandomSampler(Sampler):

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.samplers import TIME, Sampler, name_first_dim
+from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
@@ -99,6 +99,11 @@ class SliceSampler(Sampler):
         self.truncated_key = None if truncated_key is None else normal_key(truncated_key)
         self.strict_length = strict_length
         self._known: tuple[weakref.ref[Storage], int, Episodes] | None = None
+
+    @property
+    def dim_name(self) -> str:
+        """``time``, as long as the ends of the pieces are marked."""
+        return "batch" if self.truncated_key is None else "time"
 
     # Drawing
 
@@ -207,7 +212,6 @@ class SliceSampler(Sampler):
     def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
         if self.truncated_key is None or not isinstance(data, TensorDictBase):
             return super().mark(data, notes)
-        name_first_dim(data, TIME)
         last, written = notes["last"].to(data.device), {}
         for key in self._end_flags(data):
             before = data.get(key, None)

@@ -104,11 +104,12 @@ class Storage(ABC):
         """Copy ``count`` rows of the data, from its row ``first`` on, to row ``at`` on."""
 
     @abstractmethod
-    def gather(self, steps: Tensor) -> Any:
+    def gather(self, steps: Tensor, name: str | None = None) -> Any:
         """The steps of these numbers, as a copy.
 
         Args:
             steps: int64 ``[N]``.
+            name: of the dim ``N`` in a TensorDict.
         """
 
     def places(self, steps: Tensor) -> tuple[Tensor, ...]:

@@ -44,7 +44,7 @@ class LazyTensorStorage(Storage):
         self.layout: Layout | None = None
         self._batch: torch.Size = torch.Size()
         self._leaves: Leaves = {}
-        self._flat: Leaves = {}
+        self._packs: list[Tensor] = []
         self._continuity = Continuity()
         self._tree: dict[str, Any] = {}
         self._incoming: Leaves = {}
@@ -120,18 +120,28 @@ class LazyTensorStorage(Storage):
                 f"max_size={self.max_size} is less than the {math.prod(batch)} steps of one row",
                 hint="max_size counts the steps of all envs",
             )
-        self._leaves = {
-            path: self._allocated(path, torch.Size((rows, *batch, *shape)), layout.dtypes[path])
-            for path, shape in layout.shapes.items()
-        }
-        self._flat = {
-            path: leaf.view(-1, *layout.shapes[path]) for path, leaf in self._leaves.items()
-        }
+        self._pack(layout, torch.Size((rows, *batch)))
         self.layout, self._batch = layout, batch
         self._continuity = Continuity(layout.shapes, rows, self.width)
-        self._tree = nested(self._flat, layout.groups)
 
-    def _allocated(self, path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    def _pack(self, layout: Layout, rows: torch.Size) -> None:
+        """Put leaves of one shape and dtype side by side, so that one call gathers them all."""
+        alike: dict[tuple[torch.Size, torch.dtype], list[Path]] = {}
+        for path, shape in layout.shapes.items():
+            alike.setdefault((shape, layout.dtypes[path]), []).append(path)
+        packs: list[Tensor] = []
+        numbers: dict[Path, int] = {}
+        self._leaves = {}
+        for (shape, dtype), paths in alike.items():
+            pack = self._allocated(torch.Size((len(paths), *rows, *shape)), dtype)
+            packs.append(pack.view(len(paths), rows.numel(), *shape))
+            for path, leaf in zip(paths, pack.unbind(0), strict=True):
+                numbers[path] = len(numbers)
+                self._leaves[path] = leaf
+        self._packs = packs
+        self._tree = nested(numbers, layout.groups)
+
+    def _allocated(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def _check(self, layout: Layout, batch: torch.Size) -> None:
@@ -187,26 +197,41 @@ class LazyTensorStorage(Storage):
 
     # Reading
 
-    def gather(self, steps: Tensor) -> Any:
+    def gather(self, steps: Tensor, name: str | None = None) -> Any:
         """The steps of these numbers, as a copy, ``[N, ...]``.
 
         Args:
             steps: int64 ``[N]``, on the storage's device.
+            name: of the dim ``N`` in a TensorDict.
         """
-        if not self.layout or not self.layout.groups:
-            return self._flat[()].index_select(0, steps)
-        return self._gathered(self._tree, steps, len(steps), ())
+        assert self.layout is not None
+        values: list[Tensor] = []
+        for pack in self._packs:
+            values += pack.index_select(1, steps).unbind(0)
+        if not self.layout.groups:
+            return values[0]
+        names = [name, *self.layout.names] if name or self.layout.names else None
+        return self._gathered(self._tree, values, len(steps), (), names)
 
-    def _gathered(self, tree: dict[str, Any], steps: Tensor, count: int, path: Path) -> Any:
+    def _gathered(
+        self,
+        tree: dict[str, Any],
+        values: list[Tensor],
+        count: int,
+        path: Path,
+        names: list[str | None] | None,
+    ) -> Any:
         assert self.layout is not None
         fields = {
-            key: self._gathered(value, steps, count, (*path, key))
-            if type(value) is dict
-            else value.index_select(0, steps)
-            for key, value in tree.items()
+            key: values[at]
+            if type(at) is int
+            else self._gathered(at, values, count, (*path, key), names)
+            for key, at in tree.items()
         }
-        batch = torch.Size((count, *self.layout.groups[path]))
-        return new_tensordict(fields, batch, self._device)
+        group = self.layout.groups[path]
+        if names is not None and len(names) != len(group) + 1:
+            names = names + [None] * (len(group) + 1 - len(names))
+        return new_tensordict(fields, torch.Size((count, *group)), self._device, names)
 
     def _stored(self) -> Any:
         """Everything that is stored, ``[rows, *B, ...]``, sharing its memory."""
