@@ -151,14 +151,19 @@ class NextObservationDelta(Transform):
             if following is None and delta is None:
                 raise self._missing(next_key, tensordict)
             if following is None:
-                dtype = current.dtype if self.restore_dtype == "root" else self.restore_dtype
-                tensordict.set(next_key, (current + delta).to(dtype))
+                tensordict.set(next_key, self._restored(current, delta))
             elif delta is None and not self.drop_delta:
                 tensordict.set(delta_key, self._delta(following, current))
             if self.drop_delta:
                 for key in (out_key, delta_key):
                     _drop(tensordict, key)
         return tensordict
+
+    def _restored(self, current: Tensor, delta: Tensor) -> Tensor:
+        dtype = current.dtype if self.restore_dtype == "root" else self.restore_dtype
+        if not dtype.is_floating_point:
+            return (current + delta.double()).round().to(dtype)
+        return current.to(dtype) + delta.to(dtype)
 
     def _stored_pairs(self) -> tuple[tuple[NestedKey, NestedKey], ...]:
         if self._finds_keys and not self._pairs:
