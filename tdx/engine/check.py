@@ -21,9 +21,9 @@ from tdx.envs.spec_findings import (
 )
 from tdx.errors import ChainError, TdxError, Where
 from tdx.keys import NestedKey
-from tdx.specs import TensorSpec
+from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict
-from tdx.transforms.base import Transform
+from tdx.transforms.base import Compose, Transform
 
 
 def stage_lies(
@@ -70,6 +70,7 @@ class _Walk:
         self.places = stage_specs(env)
         self.check_dtype = check_dtype
         self.passed = set(passed)
+        self.any_size = not env.batch_locked
         self.found: list[SpecFinding] = []
         self.seen: set[object] = set()
 
@@ -82,10 +83,13 @@ class _Walk:
             return result
         passed = new_tensordict({}, env.batch_size, env.device) if given is None else given
         inner = env._chain._reset_env_preprocess(passed.clone(recurse=False))
-        result = self.reset(env.base_env, None if given is None and inner.is_empty() else inner)
-        for place, stage in enumerate(env.stages, _depth(env.base_env) + 1):
+        tells_nothing = inner.is_empty() and inner.batch_size == env.base_env.batch_size
+        result = self.reset(env.base_env, None if given is None and tells_nothing else inner)
+        first, chain = _depth(env.base_env) + 1, env._chain
+        views = chain._seen_by_each(passed) if isinstance(chain, Compose) else [passed]
+        for place, stage in enumerate(env.stages, first):
             with _blamed(place, stage, "a reset"):
-                result = stage._reset(passed, result)
+                result = stage._reset(views[place - first], result)
             self._look(place, result, "reset")
         return result
 
@@ -107,29 +111,38 @@ class _Walk:
         for place, stage in enumerate(env.stages, first):
             with _blamed(place, stage, "a step"):
                 result = stage._step(inner, result)
+                inner = stage._outward(inner)
             self._look(place, result, "step")
         return result
 
     def _look(self, place: int, result: TensorDictBase, phase: Phase) -> None:
         specs = self.places[place]
+        output_spec = self._for_size(specs.output_spec, result)
         declared: dict[NestedKey, TensorSpec] = {}
-        for part, spec in specs.output_spec.items():
+        for part, spec in output_spec.items():
             if part != "full_reward_spec" or phase == "step":
                 declared |= leaves_of(spec)
         allowed = self.passed.union(leaves_of(specs.input_spec["full_state_spec"]))
         findings = [
-            *wrong_batch_size(result, specs.output_spec.shape, phase),
+            *wrong_batch_size(result, output_spec.shape, phase),
             *held_against(result, declared, phase, check_dtype=self.check_dtype, allowed=allowed),
         ]
         self._add(place, findings)
 
     def _on_the_way_in(self, place: int, tensordict: TensorDictBase) -> list[SpecFinding]:
         declared: dict[NestedKey, TensorSpec] = {}
-        for spec in self.places[place].input_spec.values():
+        for spec in self._for_size(self.places[place].input_spec, tensordict).values():
             declared |= leaves_of(spec)
         return list(
             held_against(tensordict, declared, "way in", check_dtype=self.check_dtype, allowed=None)
         )
+
+    def _for_size(self, spec: Composite, tensordict: TensorDictBase) -> Composite:
+        """The spec for what an env that is not batch-locked was given, ``[*A, *B]``."""
+        ahead = tensordict.ndim - spec.ndim
+        if not self.any_size or ahead < 1 or tensordict.batch_size[ahead:] != spec.shape:
+            return spec
+        return spec.expand(tensordict.batch_size)
 
     def _add(
         self, place: int, findings: list[SpecFinding], excused: Collection[object] = ()

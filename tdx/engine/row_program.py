@@ -82,7 +82,7 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
         stages: its stages in order.
     """
     fields_of: FieldsOf | None = env._step_fields
-    if fields_of is None:
+    if fields_of is None or chain._changes_batch:
         return None
     rows: list[tuple[Transform, RowStep]] = []
     for stage in stages:

@@ -14,7 +14,7 @@ from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import flat_entries, new_tensordict, read, write
-from tdx.transforms.base import Compose, Transform
+from tdx.transforms.base import Compose, TimeBehaviour, Transform
 from tdx.transforms.base.callable_transform import TensorDictFunction, as_transform
 
 
@@ -282,6 +282,11 @@ class TransformedEnv(EnvBase):
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env inside; see :meth:`EnvBase.set_seed`."""
         return self.base_env.set_seed(seed, static_seed=static_seed)
+
+    @property
+    def _steps_some_rows(self) -> bool:  # type: ignore[override]
+        alone = all(stage.time_behaviour is TimeBehaviour.POINTWISE for stage in self.stages)
+        return alone and self.base_env._steps_some_rows
 
     @property
     def batch_locked(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from copy import copy
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from tdx.envs.base import EnvBase
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
+from tdx.envs.batched.state_lock import StateLock
 from tdx.errors import KeyNotFoundError, did_you_mean
 
 
@@ -22,7 +24,8 @@ class EnvCreator:
 
     One env is made at once to learn its specs and its ``state_dict``. The parameters and buffers
     of every env made later *are* the tensors of that first state, so that statistics which a
-    transform updates in place are those of all envs together.
+    transform updates in place are those of all envs together. A lock keeps the updates of
+    several processes apart.
 
     Args:
         create_env_fn: makes an env.
@@ -55,6 +58,7 @@ class EnvCreator:
         self._block = TensorBlock(fields, shared=share_memory)
         for name, shared in self._block.tensors().items():
             shared.copy_(state[name].detach())
+        self._lock = StateLock() if share_memory else None
         env.close()
 
     @property
@@ -86,8 +90,11 @@ class EnvCreator:
     def __call__(self, **kwargs: Any) -> EnvBase:
         factory = self._factory
         env = EnvFactory(factory.create, {**factory.kwargs, **kwargs})()
+        env.output_spec  # noqa: B018 - a module may have some of its state from the specs only
         for name, shared in self._block.tensors().items():
             _put_in_place(env, name, shared)
+        if self._lock is not None:
+            _hand_out(env, self._lock)
         return env
 
     def state_dict(self) -> OrderedDict[str, Tensor]:
@@ -100,12 +107,14 @@ class EnvCreator:
         Raises:
             KeyNotFoundError: a name is missing.
         """
-        for name, shared in self._block.tensors().items():
+        for name in self._block.tensors():
             if name not in state_dict:
                 raise KeyNotFoundError(
                     f"the state has no {name!r}", hint=did_you_mean(name, state_dict)
                 )
-            shared.copy_(state_dict[name])
+        with self._lock or nullcontext():
+            for name, shared in self._block.tensors().items():
+                shared.copy_(state_dict[name])
 
     def __repr__(self) -> str:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
@@ -126,6 +135,14 @@ def _owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
     except AttributeError:
         return None
     return (module, leaf) if leaf in module._buffers or leaf in module._parameters else None
+
+
+def _hand_out(env: EnvBase, lock: StateLock) -> None:
+    """Give the lock to those modules that change their state in several operations."""
+    for module in env.modules():
+        take: Callable[[StateLock], None] | None = getattr(module, "_take_lock", None)
+        if take is not None:
+            take(lock)
 
 
 def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:

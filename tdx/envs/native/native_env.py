@@ -34,6 +34,7 @@ class NativeEnv(EnvBase):
     """
 
     _writes_all_outputs = True
+    _steps_some_rows = True
 
     state_size: ClassVar[int]
     """How many numbers the physical state of one env is."""
@@ -179,6 +180,9 @@ class NativeEnv(EnvBase):
         return torch.zeros((*self._batch_size, 1), dtype=torch.bool, device=self._device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows = read(tensordict, "_step")
+        if rows is not None:
+            return self._step_some(tensordict.exclude("_step"), rows)
         action = read(tensordict, "action")
         if action is None:
             raise _no_action(self.action_key)
@@ -199,6 +203,24 @@ class NativeEnv(EnvBase):
             "truncated": truncated,
         }
         return new_tensordict(fields, self._batch_size, self._device)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What the env keeps of each row, by attribute."""
+        found = {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
+        count = len(self._batch_size)
+        return {
+            name: each for name, each in found.items() if each.shape[:count] == self._batch_size
+        }
+
+    def _step_some(self, tensordict: TensorDictBase, rows: Tensor) -> TensorDictBase:
+        """One step of these rows ``[*B]``; the others stay where they are."""
+        before = self._tensors()
+        result = self._step(tensordict)
+        for name, value in self._tensors().items():
+            was = before.get(name)
+            mask = rows.reshape(*rows.shape, *[1] * (value.ndim - rows.ndim))
+            self.__dict__[name] = value.where(mask, torch.zeros_like(value) if was is None else was)
+        return result
 
 
 def _generator_on(device: torch.device) -> torch.Generator:

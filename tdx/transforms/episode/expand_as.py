@@ -1,0 +1,125 @@
+"""Expand one entry to the shape of another."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError, TdxError, Where
+from tdx.keys import NestedKey, format_key, normal_key
+from tdx.specs import Composite, TensorSpec
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import missing_key, output_keys
+
+
+class ExpandAs(Transform):
+    """Repeat an entry along dims of size one and new last dims until it has another's shape.
+
+    The shapes are compared from the left: a reward ``[*B, 1]`` fits an observation
+    ``[*B, 3]``, a flag ``[*B, 1]`` the rewards ``[*B, 5, 1]`` of five agents.
+
+    Args:
+        in_key: the entry to expand.
+        ref_key: the entry whose shape it gets.
+        out_key: the key written; ``in_key`` by default.
+
+    Raises:
+        ArgumentError: the shapes do not fit.
+        KeyNotFoundError: an entry is not there.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import ExpandAs
+        >>> expand = ExpandAs("reward", "observation")
+        >>> expand(TensorDict(reward=torch.ones(1), observation=torch.zeros(3)))["reward"]
+        tensor([1., 1., 1.])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+
+    def __init__(
+        self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None
+    ) -> None:
+        super().__init__([in_key], None if out_key is None else [out_key])
+        self.ref_key = normal_key(ref_key)
+        self._shape: torch.Size | None = None
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        for key in (*self.in_keys, self.ref_key):
+            if not any(part.get(key, None) is not None for part in output_spec.values()):
+                raise missing_key(key, output_keys(output_spec), "the env at this stage")
+        found = (part.get(self.ref_key, None) for part in output_spec.values())
+        self._shape = next(spec.shape for spec in found if spec is not None)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        if self._shape is None:
+            return spec
+        shape = _aligned(spec.shape, self._shape, self.in_keys[0], self.ref_key)
+        try:
+            wide: TensorSpec = spec.reshape(shape).expand(self._shape)
+        except (TdxError, RuntimeError) as error:
+            raise ArgumentError(
+                f"{type(spec).__name__} {format_key(self.in_keys[0])!r} cannot be expanded",
+                hint="its last dim holds one value, which cannot be repeated",
+                where=Where(key=self.in_keys[0]),
+            ) from error
+        return wide
+
+    def _expanded(self, tensordict: TensorDictBase, shape: torch.Size | None) -> TensorDictBase:
+        """Expand the entry, if it is there, as the reference or else to ``shape``."""
+        (in_key,), (out_key,) = self.in_keys, self.out_keys
+        value, reference = read(tensordict, in_key), read(tensordict, self.ref_key)
+        shape = shape if reference is None else reference.shape
+        if value is not None and shape is not None:
+            write(tensordict, out_key, _expanded(value, shape, in_key, self.ref_key))
+        return tensordict
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        self._require(next_tensordict)
+        return self._expanded(next_tensordict, None)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        # The reference may be a reward, which a reset does not have.
+        return self._expanded(tensordict_reset, self._shape)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Expand the entry of stored data ``[*B]``, in place."""
+        return self._call(tensordict)
+
+    def _require(self, tensordict: TensorDictBase) -> None:
+        for key in (*self.in_keys, self.ref_key):
+            if not self._missing_tolerance and read(tensordict, key) is None:
+                raise self._missing(key, tensordict)
+
+    def __repr__(self) -> str:
+        keys = [format_key(key) for key in (*self.in_keys, self.ref_key, *self.out_keys)]
+        return f"ExpandAs(in_key={keys[0]!r}, ref_key={keys[1]!r}, out_key={keys[2]!r})"
+
+
+def _expanded(value: Tensor, shape: torch.Size, key: NestedKey, ref_key: NestedKey) -> Tensor:
+    # A tensor that only looks expanded could not be written to.
+    return value.reshape(_aligned(value.shape, shape, key, ref_key)).expand(shape).clone()
+
+
+def _aligned(
+    shape: torch.Size, wanted: torch.Size, key: NestedKey, ref_key: NestedKey
+) -> torch.Size:
+    """The shape with dims of size one added on the right.
+
+    Raises:
+        ArgumentError: it cannot be expanded to ``wanted``.
+    """
+    sizes = zip(shape, wanted, strict=False)
+    if len(shape) > len(wanted) or any(mine not in (1, other) for mine, other in sizes):
+        raise ArgumentError(
+            f"{format_key(key)!r} of shape {tuple(shape)} does not expand to the "
+            f"{tuple(wanted)} of {format_key(ref_key)!r}",
+            hint="from the left, each size must be 1 or the same; the right may be missing",
+            where=Where(key=key),
+        )
+    return torch.Size([*shape, *[1] * (len(wanted) - len(shape))])

@@ -1,0 +1,143 @@
+"""End an episode by a condition of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.specs import Categorical, Composite
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.spec_edits import DoneGroup, done_groups, with_entries
+
+
+class TerminateTransform(Transform):
+    """Set ``terminated`` where a function of the step's result says so.
+
+    Flags that the env sets stay set. With several groups of done flags, each gets the flag.
+    Stored data is marked in the same way, under ``next`` where there is one.
+
+    Args:
+        stop: takes what is under ``next`` after a step, ``[*B]``, to be read only. Returns a
+            bool, or a tensor of them of shape ``[*B]``, ``[*B, 1]`` or that of the done flags.
+        write_done: whether ``done`` is set with ``terminated``.
+
+    Raises:
+        ArgumentError: ``stop`` is no function; in a step, it returned no flags or flags of
+            another shape.
+
+    Example:
+        >>> from tdx import GymEnv, TerminateTransform, TransformedEnv
+        >>> def far(tensordict):
+        ...     return tensordict["observation"][..., 0].abs() > 0.1
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), TerminateTransform(far))
+        >>> env.rollout(1000)["next", "terminated"][-1]
+        tensor([True])
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(self, stop: Callable[[TensorDictBase], Any], *, write_done: bool = True) -> None:
+        if not callable(stop):
+            raise ArgumentError(
+                f"stop must be a function over a TensorDict, got {stop!r}",
+                hint='for example lambda td: td["observation"][..., 0] > 1',
+            )
+        super().__init__()
+        self.stop = stop
+        self.write_done = write_done
+        self._groups: tuple[DoneGroup, ...] = ()
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        self._groups = done_groups(output_spec["full_done_spec"])
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The done flags' spec, with the terminated flag where it was not there."""
+        added = {
+            group.beside("terminated"): Categorical(
+                2, shape=group.shape, dtype=torch.bool, device=group.device
+            )
+            for group in done_groups(done_spec)
+            if not group.has("terminated")
+        }
+        return with_entries(done_spec, added) if added else done_spec
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        stop = self._stops(next_tensordict)
+        for group in self._groups:
+            ended = _fitted(stop, group.shape, next_tensordict.ndim)
+            for name in self._names:
+                key = group.beside(name)
+                flag = read(next_tensordict, key)
+                if flag is not None:
+                    write(next_tensordict, key, flag | ended)
+                elif name == "terminated":
+                    write(next_tensordict, key, ended.clone())
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for group in self._groups:
+            key = group.beside("terminated")
+            if read(tensordict_reset, key) is None:
+                zeros = torch.zeros(group.shape, dtype=torch.bool, device=group.device)
+                write(tensordict_reset, key, zeros)
+        return tensordict_reset
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Mark stored data ``[*B]`` in place, as far as it has flags."""
+        level = tensordict.get("next", None)
+        level = tensordict if level is None else level
+        stop = self._stops(level)
+        for raw_key in list(level.keys(True, True)):
+            key = normal_key(raw_key)
+            if key_parts(key)[-1] in self._names:
+                flag = level.get(key)
+                level.set(key, flag | _fitted(stop, flag.shape, level.ndim))
+        return tensordict
+
+    @property
+    def _names(self) -> tuple[NestedKey, ...]:
+        return ("terminated", "done") if self.write_done else ("terminated",)
+
+    def _stops(self, tensordict: TensorDictBase) -> Tensor:
+        """What ``stop`` says, as bools."""
+        result = self.stop(tensordict)
+        try:
+            stops = torch.as_tensor(result, device=tensordict.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise ArgumentError(
+                f"stop returned {type(result).__name__}, it must return a bool or a tensor",
+                hint='end it with the condition: `return td["observation"][..., 0] > 1`',
+            ) from None
+        return stops if stops.dtype is torch.bool else stops != 0
+
+    def __repr__(self) -> str:
+        name = getattr(self.stop, "__qualname__", repr(self.stop))
+        return f"TerminateTransform({name})"
+
+
+def _fitted(stop: Tensor, shape: torch.Size, batch_dims: int) -> Tensor:
+    """The condition in a done flag's shape.
+
+    Args:
+        stop: of no dims, ``[*B]``, ``[*B, 1]`` or ``shape``.
+        shape: the flag's, ``[*B, *G, 1]``.
+        batch_dims: the number of dims in ``B``.
+    """
+    batch = shape[:batch_dims]
+    if stop.ndim == 0 or stop.shape == shape:
+        return stop.expand(shape)
+    if stop.numel() == batch.numel() and stop.shape[:batch_dims] == batch:
+        return stop.reshape(*batch, *[1] * (len(shape) - batch_dims)).expand(shape)
+    raise ArgumentError(
+        f"stop returned shape {tuple(stop.shape)}, the done flag has {tuple(shape)}",
+        hint=f"return one bool for each env, of shape {tuple(batch)}",
+    )
