@@ -76,6 +76,9 @@ class EnvBase(EnvModule):
     _writes_all_outputs: ClassVar[bool] = False
     """Whether ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
 
+    _steps_some_rows: bool = False
+    """Whether ``_step`` leaves rows alone that are not set in ``_step``, a mask ``[*B]``."""
+
     @property
     def _step_fields(self) -> StepFields | None:
         """:meth:`_step` as a dict of root entries, and the info; ``None`` without such a form."""

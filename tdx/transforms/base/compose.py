@@ -227,6 +227,8 @@ class Compose(Transform):
         try:
             for stage in self._stages:
                 next_tensordict = stage._step(tensordict, next_tensordict)
+                if stage._changes_batch:
+                    tensordict = stage._outward(tensordict)
         except Exception as error:
             raise self._located(error, stage, "a step") from error.__cause__
         return next_tensordict
@@ -235,12 +237,35 @@ class Compose(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         stage: Transform
+        views = self._seen_by_each(tensordict)
         try:
-            for stage in self._stages:
-                tensordict_reset = stage._reset(tensordict, tensordict_reset)
+            for stage, view in zip(self._stages, views, strict=True):
+                tensordict_reset = stage._reset(view, tensordict_reset)
         except Exception as error:
             raise self._located(error, stage, "a reset") from error.__cause__
         return tensordict_reset
+
+    def _seen_by_each(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
+        """What a reset is called with, in the batch size at each stage."""
+        views = [tensordict]
+        for stage in reversed(self._stages[1:]):
+            inner = views[-1]
+            views.append(None if inner is None else stage._inward(inner))
+        return views[::-1] if self._stages else []
+
+    @property
+    def _changes_batch(self) -> bool:  # type: ignore[override]
+        return any(stage._changes_batch for stage in self._stages)
+
+    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for stage in self._stages:
+            tensordict = stage._outward(tensordict)
+        return tensordict
+
+    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for stage in reversed(self._stages):
+            tensordict = stage._inward(tensordict)
+        return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         stage: Transform

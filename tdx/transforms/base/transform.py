@@ -186,6 +186,19 @@ class Transform(TransformSpecs):
     def init(self, tensordict: TensorDictBase) -> None:
         """Run what has to happen once before the transform is used on this data."""
 
+    # Batch size
+
+    _changes_batch: bool = False
+    """Whether the stages after this one see another batch size than those before."""
+
+    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A step's input, as those after this stage see it."""
+        return tensordict
+
+    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What a reset is called with, as those before this stage see it."""
+        return tensordict
+
     # Place in a chain
 
     @property

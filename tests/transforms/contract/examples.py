@@ -24,6 +24,14 @@ from tests.transforms.mocks_of_actions import (
     MatrixGroupsEnv,
     MatrixRowsEnv,
 )
+from tests.transforms.mocks_of_resets import (
+    Adding,
+    SteppedGroupsEnv,
+    SteppedRowsEnv,
+    high,
+    same_size,
+    solo_high,
+)
 
 Arguments = dict[str, Any]
 
@@ -41,6 +49,8 @@ class Example:
         rows: the env for ``arguments`` and ``out``; ``RowsEnv`` or a subclass.
         groups: the env for ``nested``; ``GroupsEnv`` or a subclass.
         offline: whether it is for stored data alone and refuses an env.
+        lasting: whether what it keeps is one thing for all rows and outlasts episodes, so that
+            a second rollout differs from the first, and a row by itself from one among others.
 
     The key ``"*"`` in arguments holds those that have no name.
     """
@@ -52,6 +62,7 @@ class Example:
     rows: type[RowsEnv] = RowsEnv
     groups: type[GroupsEnv] = GroupsEnv
     offline: bool = False
+    lasting: bool = False
 
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
@@ -74,10 +85,18 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={"in_keys_inv": [("pair", "action")]},
     ),
+    "BatchSizeTransform": Example(
+        arguments={"reshape_fn": same_size},
+        nested={"reshape_fn": same_size},
+    ),
     "BinarizeReward": Example(
         arguments={},
         nested={"in_keys": REWARDS},
         out={"in_keys": ["reward"], "out_keys": ["positive"]},
+    ),
+    "BurnInTransform": Example(
+        arguments={"modules": [Adding("observation")], "burn_in": 0},
+        offline=True,
     ),
     "CatFrames": Example(
         arguments={"N": 3, "dim": -1, "in_keys": ["observation"]},
@@ -112,6 +131,11 @@ EXAMPLES: dict[str, Example] = {
         arguments={"*": ["precise", "truncated"]},
         nested={"*": [("solo", "precise"), ("pair", "terminated")]},
     ),
+    "ExpandAs": Example(
+        arguments={"in_key": "reward", "ref_key": "observation"},
+        nested={"in_key": ("solo", "reward"), "ref_key": ("solo", "observation")},
+        out={"in_key": "done", "ref_key": "observation", "out_key": ("wide", "done")},
+    ),
     "FlattenAction": Example(
         arguments={},
         nested={"in_keys_inv": [("solo", "action"), ("pair", "action")]},
@@ -142,6 +166,12 @@ EXAMPLES: dict[str, Example] = {
         nested={"in_keys": [SOLO, PAIR]},
         out={"in_keys": ["observation"], "out_keys": ["change"]},
     ),
+    "NoopResetEnv": Example(
+        arguments={"noops": 1},
+        nested={"noops": 1, "random": False},
+        rows=SteppedRowsEnv,
+        groups=SteppedGroupsEnv,
+    ),
     "ObservationNorm": Example(
         arguments={"loc": 0.5, "scale": 2.0},
         nested={"loc": 1.0, "scale": 4.0, "in_keys": [SOLO, PAIR], "standard_normal": True},
@@ -151,6 +181,28 @@ EXAMPLES: dict[str, Example] = {
         arguments={"dims": (-1, -3, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
         nested={"dims": (-1, -3, -2), "in_keys": PIXELS},
         out={"dims": (-1, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
+    ),
+    "R3MTransform": Example(
+        arguments={
+            "model_name": "resnet18",
+            "in_keys": ["image"],
+            "size": 8,
+            "tensor_pixels_keys": ["image"],
+        },
+        nested={
+            "model_name": "resnet18",
+            "in_keys": PIXELS,
+            "out_keys": [("solo", "r3m_vec"), ("pair", "r3m_vec")],
+            "size": 8,
+            "stack_images": False,
+        },
+        out={
+            "model_name": "resnet18",
+            "in_keys": ["pixels"],
+            "out_keys": [("seen", "r3m_vec")],
+            "size": 8,
+            "tensor_pixels_keys": ["pixels"],
+        },
     ),
     "RenameTransform": Example(
         arguments={
@@ -208,6 +260,10 @@ EXAMPLES: dict[str, Example] = {
         },
         out={"primers": {("states", "hidden"): Unbounded((2,))}, "random": True},
     ),
+    "TerminateTransform": Example(
+        arguments={"stop": high},
+        nested={"stop": solo_high},
+    ),
     "ToTensorImage": Example(
         arguments={},
         nested={"in_keys": PIXELS},
@@ -222,6 +278,12 @@ EXAMPLES: dict[str, Example] = {
         },
         nested={"dim": -1, "in_keys": [SOLO, PAIR], "in_keys_inv": [("pair", "action")]},
         out={"dim": -1, "in_keys": ["observation"], "out_keys": ["longer"]},
+    ),
+    "VecNorm": Example(
+        arguments={"decay": 0.9},
+        nested={"in_keys": [*REWARDS, SOLO, PAIR]},
+        out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
+        lasting=True,
     ),
 }
 
@@ -271,6 +333,12 @@ def rows_of(name: str, batch_size: tuple[int, ...] = (), endless: bool = False) 
 def online() -> list[str]:
     """The names of the transforms that may be put into an env."""
     return [name for name in NAMES if name not in EXAMPLES or not EXAMPLES[name].offline]
+
+
+def skip_if_lasting(name: str) -> None:
+    """Skip a test that holds only for what begins anew with each episode."""
+    if example_of(name).lasting:
+        pytest.skip("it outlasts episodes")
 
 
 def whole_chain() -> Compose:

@@ -8,7 +8,7 @@ from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
 from tdx.envs.base import EnvBase
-from tests.transforms.contract.examples import example_of, made, rows_of
+from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
 from tests.transforms.driving import FixedActions, assert_same
 from tests.transforms.mocks import RowsEnv
 
@@ -43,6 +43,7 @@ def test_rows_that_are_not_reset_keep_everything(
 
 @pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
 def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) -> None:
+    skip_if_lasting(name)
     env = TransformedEnv(rows_of(name, batch_size, endless=True), made(name))
     first = env.reset()
     given = steps_into_an_episode(env, 2)
@@ -54,6 +55,7 @@ def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) 
 
 def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
     """A row does not notice when and whether the other rows begin anew."""
+    skip_if_lasting(name)
     together = TransformedEnv(rows_of(name, (4,)), made(name))
     rollout = together.rollout(8, FixedActions(together), break_when_any_done=False)
     for row in range(4):

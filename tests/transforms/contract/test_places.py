@@ -13,7 +13,13 @@ from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.envs.base import EnvBase
 from tdx.errors import ChainError
 from tdx.transforms import TimeBehaviour, Transform
-from tests.transforms.contract.examples import example_of, made, rows_of, whole_chain
+from tests.transforms.contract.examples import (
+    example_of,
+    made,
+    rows_of,
+    skip_if_lasting,
+    whole_chain,
+)
 from tests.transforms.driving import assert_same, driven
 from tests.transforms.mocks import RowsEnv
 
@@ -56,6 +62,7 @@ def test_inside_and_outside_a_chain(
 
 
 def test_inside_and_outside_a_serial_env(name: str) -> None:
+    skip_if_lasting(name)
     inside = SerialEnv(2, partial(alone, name))
     outside = TransformedEnv(SerialEnv(2, example_of(name).rows), made(name))
     assert inside.output_spec == outside.output_spec
