@@ -29,6 +29,13 @@ def extremes(dtype: torch.dtype) -> tuple[float, float]:
     return info.min, info.max
 
 
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
 def ordered(value: Tensor) -> Tensor:
     """The values in a dtype that torch can compare, in the same order."""
     dtype = value.dtype
@@ -67,7 +74,7 @@ def cast(
     below, above = value <= low, value >= high
     inside = value.masked_fill(below | above, 0.0).to(dtype)
     ends = [torch.tensor(end, dtype=dtype, device=value.device) for end in (low, high)]
-    return torch.where(above, ends[1], torch.where(below, ends[0], inside))
+    return _selected(above, ends[1], _selected(below, ends[0], inside))
 
 
 def end_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper: bool) -> Tensor:
@@ -114,5 +121,13 @@ def clamp(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
     """The nearest values inside the intervals; NaN goes where 0 goes."""
     if value.is_floating_point():
         value = torch.where(value.isnan(), torch.zeros_like(value), value)
-    value = torch.where(ordered(value) < ordered(low), low, value)
-    return torch.where(ordered(value) > ordered(high), high, value)
+    value = _selected(ordered(value) < ordered(low), low, value)
+    return _selected(ordered(value) > ordered(high), high, value)
+
+
+def _selected(mask: Tensor, value: Tensor, other: Tensor) -> Tensor:
+    """``torch.where``, also for the wide unsigned dtypes, which older torch refuses."""
+    signed = _SIGNED.get(value.dtype)
+    if signed is None:
+        return torch.where(mask, value, other)
+    return torch.where(mask, value.view(signed), other.view(signed)).view(value.dtype)
