@@ -7,8 +7,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.base import EnvBase
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.specs import Bounded, Categorical, MultiCategorical
+
+# What a network writes: its kernel for a batch rounds otherwise than that for a single image.
+ROUNDED = {"r3m_vec"}
 
 
 class FixedActions:
@@ -65,4 +68,7 @@ def assert_same(
     for key, value in wanted.items():
         assert found[key].dtype == value.dtype, key
         assert found[key].shape == value.shape, key
-        assert torch.equal(found[key], value), key
+        if key_parts(key)[-1] in ROUNDED:
+            torch.testing.assert_close(found[key], value, msg=format_key(key))
+        else:
+            assert torch.equal(found[key], value), key

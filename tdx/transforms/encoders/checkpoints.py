@@ -1,0 +1,105 @@
+"""Read a residual network's weights from a checkpoint file, of which nothing is trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.transforms.encoders.resnet import ResNetName, empty_resnet, resnet_of
+
+# As R3M publishes its weights: under "r3m" the state dict of a data-parallel model, whose image
+# encoder is `convnet`. https://github.com/facebookresearch/r3m, r3m/__init__.py
+PREFIXES = ("module.convnet.", "convnet.", "module.", "")
+LANGUAGE_PARTS = ("lang_enc", "lang_rew")
+# Not there in files older than this counter, and of no use to a network that is not trained.
+COUNTER = "num_batches_tracked"
+SHOWN = 3
+
+
+def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
+    """The state dict of a residual network, from R3M's or torchvision's layout.
+
+    Args:
+        path: the file.
+        name: which network it must hold.
+
+    Raises:
+        ArgumentError: the file cannot be read, holds code, or does not hold this network.
+    """
+    expected = empty_resnet(name).state_dict()
+    found = _network_entries(_load(path), path, expected)
+    kind = resnet_of(found)
+    if kind not in (None, name):
+        raise ArgumentError(
+            f"{path} holds a {kind}, not a {name}",
+            hint=f'use R3MTransform("{kind}")' if kind != "deeper resnet" else None,
+        )
+    missing = [key for key in expected if key not in found and not key.endswith(COUNTER)]
+    _refuse(path, missing, f"lacks {{}} of a {name}")
+    _refuse(path, [key for key in found if key not in expected], f"has {{}} that no {name} has")
+    return {key: _checked(path, key, found.get(key), like) for key, like in expected.items()}
+
+
+def _load(path: Path) -> Any:
+    again = "delete it and download it again"
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)|(?:class|function) (\S+)", str(error))
+        if refused is None:
+            raise ArgumentError(f"{path} is no checkpoint of PyTorch", hint=again) from None
+        what = (refused[1] or refused[2]).strip("`'\".,")
+        raise ArgumentError(
+            f"{path} holds code ({what}), which is never run",
+            hint="save tensors alone: torch.save(model.state_dict(), path)",
+        ) from None
+    except OSError as error:
+        raise ArgumentError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception:
+        # What torch raises for a damaged file depends on where the damage is.
+        raise ArgumentError(f"{path} is cut off or damaged", hint=again) from None
+
+
+def _network_entries(payload: Any, path: Path, expected: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The entries of the image encoder, by the names that they have in a bare network."""
+    state = payload.get("r3m", payload) if isinstance(payload, Mapping) else None
+    if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
+        raise ArgumentError(
+            f"{path} holds no state dict",
+            hint='save {"r3m": model.state_dict()}, or a state dict alone',
+        )
+    entries = {
+        key: value for key, value in state.items() if not any(p in key for p in LANGUAGE_PARTS)
+    }
+    prefix = max(PREFIXES, key=lambda prefix: sum(prefix + key in entries for key in expected))
+    named = {key.removeprefix(prefix): value for key, value in entries.items()}
+    return {key: value for key, value in named.items() if not key.startswith("fc.")}
+
+
+def _refuse(path: Path, keys: Sequence[str], message: str) -> None:
+    if keys:
+        number = f"{len(keys)} key" + ("s" if len(keys) > 1 else "")
+        more = ", …" if len(keys) > SHOWN else ""
+        raise ArgumentError(
+            f"{path} {message.format(number)}: {', '.join(keys[:SHOWN])}{more}",
+            hint="give the file that R3M or torchvision publishes for this network",
+        )
+
+
+def _checked(path: Path, key: str, value: Any, like: Tensor) -> Tensor:
+    if value is None:
+        return torch.zeros(like.shape, dtype=like.dtype)
+    if not isinstance(value, Tensor):
+        raise ArgumentError(f"{path}: {key} is no tensor but {type(value).__name__}")
+    if value.shape != like.shape:
+        raise ArgumentError(
+            f"{path}: {key} has shape {tuple(value.shape)}, not {tuple(like.shape)}"
+        )
+    return value.to(like.dtype)

@@ -1,0 +1,291 @@
+"""Images as vectors of a network trained on videos of people at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+from torch import Tensor, nn
+
+from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.keys import NestedKey
+from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.tensordicts import read, write
+from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import key_list, require_keys
+from tdx.transforms.base.spec_edits import refuse_taken
+from tdx.transforms.encoders.checkpoint_files import (
+    fetched,
+    named_file,
+    r3m_checkpoint,
+    torchvision_checkpoint,
+)
+from tdx.transforms.encoders.checkpoints import read_resnet
+from tdx.transforms.encoders.images import check_images, prepared
+from tdx.transforms.encoders.resnet import (
+    FEATURES,
+    RESNETS,
+    ResNetName,
+    empty_resnet,
+    untrained_resnet,
+)
+
+if TYPE_CHECKING:
+    from torchvision.models import WeightsEnum
+
+OUT_KEY = "r3m_vec"
+# Bounds the memory of a long block of images; more at once is not faster.
+IMAGES_AT_ONCE = 64
+
+
+class R3MTransform(Transform):
+    """Replace images by the vectors that R3M's residual network makes of them.
+
+    R3M ("R3M: A Universal Visual Representation for Robot Manipulation", Nair et al., 2022,
+    https://arxiv.org/abs/2203.12601) is trained on the videos of Ego4D. The network is frozen: it
+    has no gradient, and its batch norms stay in eval mode. It is built when a spec or ``forward``
+    is first asked for. Images of bytes are ``[*B, H, W, 3]``, those of floats, from 0 to 1,
+    ``[*B, 3, H, W]``; the other layout is taken where the number of channels tells. They are
+    resized and normalised as the network was trained. It runs where the images are, unless it is
+    moved by ``to``.
+
+    Args:
+        model_name: "resnet18" or "resnet34" (vectors of 512), or "resnet50" (2048).
+        in_keys: the images read, and taken out; ``pixels`` by default.
+        out_keys: the keys of the vectors; ``r3m_vec`` by default, or ``r3m_vec_0`` and so on
+            where several images are not stacked.
+        size: the height and width that images are resized to.
+        stack_images: whether the vectors of several images become one, end to end.
+        download: whether to use R3M's weights, from the cache or else downloaded; or the weights
+            of torchvision to use, as its enum or by their name. The weights are untrained
+            otherwise, and always the same ones.
+        download_path: the folder of the cache, by default torch.hub's; or a checkpoint file,
+            which is then used, and nothing is downloaded.
+        tensor_pixels_keys: the keys under which the images are kept, one for each in-key.
+
+    Raises:
+        UnknownNameError: there is no such model, or no such weights.
+        ArgumentError: the keys do not go together, ``size`` is no integer of at least 1, or a
+            checkpoint or an image does not fit (when its specs are computed, or in a call).
+        EnvError: the weights cannot be downloaded.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import R3MTransform
+        >>> encoder = R3MTransform("resnet18", in_keys=["pixels"], size=32)
+        >>> frames = torch.zeros(2, 48, 64, 3, dtype=torch.uint8)
+        >>> encoder(TensorDict(pixels=frames, batch_size=[2]))["r3m_vec"].shape
+        torch.Size([2, 512])
+    """
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("pixels",)
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model_name: ResNetName,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        size: int = 244,
+        stack_images: bool = True,
+        download: bool | str | WeightsEnum = False,
+        download_path: str | PathLike[str] | None = None,
+        tensor_pixels_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        if model_name not in RESNETS:
+            raise UnknownNameError(
+                f"there is no R3M model {model_name!r}",
+                hint=did_you_mean(str(model_name), RESNETS, f"one of {', '.join(RESNETS)}"),
+            )
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"size must be an integer of at least 1, got {size!r}")
+        self.model_name, self.size, self.stack_images = model_name, size, stack_images
+        self.download, self.download_path = download, download_path
+        images = key_list(in_keys or self.default_in_keys, "in_keys")
+        self._set_keys(images, out_keys or _default_out_keys(len(images), stack_images))
+        self.tensor_pixels_keys = key_list(tensor_pixels_keys, "tensor_pixels_keys")
+        if self.tensor_pixels_keys:
+            _check_count("tensor_pixels_keys", self.tensor_pixels_keys, len(images))
+        self._follows_images = True
+        # Of ImageNet, as R3M and torchvision have them.
+        for name, values in (("mean", [0.485, 0.456, 0.406]), ("std", [0.229, 0.224, 0.225])):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
+
+    def _set_keys(
+        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
+    ) -> None:
+        # The base class asks for one out-key for each in-key; stacked images have one in all.
+        self._in_keys, self._out_keys = key_list(in_keys, "in_keys"), key_list(out_keys, "out_keys")
+        self._pairs = ()
+        if self._in_keys:
+            wanted = 1 if self.stack_images else len(self._in_keys)
+            _check_count("out_keys", self._out_keys, wanted)
+
+    # The network
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the network is built."""
+        return "convnet" in self._modules
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network runs."""
+        return self.mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the network and of its vectors."""
+        return self.mean.dtype
+
+    def _network(self, device: torch.device | None) -> nn.Module:
+        """The network, built if it is not yet, on the images' device unless it was moved."""
+        if self._follows_images and device is not None and device != self.device:
+            super()._apply(lambda tensor: tensor.to(device))
+        if not self.initialized:
+            self._install(self._loaded())
+        found: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
+        return found
+
+    def _loaded(self) -> nn.Module:
+        path = named_file(self.download_path)
+        if path is None:
+            if self.download is False:
+                return untrained_resnet(self.model_name)
+            if self.download is True:
+                checkpoint = r3m_checkpoint(self.model_name)
+            else:
+                checkpoint = torchvision_checkpoint(self.model_name, self.download)
+            path = fetched(checkpoint, self.download_path)
+        network = empty_resnet(self.model_name)
+        network.load_state_dict(read_resnet(path, self.model_name), assign=True)
+        return network
+
+    def _install(self, network: nn.Module) -> None:
+        network.to(device=self.device, dtype=self.dtype).requires_grad_(False).eval()
+        self.convnet = network
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the transform; the network stays in eval mode."""
+        super().train(mode)
+        if self.initialized:
+            self.convnet.eval()
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        before = self.device
+        super()._apply(fn, recurse)
+        if self.device != before:
+            self._follows_images = False
+        self._changed()
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if not self.initialized and any(key.startswith(f"{prefix}convnet.") for key in state_dict):
+            self._install(empty_resnet(self.model_name).to_empty(device=self.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    # Data
+
+    def _encoded(self, images: list[Tensor]) -> list[Tensor]:
+        """One vector ``[*B, F]`` for each out-key."""
+        network = self._network(images[0].device)
+        planes = [prepared(image, self.size, self.mean, self.std) for image in images]
+        block = planes[0] if len(planes) == 1 else torch.cat(planes)
+        with torch.no_grad():
+            parts = [network(part) for part in block.split(IMAGES_AT_ONCE)]
+        vectors = parts[0] if len(parts) == 1 else torch.cat(parts)
+        separate = [
+            part.reshape(*image.shape[:-3], part.shape[-1]).to(image.device)
+            for image, part in zip(images, vectors.split([len(p) for p in planes]), strict=True)
+        ]
+        if self.stack_images and len(separate) > 1:
+            return [torch.cat(separate, -1)]
+        return separate
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        images = [read(next_tensordict, key) for key in self._in_keys]
+        for key, image in zip(self._in_keys, images, strict=True):
+            if image is None:
+                if self._missing_tolerance:
+                    return next_tensordict
+                raise self._missing(key, next_tensordict)
+            check_images(image.shape, image.dtype, key)
+        vectors = self._encoded(images)
+        for key in self._in_keys:
+            next_tensordict.del_(key)
+        for key, image in zip(self.tensor_pixels_keys, images, strict=False):
+            write(next_tensordict, key, image)
+        for key, vector in zip(self._out_keys, vectors, strict=True):
+            write(next_tensordict, key, vector)
+        return next_tensordict
+
+    @dispatch(source="in_keys", dest="out_keys")
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Replace the images of stored data by their vectors, in place."""
+        return self._call(tensordict)
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        if not self._missing_tolerance:
+            require_keys(output_spec, self._in_keys, "the env at this stage")
+        for key in (*self._out_keys, *self.tensor_pixels_keys):
+            if key not in self._in_keys:
+                for part in output_spec.values():
+                    refuse_taken(part, key)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec with vectors in the place of images."""
+        images = [observation_spec.get(key, None) for key in self._in_keys]
+        if any(image is None for image in images):
+            return observation_spec
+        result = observation_spec.clone()
+        result.unlock_()
+        for key, image in zip(self._in_keys, images, strict=True):
+            check_images(image.shape, image.dtype, key)
+            del result[key]
+        self._network(images[0].device)
+        for key, image in zip(self.tensor_pixels_keys, images, strict=False):
+            result[key] = image.clone()
+        for key, spec in zip(self._out_keys, self._vector_specs(images), strict=True):
+            result[key] = spec
+        return result
+
+    def _vector_specs(self, images: list[TensorSpec]) -> list[Unbounded]:
+        shapes = [(*image.shape[:-3], FEATURES[self.model_name]) for image in images]
+        if self.stack_images:
+            if len(set(shapes)) > 1:
+                raise ArgumentError(
+                    "images with batch dims of their own cannot be stacked: "
+                    + ", ".join(str(tuple(image.shape)) for image in images),
+                    hint="pass stack_images=False",
+                )
+            shapes = [(*shapes[0][:-1], shapes[0][-1] * len(images))]
+        return [
+            Unbounded(shape, dtype=self.dtype, device=image.device)
+            for shape, image in zip(shapes, images, strict=False)
+        ]
+
+    def __repr__(self) -> str:
+        return f"R3MTransform({self.model_name!r}, size={self.size}, keys={self.in_keys})"
+
+
+def _default_out_keys(images: int, stacked: bool) -> list[NestedKey]:
+    if stacked or images == 1:
+        return [OUT_KEY]
+    return [f"{OUT_KEY}_{index}" for index in range(images)]
+
+
+def _check_count(name: str, keys: Sequence[NestedKey], wanted: int) -> None:
+    if len(keys) != wanted:
+        what = "one key" if wanted == 1 else f"{wanted} keys"
+        raise ArgumentError(f"{name} must be {what}, got {len(keys)}", where=Where())
