@@ -90,6 +90,18 @@ def test_9_one_call_makes_the_rows_that_are_reset() -> None:
     assert again["h"].tolist() == [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_9_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
+    def made() -> Any:
+        rows = torch.full((3, 2), 4.0)
+        return TensorDict(h=rows, batch_size=[3]) if single else rows
+
+    primer = TensorDictPrimer(h=Unbounded((2,)), default_value=made, single_default_value=single)
+    env = TransformedEnv(RowsEnv((3,)), primer)
+    following = env.rand_step(env.reset().exclude("h"))["next"]
+    assert following["h"].tolist() == [[4.0, 4.0]] * 3
+
+
 def test_9_a_value_is_there_before_the_env_is_reset() -> None:
     seen: list[Any] = []
 

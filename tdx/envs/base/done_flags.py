@@ -137,7 +137,7 @@ def as_row_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
         mask.ndim > value.ndim or mask.shape != value.shape[: mask.ndim]
     ):
         mask = mask.any(-1)
-    return mask.reshape(*mask.shape, *([1] * (value.ndim - mask.ndim)))
+    return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
 def mask_for(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:

@@ -230,10 +230,15 @@ class TensorDictPrimer(Transform):
         return values
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for key, spec in _leaves(self.primers).items():
+        fresh = None
+        for key in _leaves(self.primers):
             if read(next_tensordict, key) is None:
                 value = read(tensordict, key)
-                write(next_tensordict, key, self._value(key, spec) if value is None else value)
+                if value is None:
+                    if fresh is None:
+                        fresh = self._fresh(next_tensordict.batch_size, next_tensordict.device)
+                    value = fresh[key]
+                write(next_tensordict, key, value)
         return next_tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

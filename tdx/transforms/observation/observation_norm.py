@@ -13,6 +13,7 @@ from tdx.specs import TensorSpec
 from tdx.tensordicts import read
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import SMALLEST_SCALE, AffineTransform, mapped_spec
+from tdx.transforms.base.key_pairs import missing_key
 
 
 class ObservationNorm(AffineTransform, ObservationTransform):
@@ -115,7 +116,9 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             keep_dims: dims that stay, with size 1; by default no reduced dim stays.
 
         Raises:
-            ArgumentError: a dim or the key is not given and cannot be told.
+            ArgumentError: a dim or the key is not given and cannot be told, or the statistics
+                over these dims do not fit one observation.
+            KeyNotFoundError: there is no such observation.
             ChainError: there is no env around, or ``loc`` and ``scale`` are there already.
         """
         if self.initialized:
@@ -135,9 +138,21 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 "cat_dim must be given where several dims are reduced",
                 hint=f"the dim of time is {parent.ndim} for this env",
             )
-        rollout = parent.rollout(num_iter, break_when_any_done=False)
-        data = read(rollout, self._stats_key(key))
-        loc, scale = _statistics(data, reduce_dim, keep_dims)
+        key = self._stats_key(key)
+        spec = parent.full_observation_spec.get(key, None)
+        if spec is None:
+            raise missing_key(key, parent.observation_keys, "the env at this stage")
+        data = read(parent.rollout(num_iter, break_when_any_done=False), key)
+        dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
+        loc, scale = _statistics(
+            data, dims, keep_dims or (), dims[0] if cat_dim is None else cat_dim
+        )
+        if not _broadcasts(loc.shape, spec.shape):
+            raise ArgumentError(
+                f"the mean over dims {dims} of the data {tuple(data.shape)} has shape "
+                f"{tuple(loc.shape)}, which does not fit an observation {tuple(spec.shape)}",
+                hint=f"reduce the dim of time too, which is {parent.ndim} for this env",
+            )
         scale = scale.clamp_min(self.eps)
         if not self.standard_normal:
             loc, scale = -loc / scale, 1 / scale
@@ -156,14 +171,25 @@ class ObservationNorm(AffineTransform, ObservationTransform):
 
 
 def _statistics(
-    data: Tensor, reduce_dim: int | Sequence[int], keep_dims: Sequence[int] | None
+    data: Tensor, dims: list[int], keep_dims: Sequence[int], cat_dim: int
 ) -> tuple[Tensor, Tensor]:
-    dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
+    for dim in (*dims, *keep_dims, cat_dim):
+        if not -data.ndim <= dim < data.ndim:
+            raise ArgumentError(f"there is no dim {dim} in the data {tuple(data.shape)}")
+    if cat_dim % data.ndim not in {dim % data.ndim for dim in dims}:
+        raise ArgumentError(f"cat_dim must be one of the reduced dims {dims}, got {cat_dim}")
     if not data.is_floating_point():
         data = data.to(torch.get_default_dtype())
     loc, scale = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)
-    kept = {dim % data.ndim for dim in keep_dims or ()}
+    kept = {dim % data.ndim for dim in keep_dims}
     gone = sorted({dim % data.ndim for dim in dims} - kept, reverse=True)
     for dim in gone:
         loc, scale = loc.squeeze(dim), scale.squeeze(dim)
     return loc, scale
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    try:
+        return torch.broadcast_shapes(shape, to) == to
+    except RuntimeError:
+        return False

@@ -188,6 +188,29 @@ def test_rows_keep_what_the_tensordict_says_of_them() -> None:
     assert result["done"].flatten().tolist() == [False, True]
 
 
+def test_a_mask_that_resets_nothing_keeps_entries_without_dims() -> None:
+    class Scalar(CountingEnv):
+        """Observes its count as a number without dims."""
+
+        def __init__(self) -> None:
+            super().__init__(stop=9)
+            self.observation_spec = Composite(observation=Categorical(10))
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kw: Any) -> TensorDictBase:
+            result = super()._reset(tensordict, **kw)
+            return result.set("observation", result["observation"].squeeze())
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            result = super()._step(tensordict)
+            return result.set("observation", result["observation"].squeeze())
+
+    env = Scalar()
+    tensordict = stepped(env).set("_reset", torch.zeros(1, dtype=torch.bool))
+    assert env.reset(tensordict)["observation"].item() == 2
+    tensordict["_reset"] = torch.ones(1, dtype=torch.bool)
+    assert env.reset(tensordict)["observation"].item() == 0
+
+
 def test_masks_of_two_batch_dims() -> None:
     env = CountingEnv(stop=9, batch_size=(2, 3))
     mask = torch.eye(2, 3, dtype=torch.bool).unsqueeze(-1)
