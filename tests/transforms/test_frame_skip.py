@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import (
+    BatchSizeTransform,
     Bounded,
     CatFrames,
     Compose,
@@ -194,6 +195,14 @@ def test_it_works_in_a_chain_and_without_one(nested: bool) -> None:
     skip = FrameSkipTransform(3)
     chain = Compose(Compose(skip)) if nested else Compose(skip)
     assert_same(driven(TransformedEnv(RowsEnv((4,)), chain)), driven(bare))
+
+
+def test_a_batch_of_another_size_before_it() -> None:
+    chain = Compose(BatchSizeTransform(batch_size=[2, 2]), FrameSkipTransform(4))
+    makers = [partial(Strict, length) for length in (2, 3, 5, 9)]
+    rollout = driven(TransformedEnv(SerialEnv(4, makers), chain), 9)
+    expected = driven(TransformedEnv(SerialEnv(4, makers), FrameSkipTransform(4)), 9)
+    assert_same(rollout.reshape(4, 9), expected)
 
 
 # Specs and errors

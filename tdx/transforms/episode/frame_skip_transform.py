@@ -17,6 +17,7 @@ from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import Compose, TimeBehaviour, Transform
 from tdx.transforms.base.spec_edits import done_groups
+from tdx.transforms.base.upstream import upstream
 
 if TYPE_CHECKING:
     from tdx.envs.base import EnvBase
@@ -66,45 +67,23 @@ class FrameSkipTransform(Transform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         if self.frame_skip == 1:
             return next_tensordict
-        env, stages = self._before()
         current, following = tensordict, next_tensordict
         going = self._going(following)
         totals = {key: read(following, key) for key in self._reward_keys}
         for _ in range(self.frame_skip - 1):
-            count, rows = int(going.sum()), going.numel()
+            count = int(going.sum())
             if count == 0:
                 break
-            current, frame = self._advanced(current, following, env, stages), following
-            if count < rows:
-                current.set("_step", going)
-            following = env._completed_step(current)
-            for stage in stages:
-                following = stage._step(current, following)
-            if count < rows:
+            frame = following
+            current = self._advanced(current, following, going if count < going.numel() else None)
+            following = self._next_frame(current, following)
+            if count < going.numel():
                 keep_unmasked_rows(following, frame, {"_reset": going.unsqueeze(-1)}, going.ndim)
             self._add(totals, following, going)
             going = going & self._going(following)
         for key, total in totals.items():
             write(following, key, total)
         return following
-
-    def _before(self) -> tuple[EnvBase, list[Transform]]:
-        """The env inside, and the stages between it and this one."""
-        stage: Transform = self
-        owner = None if self._container_ref is None else self._container_ref()
-        stages: list[Transform] = []
-        while isinstance(owner, Compose):
-            earlier = list(owner)
-            stages = [*_flat(earlier[: earlier.index(stage)]), *stages]
-            stage = owner
-            owner = None if owner._container_ref is None else owner._container_ref()
-        if owner is None:
-            raise ChainError(
-                "FrameSkipTransform needs an env to step",
-                hint="put the transform into a TransformedEnv first",
-            )
-        env: EnvBase = owner.base_env  # type: ignore[assignment]
-        return env, stages
 
     def _going(self, following: TensorDictBase) -> Tensor:
         """Which rows are not done, ``[*B]``."""
@@ -115,14 +94,23 @@ class FrameSkipTransform(Transform):
         return ~ended
 
     def _advanced(
-        self,
-        current: TensorDictBase,
-        following: TensorDictBase,
-        env: EnvBase,
-        stages: list[Transform],
+        self, current: TensorDictBase, following: TensorDictBase, rows: Tensor | None
     ) -> TensorDictBase:
         """The input of the next frame: this frame's with its results and the same action."""
-        result = advance(current.exclude("next", "_step").set("next", following), self._reward_keys)
+        held = current.exclude("next", "_step").set("next", following)
+        result = advance(held, self._reward_keys)
+        return result if rows is None else result.set("_step", rows)
+
+    def _next_frame(self, current: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
+        """The output of one more step, as this stage sees it.
+
+        Args:
+            current: the step's input, with an action that has gone through the stages before.
+            following: the output of the step before.
+        """
+        env, stages = self._before()
+        for stage in reversed(stages):
+            current = stage._inward(current)
         states = env.full_state_spec.keys(True, True)
         if states:
             # What the env reads of its own results must go back through the stages.
@@ -132,8 +120,23 @@ class FrameSkipTransform(Transform):
             for key in states:
                 value = given.get(key, None)
                 if value is not None:
-                    result.set(key, value)
+                    current.set(key, value)
+        result = env._completed_step(current)
+        for stage in stages:
+            result = stage._step(current, result)
+            current = stage._outward(current)
         return result
+
+    def _before(self) -> tuple[EnvBase, list[Transform]]:
+        """The env inside, and the single stages between it and this one."""
+        found = upstream(self)
+        if found is None:
+            raise ChainError(
+                "FrameSkipTransform needs an env to step",
+                hint="put the transform into a TransformedEnv first",
+            )
+        env, stages = found
+        return env, list(_flat(stages))
 
     @staticmethod
     def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, going: Tensor) -> None:

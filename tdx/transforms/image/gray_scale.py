@@ -13,11 +13,7 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
-from tdx.transforms.image.layout import (
-    LIKELY_CHANNELS,
-    channels_last,
-    check_channels_first,
-)
+from tdx.transforms.image.layout import channels_last, check_channels_first
 
 
 class GrayScale(ObservationTransform):
@@ -78,7 +74,7 @@ def _check_channels(shape: torch.Size) -> None:
             f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have 1",
             hint="they are gray already: leave GrayScale out",
         )
-    if channels not in LIKELY_CHANNELS and shape[-1] in LIKELY_CHANNELS:
+    if shape[-1] == 3:
         raise channels_last(shape, "GrayScale")
     raise ArgumentError(
         f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have {channels}",

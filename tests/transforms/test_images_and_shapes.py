@@ -1,0 +1,300 @@
+"""Images and shapes: layouts, leading dims, dtypes, bounds, the way in, and what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+
+from tdx import (
+    Binary,
+    Bounded,
+    CatFrames,
+    CenterCrop,
+    Compose,
+    Composite,
+    FlattenObservation,
+    GrayScale,
+    GymEnv,
+    InitTracker,
+    OneHot,
+    PermuteTransform,
+    Resize,
+    SerialEnv,
+    SqueezeTransform,
+    ToTensorImage,
+    TransformedEnv,
+    UnsqueezeTransform,
+    check_env_specs,
+)
+from tdx.errors import ArgumentError, SpecError
+from tdx.transforms import TimeBehaviour, Transform
+from tests.transforms.mocks import RowsEnv
+
+LEADING = [(), (5,), (2, 5), (2, 1, 5)]
+
+
+def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    pixels = torch.randint(256, (*leading, 3, 10, 12), dtype=torch.uint8)
+    return pixels if dtype is torch.uint8 else pixels.to(dtype) / 255
+
+
+# Images
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize(
+    ("make", "function"),
+    [
+        (GrayScale, functional.rgb_to_grayscale),
+        (partial(CenterCrop, 4, 7), partial(functional.center_crop, output_size=[4, 7])),
+        (partial(CenterCrop, 10, 12), lambda image: image),
+    ],
+    ids=["gray", "crop", "whole"],
+)
+def test_images_are_what_torchvision_makes_of_them(
+    make: Callable[[], Transform],
+    function: Callable[[Tensor], Tensor],
+    leading: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    pixels = images(leading, dtype)
+    result = make()(TensorDict(pixels=pixels))["pixels"]
+    assert result.dtype is dtype
+    assert torch.equal(result, function(pixels))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("make", [GrayScale, partial(CenterCrop, 4), partial(Resize, 4)])
+def test_extreme_images_lie_in_the_spec(make: Callable[[], Transform], dtype: torch.dtype) -> None:
+    highest = 255 if dtype is torch.uint8 else 1
+    spec = Bounded(0, highest, shape=(3, 10, 12), dtype=dtype)
+    promised = make().transform_observation_spec(Composite(pixels=spec))["pixels"]
+    assert isinstance(promised, Bounded)
+    for end in (spec.low, spec.high):
+        assert promised.is_in(make()(TensorDict(pixels=end))["pixels"])
+
+
+def test_gray_bytes_are_at_most_254() -> None:
+    spec = Composite(pixels=Bounded(0, 255, shape=(3, 4, 4), dtype=torch.uint8))
+    gray = GrayScale().transform_observation_spec(spec)["pixels"]
+    assert isinstance(gray, Bounded)
+    assert (gray.dtype, gray.shape) == (torch.uint8, (1, 4, 4))
+    assert (gray.low.max().item(), gray.high.min().item()) == (0, 254)
+
+
+def test_an_atari_chain() -> None:
+    chain = Compose(ToTensorImage(), GrayScale(), CenterCrop(160), Resize(84), CatFrames(4, dim=-3))
+    env = TransformedEnv(GymEnv("ALE/Pong-v5", frameskip=1), chain)
+    check_env_specs(env)
+    assert env.rollout(3)["pixels"].shape == (3, 4, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (GrayScale, r"GrayScale .*\(6, 7, 3\) has its channels last .put ToTensorImage.. before"),
+        (partial(CenterCrop, 4), r"CenterCrop .*\(6, 7, 3\) has its channels last .put ToTensor"),
+        (partial(GrayScale, ["observation"]), r"images \[\*B, C, H, W\], got shape \(3,\)"),
+        (partial(CenterCrop, 4, in_keys=["observation"]), r"got shape \(3,\)"),
+        (partial(CenterCrop, 7, in_keys=["image"]), r"a crop of 7 × 7 is larger than the image"),
+        (partial(CenterCrop, 6, 8, ["image"]), r"w may be up to 6 and h up to 7"),
+    ],
+)
+def test_images_that_do_not_fit(make: Callable[[], Transform], message: str) -> None:
+    env = TransformedEnv(RowsEnv(), Compose(InitTracker(), make()))
+    with pytest.raises(ArgumentError, match=message) as caught:
+        env.output_spec  # noqa: B018
+    assert caught.value.where.stage == 1
+
+
+@pytest.mark.parametrize(
+    ("transform", "shape", "message"),
+    [
+        (GrayScale(), (1, 9, 9), "they are gray already: leave GrayScale out"),
+        (GrayScale(), (12, 9, 9), "have 12 .put GrayScale before frames are stacked"),
+        (GrayScale(), (2, 4, 5, 3), "has its channels last"),
+        (CenterCrop(10), (3, 9, 9), "larger than the image, which has 9 × 9"),
+    ],
+)
+def test_images_that_do_not_fit_without_a_spec(
+    transform: Transform, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        transform(TensorDict(pixels=torch.zeros(shape)))
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.0, True])
+def test_a_bad_size_of_a_crop(size: object) -> None:
+    with pytest.raises(ArgumentError, match="w must be an integer of at least 1"):
+        CenterCrop(cast(Any, size))
+
+
+# Shapes
+
+KEYS: dict[str, Any] = {"in_keys": ["pixels"]}
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize(
+    ("transform", "before", "after"),
+    [
+        (UnsqueezeTransform(-1, **KEYS), (4, 5), (4, 5, 1)),
+        (UnsqueezeTransform(-3, **KEYS), (4, 5), (1, 4, 5)),
+        (UnsqueezeTransform(0, **KEYS, allow_positive_dim=True), (4, 5), (1, 4, 5)),
+        (UnsqueezeTransform(2, **KEYS, allow_positive_dim=True), (4, 5), (4, 5, 1)),
+        (SqueezeTransform(-2, **KEYS), (4, 1, 5), (4, 5)),
+        (SqueezeTransform(0, **KEYS, allow_positive_dim=True), (1, 1, 5), (1, 5)),
+        (FlattenObservation(-3, -2), (2, 3, 4), (6, 4)),
+        (FlattenObservation(-1, -1), (2, 3, 4), (2, 3, 4)),
+        (FlattenObservation(0, 1, allow_positive_dim=True), (2, 3, 4), (6, 4)),
+        (FlattenObservation(0, -1, allow_positive_dim=True), (2, 3, 4), (24,)),
+        (PermuteTransform((-2, -1, -3), **KEYS), (2, 3, 4), (3, 4, 2)),
+        (PermuteTransform((-1, -2), **KEYS), (2, 3, 4), (2, 4, 3)),
+    ],
+    ids=repr,
+)
+def test_batch_dims_stay(
+    transform: Transform, before: tuple[int, ...], after: tuple[int, ...], leading: tuple[int, ...]
+) -> None:
+    values = torch.arange(torch.Size((*leading, *before)).numel()).reshape(*leading, *before)
+    data = TensorDict({"pixels": values}, batch_size=leading)
+    spec = Composite(pixels=Bounded(0.0, 1.0, shape=values.shape), shape=leading)
+    promised = transform.transform_observation_spec(spec)["pixels"]
+    result = transform(data)["pixels"]
+    assert result.shape == promised.shape == (*leading, *after)
+    one = values[(0,) * len(leading)]
+    alone = transform(TensorDict(pixels=one))["pixels"]
+    assert torch.equal(result[(0,) * len(leading)], alone)
+
+
+def test_bounds_move_with_their_elements() -> None:
+    high = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    spec = Composite(pixels=Bounded(torch.zeros(2, 3), high))
+    for transform in (PermuteTransform((-1, -2), **KEYS), FlattenObservation(-2, -1)):
+        promised = transform.transform_observation_spec(spec)["pixels"]
+        assert isinstance(promised, Bounded)
+        assert torch.equal(promised.high, transform(TensorDict(pixels=high))["pixels"])
+
+
+def test_one_hot_stays_so_while_its_last_dim_does() -> None:
+    spec = Composite(pixels=OneHot(3, shape=(3, 3)))
+    unsqueezed = UnsqueezeTransform(-3, **KEYS).transform_observation_spec(spec)["pixels"]
+    turned = PermuteTransform((-1, -2), **KEYS).transform_observation_spec(spec)["pixels"]
+    assert isinstance(unsqueezed, OneHot)
+    assert unsqueezed.shape == (1, 3, 3)
+    assert isinstance(turned, Binary)
+    assert turned.dtype is torch.bool
+
+
+def test_a_positive_dim_waits_for_no_chunk() -> None:
+    there, counted = (
+        UnsqueezeTransform(-1, in_keys=["observation"]),
+        UnsqueezeTransform(0, in_keys=["observation"], allow_positive_dim=True),
+    )
+    assert there.time_behaviour is TimeBehaviour.POINTWISE
+    assert counted.time_behaviour is TimeBehaviour.CONTROL
+    env = TransformedEnv(SerialEnv(2, RowsEnv), counted)
+    assert env.reset()["observation"].shape == (2, 1, 3)
+    # Stored data of that env has a dim of time more.
+    stored = RowsEnv((2,)).rollout(4, break_when_any_done=False)
+    assert counted(stored)["observation"].shape == (2, 4, 1, 3)
+    check_env_specs(env)
+
+
+@pytest.mark.parametrize(
+    ("transform", "outside"),
+    [
+        (UnsqueezeTransform(-1, in_keys_inv=["action"]), (4, 2, 1)),
+        (UnsqueezeTransform(0, in_keys_inv=["action"], allow_positive_dim=True), (4, 1, 2)),
+        (
+            Compose(
+                UnsqueezeTransform(-2, in_keys_inv=["action"]),
+                SqueezeTransform(-2, in_keys_inv=["action"]),
+            ),
+            (4, 2),
+        ),
+        (
+            Compose(
+                UnsqueezeTransform(-2, in_keys_inv=["action"]),
+                PermuteTransform((-1, -2), in_keys_inv=["action"], out_keys_inv=["turned"]),
+            ),
+            (4, 2, 1),
+        ),
+    ],
+)
+def test_the_way_in(transform: Transform, outside: tuple[int, ...]) -> None:
+    base = RowsEnv((4,))
+    env = TransformedEnv(base, transform)
+    assert env.action_spec.shape == outside
+    step = env.rand_step(env.reset())
+    (key,) = env.action_keys
+    assert base.given is not None
+    assert torch.equal(base.given, step[key].reshape(4, 2))
+    check_env_specs(env)
+
+
+def test_permuting_there_and_back() -> None:
+    for dims in [(-1, -3, -2), (-2, -1, -3), (-3, -1, -2), (-3, -2, -1)]:
+        transform = PermuteTransform(dims, ["x"], in_keys_inv=["x"])
+        data = TensorDict(x=torch.rand(5, 2, 3, 4))
+        assert torch.equal(transform.inv(transform(data.clone()))["x"], data["x"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UnsqueezeTransform(-1), "needs in_keys or in_keys_inv"),
+        (lambda: SqueezeTransform(-1), "needs in_keys or in_keys_inv"),
+        (lambda: PermuteTransform((-1, -2)), "needs in_keys or in_keys_inv"),
+        (lambda: UnsqueezeTransform(0, **KEYS), "dim must be negative, got 0 .count from the end"),
+        (lambda: SqueezeTransform(1, **KEYS), "allow_positive_dim=True"),
+        (lambda: UnsqueezeTransform(cast(Any, "a"), **KEYS), "dim must be an integer, got 'a'"),
+        (lambda: FlattenObservation(-3, 1), "last_dim must be negative"),
+        (lambda: FlattenObservation(-1, -2), "first_dim=-1 comes after last_dim=-2"),
+        (lambda: PermuteTransform((0, 1), **KEYS), "from -n to -1 in some order, got .0, 1."),
+        (lambda: PermuteTransform((-1, -1), **KEYS), "from -n to -1 in some order"),
+        (lambda: PermuteTransform((), **KEYS), "from -n to -1 in some order"),
+    ],
+)
+def test_bad_arguments(make: Callable[[], Transform], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (UnsqueezeTransform(-5, **KEYS), "dim=-5 is beyond the 3 dims .6, 7, 3. after the batch"),
+        (SqueezeTransform(-1, **KEYS), "has size 3, only a dim of size 1 can be removed"),
+        (SqueezeTransform(-4, **KEYS), "dim=-4 is beyond the 3 dims"),
+        (FlattenObservation(-4, -1), "first_dim=-4 is beyond the 3 dims .6, 7, 3. after the batch"),
+        (FlattenObservation(2, -3, allow_positive_dim=True), "first_dim=2 comes after last_dim=-3"),
+        (PermuteTransform((-4, -3, -2, -1), **KEYS), "4 dims cannot be put in order where there"),
+        (UnsqueezeTransform(-4, in_keys_inv=["action"]), "dim=-4 is beyond the 1 dims .2,."),
+    ],
+)
+def test_dims_of_the_batch_are_out_of_reach(transform: Transform, message: str) -> None:
+    env = TransformedEnv(RowsEnv((1, 4)), Compose(InitTracker(), transform))
+    with pytest.raises(ArgumentError, match=message) as caught:
+        env.output_spec, env.input_spec  # noqa: B018
+    assert caught.value.where.stage == 1
+
+
+def test_dims_of_stored_steps_are_out_of_reach() -> None:
+    stored = RowsEnv((4,)).rollout(3, break_when_any_done=False)
+    with pytest.raises(ArgumentError, match="first_dim=-4 is beyond the 3 dims"):
+        FlattenObservation(-4, -1)(stored)
+
+
+def test_a_one_hot_action_keeps_its_last_dim() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), UnsqueezeTransform(-1, in_keys_inv=["action"]))
+    with pytest.raises(SpecError, match="takes a OneHot, whose last dim must stay"):
+        env.input_spec  # noqa: B018

@@ -1,0 +1,152 @@
+"""Differences of observations: in an env, and in the place of the next one in stored data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx import (
+    Bounded,
+    Compose,
+    NextObservationDelta,
+    RenameTransform,
+    StepCounter,
+    TransformedEnv,
+)
+from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tests.transforms.driving import driven
+from tests.transforms.mocks import GroupsEnv, RowsEnv
+
+EXACT: dict[str, Any] = {"delta_dtype": torch.float64}
+
+
+def test_it_is_the_change_since_the_current_observation() -> None:
+    env = TransformedEnv(RowsEnv((4,)), NextObservationDelta(["observation"], **EXACT))
+    rollout = driven(env, 8)
+    change = rollout["next", "observation"] - rollout["observation"]
+    assert torch.equal(rollout["next", "delta", "observation"], change.double())
+
+
+def test_it_is_zero_where_an_episode_begins() -> None:
+    chain = Compose(StepCounter(), NextObservationDelta(["observation"], ["change"]))
+    rollout = driven(TransformedEnv(RowsEnv((4,)), chain), 8)
+    begun = (rollout["step_count"] == 0).squeeze(-1)
+    assert begun.sum() > 4
+    assert not rollout["change"][begun].any()
+    assert rollout["change"][~begun].any(-1).all()
+    assert rollout["next", "change"].any(-1).all()
+
+
+def test_every_floating_observation_is_taken_by_default() -> None:
+    env = TransformedEnv(RowsEnv(), NextObservationDelta())
+    keys = set(env.observation_spec["delta"].keys(True, True))
+    assert keys == {"observation", "precise", "image"}
+    env = TransformedEnv(RowsEnv(), NextObservationDelta(excluded_dtypes=(torch.float32,)))
+    assert set(env.observation_spec["delta"].keys(True, True)) == {"precise"}
+
+
+def test_bounds_are_those_of_a_difference() -> None:
+    env = TransformedEnv(RowsEnv(), NextObservationDelta(["precise", "pixels"]))
+    spec = env.observation_spec["delta"]
+    for key, widest in (("precise", 200.0), ("pixels", 255.0)):
+        assert isinstance(spec[key], Bounded)
+        assert spec[key].dtype is torch.float16
+        assert (spec[key].low.min().item(), spec[key].high.max().item()) == (-widest, widest)
+
+
+def test_bytes_do_not_wrap_around() -> None:
+    env = TransformedEnv(RowsEnv((4,)), NextObservationDelta(["pixels"]))
+    step = env.rand_step(env.reset())
+    expected = step["next", "pixels"].int() - step["pixels"].int()
+    assert (expected < 0).any()
+    assert torch.equal(step["next", "delta", "pixels"].int(), expected)
+
+
+def test_a_later_stage_may_rename_what_it_reads() -> None:
+    chain = Compose(
+        NextObservationDelta(["observation"], **EXACT), RenameTransform(["observation"], ["seen"])
+    )
+    rollout = driven(TransformedEnv(RowsEnv((4,)), chain), 8)
+    change = rollout["next", "seen"] - rollout["seen"]
+    assert torch.equal(rollout["next", "delta", "observation"], change.double())
+
+
+def test_each_group_begins_anew_with_its_own_reset() -> None:
+    keys = [("solo", "observation"), ("pair", "observation")]
+    env = TransformedEnv(GroupsEnv((3,)), NextObservationDelta(keys))
+    rollout = driven(env, 6)
+    # Group solo ends every 2 steps, group pair every 3; both count up by 1.
+    solo = rollout["delta", "solo", "observation"][0, :, 0].tolist()
+    pair = rollout["delta", "pair", "observation"][0, :, 1, 0].tolist()
+    assert solo == [0, 1, 0, 1, 0, 1]
+    assert pair == [0, 1, 1, 0, 1, 1]
+
+
+# Stored data
+
+
+@pytest.mark.parametrize("key", ["observation", "precise", "pixels"])
+def test_the_next_observation_comes_back_from_a_buffer(key: str) -> None:
+    stored = driven(TransformedEnv(RowsEnv((4,)), NextObservationDelta([key])), 8)
+    expected = stored["next", key].clone()
+    transform = NextObservationDelta([key])
+    kept = transform.inv(stored)
+    assert ("next", key) in stored.keys(True)
+    assert ("next", key) not in kept.keys(True)
+    again = transform(kept)
+    assert again["next", key].dtype is expected.dtype
+    near = 0.0 if key == "pixels" else 2e-3
+    torch.testing.assert_close(again["next", key], expected, rtol=near, atol=near)
+    assert "delta" not in again.keys()
+    assert "delta" not in again["next"].keys()
+
+
+def test_what_was_stored_without_it_stays_as_it_is() -> None:
+    stored = driven(RowsEnv((4,)), 3)
+    result = NextObservationDelta(["observation"])(stored.clone())
+    assert (result == stored).all()
+    with_it = NextObservationDelta(["observation"], drop_delta=False, **EXACT)(stored.clone())
+    change = stored["next", "observation"] - stored["observation"]
+    assert torch.equal(with_it["next", "delta", "observation"], change.double())
+
+
+def test_the_dtype_of_what_comes_back() -> None:
+    transform = NextObservationDelta(["x"], restore_dtype=torch.float64)
+    data = TensorDict(x=torch.ones(2), next=TensorDict(x=torch.full((2,), 1.5)))
+    result = transform(transform.inv(data))
+    assert result["next", "x"].dtype is torch.float64
+    assert result["next", "x"].tolist() == [1.5, 1.5]
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NextObservationDelta(delta_dtype=torch.int8), "delta_dtype must be a floating"),
+        (lambda: NextObservationDelta(restore_dtype=cast(Any, "rot")), "a dtype or 'root'"),
+        (lambda: NextObservationDelta(None, ["change"]), "out_keys are given without in_keys"),
+        (lambda: NextObservationDelta(["a", "b"], ["c"]), "2 in-keys and 1 out-keys"),
+    ],
+)
+def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_an_observation_that_is_not_there() -> None:
+    env = TransformedEnv(RowsEnv(), NextObservationDelta(["observatoin"]))
+    with pytest.raises(KeyNotFoundError, match="keys there: observation"):
+        env.output_spec  # noqa: B018
+    with pytest.raises(KeyNotFoundError, match=r"has no key 'next\.x'"):
+        NextObservationDelta(["x"])(TensorDict(x=torch.ones(1)))
+
+
+def test_stored_data_needs_named_keys() -> None:
+    with pytest.raises(ChainError, match="has no in_keys to look for"):
+        NextObservationDelta()(driven(RowsEnv(), 1))
