@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from tests.transforms.mocks import GroupsEnv, RowsEnv
@@ -55,7 +54,7 @@ def solo_high(tensordict: TensorDictBase) -> Tensor:
     return tensordict["solo", "precise"][..., 0] > 0.6
 
 
-class Adding(TensorDictModuleBase):
+class Adding(nn.Module):
     """A recurrent module whose state is the sum of what it has read, twice over its weight.
 
     Args:

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import key_parts, normal_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
@@ -104,7 +104,7 @@ class TerminateTransform(Transform):
         return tensordict
 
     @property
-    def _names(self) -> tuple[NestedKey, ...]:
+    def _names(self) -> tuple[str, ...]:
         return ("terminated", "done") if self.write_done else ("terminated",)
 
     def _stops(self, tensordict: TensorDictBase) -> Tensor:

@@ -156,7 +156,7 @@ class VecNorm(ObservationTransform):
         start = batch_dims if held is None else max(value.ndim - held.ndim + 1, 0)
         self._require(key, name, value.shape[start:], value.device)
 
-    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+    def _transform_spec(self, spec: Any) -> TensorSpec:
         return Unbounded(shape=spec.shape, dtype=_float_dtype(spec.dtype), device=spec.device)
 
     # Data
@@ -360,14 +360,14 @@ def _has(output_spec: Composite, key: NestedKey) -> bool:
     return any(part.get(key, None) is not None for part in output_spec.values())
 
 
-def _spec_of(output_spec: Composite, key: NestedKey) -> TensorSpec:
+def _spec_of(output_spec: Composite, key: NestedKey) -> Any:
     """The spec of an entry.
 
     Raises:
         KeyNotFoundError: it is in no part of the output spec.
     """
     for part in output_spec.values():
-        spec: TensorSpec | None = part.get(key, None)
+        spec = part.get(key, None)
         if spec is not None:
             return spec
     error: KeyNotFoundError = missing_key(key, output_keys(output_spec), "the env at this stage")
