@@ -168,6 +168,7 @@ def test_doubles(stages: Stages) -> None:
 
 OWN_DEFAULTS = {
     ("ObservationNorm", "eps"),
+    ("R3MTransform", "in_keys"),
     ("SqueezeTransform", "dim"),
     ("UnsqueezeTransform", "dim"),
 }

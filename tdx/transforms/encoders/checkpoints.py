@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -48,23 +49,29 @@ def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> Any:
-    again = "delete it and download it again"
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)|(?:class|function) (\S+)", str(error))
-        if refused is None:
-            raise ArgumentError(f"{path} is no checkpoint of PyTorch", hint=again) from None
-        what = (refused[1] or refused[2]).strip("`'\".,")
-        raise ArgumentError(
-            f"{path} holds code ({what}), which is never run",
-            hint="save tensors alone: torch.save(model.state_dict(), path)",
-        ) from None
+        with path.open("rb") as file:
+            is_pickle = file.read(1) == pickle.PROTO
     except OSError as error:
         raise ArgumentError(f"cannot read {path}: {error.strerror or error}") from None
-    except Exception:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
         # What torch raises for a damaged file depends on where the damage is.
-        raise ArgumentError(f"{path} is cut off or damaged", hint=again) from None
+        refused = isinstance(error, pickle.UnpicklingError)
+        named = re.search(r"GLOBAL (\S+)", str(error)) if refused else None
+        if named is None and not (is_pickle and "Unsupported" in str(error)):
+            raise ArgumentError(
+                f"{path} is cut off, damaged or no checkpoint of PyTorch",
+                hint="delete it and download it again",
+            ) from None
+        what = "" if named is None else f" ({named[1]})"
+        raise ArgumentError(
+            f"{path} holds code{what}, which is never run",
+            hint="save tensors alone: torch.save(model.state_dict(), path)",
+        ) from None
 
 
 def _network_entries(payload: Any, path: Path, expected: Mapping[str, Tensor]) -> dict[str, Any]:
