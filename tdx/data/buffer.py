@@ -168,7 +168,11 @@ class ReplayBuffer(BufferParts):
             return self._make(size)
         if not prefetcher.fits(size):
             self._drop_prefetched()
-        return prefetcher.next(size, self._make)
+        try:
+            return prefetcher.next(size, self._make)
+        except Exception:
+            self._drop_prefetched()
+            raise
 
     def _make(self, size: int) -> Batch:
         with self._lock:

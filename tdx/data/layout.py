@@ -90,7 +90,7 @@ def leaves_of(data: Any, ndim: int) -> Leaves:
     """
     hint = "ListStorage keeps objects of any kind"
     if isinstance(data, Tensor):
-        leaves: Leaves = {(): data}
+        leaves: Leaves = {(): data.detach()}
     elif isinstance(data, TensorDictBase):
         leaves = {}
         _collect_leaves(data, (), leaves)

@@ -132,6 +132,8 @@ def _manifest(saved: Saved) -> dict[str, Any]:
 
 def _read(folder: FilePath, manifest: dict[str, Any]) -> Saved:
     rows, batch = int(manifest["rows"]), tuple(map(int, manifest["batch"]))
+    if min(rows, manifest["cursor"], *batch) < 0 or manifest["cursor"] >= manifest["max_rows"]:
+        raise ValueError("its numbers of rows contradict each other")
     dtypes, shapes, leaves = {}, {}, {}
     for number, entry in enumerate(manifest["leaves"]):
         path = tuple(map(str, entry["key"]))

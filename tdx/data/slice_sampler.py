@@ -116,7 +116,7 @@ class SliceSampler(Sampler):
                 hint="store TensorDicts in a LazyTensorStorage or a LazyMemmapStorage",
             )
         count, length = self._sizes(batch_size)
-        episodes = self._long_enough(self._episodes(storage), length)
+        episodes = self._long_enough(storage, length)
         chosen = self._integers(len(episodes.length), count, storage).to(episodes.length.device)
         lengths = episodes.length[chosen].clamp(max=length)
         room = episodes.length[chosen] - lengths + 1
@@ -145,21 +145,29 @@ class SliceSampler(Sampler):
             )
         return (given, rest) if self.num_slices else (rest, given)
 
-    def _long_enough(self, episodes: Episodes, length: int) -> Episodes:
+    def _long_enough(self, storage: LazyTensorStorage, length: int) -> Episodes:
+        episodes = self._episodes(storage)
         if not self.strict_length:
             return episodes
         fits = episodes.length >= length
         if not fits.any():
-            shortest, longest = int(episodes.length.min()), int(episodes.length.max())
-            raise ChainError(
-                f"no stored episode has {length} steps: they have {shortest} to {longest}",
-                hint="take shorter slices, or strict_length=False for shorter ones where need be",
-            )
+            raise self._too_short(episodes, length, storage)
         return (
             episodes
             if fits.all()
             else Episodes(episodes.first[fits], episodes.length[fits], episodes.column[fits])
         )
+
+    def _too_short(self, episodes: Episodes, length: int, storage: LazyTensorStorage) -> ChainError:
+        shortest, longest = int(episodes.length.min()), int(episodes.length.max())
+        message = f"no stored episode has {length} steps: they have {shortest} to {longest}"
+        hint = "take shorter slices, or strict_length=False for shorter ones where need be"
+        cut = int(storage.begins[: storage.rows].sum())
+        if cut and self.traj_key is None:
+            message += f", and {cut} of the {len(storage)} steps do not go on from the next of"
+            message += " the step before them"
+            hint = "write steps in order of time, or tell episodes apart by a traj_key"
+        return ChainError(message, hint=hint)
 
     # Episodes
 

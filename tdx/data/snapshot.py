@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.data.layout import Leaves
 from tdx.data.list_storage import ListStorage
 from tdx.data.saved import Saved
 from tdx.data.storage import Storage
@@ -29,7 +30,7 @@ def snapshot(storage: Storage, sampler: dict[str, Any]) -> Saved:
     rows = held.rows
     return Saved(
         layout=held.layout,
-        leaves={path: leaf[:rows] for path, leaf in held.leaves.items()},
+        leaves={} if held.layout is None else _in_order(held),
         begins=held.begins[:rows],
         rows=rows,
         batch=tuple(held.batch),
@@ -58,6 +59,11 @@ def _as_tensors(storage: Storage) -> LazyTensorStorage:
                 hint="only tensors and TensorDicts of one shape are saved, without pickle",
             ) from None
     return copy
+
+
+def _in_order(held: LazyTensorStorage) -> Leaves:
+    assert held.layout is not None
+    return {path: held.leaves[path][: held.rows] for path in held.layout.shapes}
 
 
 def _types(items: list[Any]) -> str:
@@ -101,8 +107,8 @@ def _fill(storage: LazyTensorStorage, saved: Saved) -> None:
             f"{steps} steps are saved, this storage holds {storage.max_size}",
             hint=f"use one of max_size={steps} or more",
         )
-    storage.empty()
     if saved.layout is None:
+        storage.empty()
         return
     order = torch.arange(saved.rows)
     max_rows = storage.max_size // max(torch.Size(saved.batch).numel(), 1)

@@ -172,6 +172,8 @@ class CatFrames(ObservationTransform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Stack the frames of a stored rollout, at the root and in ``next``, in place.
 
+        With ``as_inverse`` they are stacked already, and stay as they are.
+
         Args:
             tensordict: ``[*B, T]``, in time order along its last dim.
 
@@ -179,6 +181,9 @@ class CatFrames(ObservationTransform):
             ArgumentError: it has no dim of time.
             KeyNotFoundError: it has neither the done key nor ``is_init`` to tell episodes apart.
         """
+        return tensordict if self.as_inverse else self._stack_stored(tensordict)
+
+    def _stack_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
         explicit = {key for key in self.in_keys if key[0] == "next"}
         for in_key, out_key in self._pairs:
             if in_key in explicit:
@@ -230,7 +235,7 @@ class CatFrames(ObservationTransform):
         return torch.cat(stack, self.dim)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self.forward(tensordict) if self.as_inverse else tensordict
+        return self._stack_stored(tensordict) if self.as_inverse else tensordict
 
     @property
     def invertible(self) -> bool:

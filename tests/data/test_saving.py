@@ -1,0 +1,225 @@
+"""Saving a buffer and loading it, without pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    Storage,
+)
+from tdx.errors import ArgumentError, StorageError
+from tests.data.stored import batched, rollout
+from tests.transforms.driving import assert_same
+
+MakeStorage = Callable[[int], Storage]
+STORAGES = [ListStorage, LazyTensorStorage, LazyMemmapStorage]
+
+
+@pytest.mark.parametrize("source", STORAGES)
+@pytest.mark.parametrize("target", STORAGES)
+def test_from_each_storage_to_each(
+    source: MakeStorage, target: MakeStorage, tmp_path: Path
+) -> None:
+    saved = ReplayBuffer(storage=source(6))
+    saved.extend(rollout([4]))
+    saved.extend(rollout([4], first=1))
+    saved.dumps(tmp_path)
+    loaded = ReplayBuffer(storage=target(6))
+    loaded.loads(tmp_path)
+    assert_same(loaded[:], saved[:])
+    assert (len(loaded), loaded.write_count) == (6, 8)
+    for buffer in (saved, loaded):
+        assert buffer.extend(rollout([2], first=2)).tolist() == [2, 3]
+    assert_same(loaded[:], saved[:])
+
+
+def test_everything_there_is(tmp_path: Path) -> None:
+    dtypes = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64]
+    fields = {str(dtype): torch.rand(3, 2).mul(9).to(dtype) for dtype in dtypes}
+    agents = TensorDict({"a/b": torch.rand(3, 5), "..": torch.rand(3, 5)}, [3, 5])
+    data = TensorDict({**fields, "agents": agents, "none": torch.zeros(3, 0)}, [3])
+    saved = ReplayBuffer(storage=LazyTensorStorage(4))
+    saved.extend(data)
+    saved.dumps(tmp_path)
+    loaded = ReplayBuffer(storage=LazyTensorStorage(4))
+    loaded.loads(tmp_path)
+    assert_same(loaded[:], data)
+    assert loaded[:]["agents"].batch_size == (3, 5)
+
+
+def test_bare_tensors(tmp_path: Path) -> None:
+    saved = ReplayBuffer(storage=LazyTensorStorage(4))
+    saved.extend(torch.arange(3))
+    saved.dumps(tmp_path)
+    loaded = ReplayBuffer(storage=LazyTensorStorage(4))
+    loaded.loads(tmp_path)
+    assert loaded[:].tolist() == [0, 1, 2]
+
+
+def test_empty_buffer(tmp_path: Path) -> None:
+    ReplayBuffer(storage=LazyTensorStorage(4)).dumps(tmp_path)
+    loaded = ReplayBuffer(storage=LazyTensorStorage(4))
+    loaded.extend(torch.arange(3))
+    loaded.loads(tmp_path)
+    assert len(loaded) == 0
+
+
+def test_batches_of_envs(tmp_path: Path) -> None:
+    data = batched([[9], [9], [9]])
+    saved = ReplayBuffer(storage=LazyTensorStorage(21, ndim=2))
+    saved.extend(data)
+    saved.dumps(tmp_path)
+    loaded = ReplayBuffer(storage=LazyMemmapStorage(21, ndim=2))
+    loaded.loads(tmp_path)
+    assert_same(loaded[:], saved[:])
+
+
+def test_into_a_larger_ring(tmp_path: Path) -> None:
+    saved = ReplayBuffer(storage=LazyTensorStorage(5))
+    saved.extend(torch.arange(7))
+    saved.dumps(tmp_path)
+    loaded = ReplayBuffer(storage=LazyTensorStorage(8))
+    loaded.loads(tmp_path)
+    assert loaded[:].tolist() == [2, 3, 4, 5, 6]
+    assert loaded.extend(torch.arange(2)).tolist() == [5, 6]
+
+
+def test_a_pass_goes_on(tmp_path: Path) -> None:
+    def make() -> ReplayBuffer:
+        sampler = SamplerWithoutReplacement()
+        return ReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, batch_size=3)
+
+    saved = make()
+    saved.extend(torch.arange(10))
+    first = saved.sample().tolist()
+    saved.dumps(tmp_path)
+    loaded = make()
+    loaded.loads(tmp_path)
+    rest = [step for batch in loaded for step in batch.tolist()]
+    assert sorted(first + rest) == list(range(10))
+
+
+def test_where_rollouts_were_cut_is_known_again(tmp_path: Path) -> None:
+    def make() -> ReplayBuffer:
+        sampler = SliceSampler(slice_len=4)
+        return ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=200)
+
+    saved = make()
+    for number in range(4):
+        saved.extend(rollout([7], first=number, ended=False))
+    saved.dumps(tmp_path)
+    loaded = make()
+    loaded.loads(tmp_path)
+    episodes = loaded.sample().reshape(-1, 4)["episode"]
+    assert (episodes == episodes[:, :1]).all()
+
+
+def test_no_pickle_is_written_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    saved = ReplayBuffer(storage=LazyTensorStorage(8))
+    saved.extend(rollout([5]))
+    saved.dumps(tmp_path)
+    ReplayBuffer(storage=LazyTensorStorage(8)).loads(tmp_path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".bin"}
+
+
+# What can be wrong with files
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+    buffer.extend(rollout([5]))
+    buffer.dumps(tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, **entries: Any) -> None:
+    file = folder / "buffer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: (f / "buffer.json").unlink(), r"no saved buffer in .*: no buffer\.json"),
+        (lambda f: (f / "002.bin").unlink(), r"no saved buffer in .*: no 002\.bin"),
+        (lambda f: (f / "001.bin").write_bytes(b"x"), r"001\.bin has 1 bytes, \d+ are needed for"),
+        (lambda f: (f / "buffer.json").write_text("{"), r"buffer\.json cannot be understood"),
+        (lambda f: (f / "buffer.json").write_text("{}"), r"buffer\.json cannot be understood"),
+        (lambda f: change(f, version=7), "is of format 'tdx-replay-buffer' 7"),
+        (lambda f: change(f, rows=-1), r"buffer\.json cannot be understood"),
+    ],
+)
+def test_damaged_files(saved: Path, harm: Callable[[Path], Any], message: str) -> None:
+    harm(saved)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+    buffer.extend(rollout([3]))
+    with pytest.raises(StorageError, match=message):
+        buffer.loads(saved)
+    assert_same(buffer[:], rollout([3]))
+
+
+def test_half_a_save_is_none(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+    buffer.extend(rollout([3]))
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(StorageError, match="No space left"):
+        buffer.dumps(saved)
+    with pytest.raises(StorageError, match="there is no saved buffer"):
+        buffer.loads(saved)
+
+
+def test_folder_that_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(StorageError, match="cannot save the buffer in"):
+        ReplayBuffer(storage=LazyTensorStorage(8)).dumps(file)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LazyTensorStorage(4), "5 steps are saved, this storage holds 4"),
+        (lambda: LazyTensorStorage(40, ndim=2), "counts steps along 1 dims, this one along 2"),
+    ],
+)
+def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        ReplayBuffer(storage=make()).loads(saved)
+
+
+def test_storage_made_for_other_data(saved: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+    buffer.extend(torch.arange(3))
+    with pytest.raises(ArgumentError, match="the keys are not those of the storage"):
+        buffer.loads(saved)
+    assert buffer[:].tolist() == [0, 1, 2]
+
+
+def test_lists_of_objects(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=ListStorage(4))
+    buffer.extend(["a", "b"])
+    with pytest.raises(ArgumentError, match="the list cannot be saved: there are items of type"):
+        buffer.dumps(tmp_path)
