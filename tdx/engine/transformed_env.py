@@ -131,6 +131,8 @@ class TransformedEnv(EnvBase):
             this env.
         """
         stage, chain = as_transform(transform), self._chain
+        # One that fits no env says so here, before the chain is changed.
+        stage.transform_env_batch_size(self.batch_size)
         if isinstance(chain, Compose):
             chain.insert(index, stage)
             return self

@@ -265,13 +265,12 @@ class ActionDiscretizer(ActionTransform):
 
 
 def _counts(num_intervals: int | Sequence[int] | Tensor) -> int | list[int]:
-    if isinstance(num_intervals, Tensor):
-        given: Any = num_intervals.tolist()
-    else:
-        given = num_intervals if isinstance(num_intervals, int) else list(num_intervals)
-    for count in given if isinstance(given, list) else [given]:
+    given: Any = num_intervals.tolist() if isinstance(num_intervals, Tensor) else num_intervals
+    counts = list(given) if isinstance(given, (list, tuple)) else [given]
+    for count in counts:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ArgumentError(
-                f"num_intervals must be integers of at least 1, got {num_intervals!r}"
+                f"num_intervals must be integers of at least 1, got {num_intervals!r}",
+                hint="for example 5, or [5, 7] for an action of two elements",
             )
-    return given
+    return counts if isinstance(given, (list, tuple)) else counts[0]

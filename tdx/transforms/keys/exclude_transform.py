@@ -108,6 +108,10 @@ class ExcludeTransform(Transform):
     def _mapped(self, spec: Composite) -> Composite:
         return spec if self.inverse else without_keys(spec, self.excluded_keys)
 
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec without what no output holds any longer."""
+        return self._mapped(state_spec)
+
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """The done flags that are left.
 

@@ -130,6 +130,14 @@ class RenameTransform(Transform):
     def _inverse_mapped(self, spec: Composite) -> Composite:
         return self._moved(spec, self._inverse_pairs)
 
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec that the outside sees, without what has another key in every output."""
+        result = self._inverse_mapped(state_spec)
+        for old in () if self.create_copy else self.in_keys:
+            if state_spec.get(old, None) is not None and result.get(old, None) is not None:
+                del result[old]
+        return result
+
     def __repr__(self) -> str:
         names = ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")
         given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name)]

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tdx.keys import NestedKey, key_parts, normal_key, unique_keys
 from tdx.specs import Composite
 from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.key_pairs import key_list, require_keys
+from tdx.transforms.base.key_pairs import key_list, output_keys, require_keys
 from tdx.transforms.base.spec_edits import refuse_lost_flags, without_keys
 from tdx.transforms.base.transform import Entries, RowStep
 
@@ -51,6 +51,7 @@ class SelectTransform(Transform):
         self.selected_keys = unique_keys(key_list(selected_keys, "selected_keys"))
         self.keep_rewards, self.keep_dones = keep_rewards, keep_dones
         self._known_keys: list[NestedKey] = []
+        self._dropped_keys: list[NestedKey] = []
 
     # Data
 
@@ -109,11 +110,16 @@ class SelectTransform(Transform):
             if keep
             for key in output_spec[part].keys(True, True)
         ]
+        written = output_keys(output_spec)
+        kept_keys = set(self._kept(written))
+        self._dropped_keys = [key for key in written if key not in kept_keys]
 
     def _mapped(self, spec: Composite) -> Composite:
-        keys = [normal_key(key) for key in spec.keys(True, True)]
-        kept = set(self._kept(keys))
-        return without_keys(spec, [key for key in keys if key not in kept])
+        return without_keys(spec, self._dropped_keys)
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec without what no output holds any longer."""
+        return self._mapped(state_spec)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """The done flags that are left.

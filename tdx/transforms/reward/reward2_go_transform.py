@@ -139,7 +139,7 @@ class Reward2GoTransform(Transform):
 
 def _refusal() -> ChainError:
     return ChainError(
-        "Reward2GoTransform needs whole episodes, an env has only the steps so far",
+        "it needs whole episodes, and an env has only the steps so far",
         hint="append it to a replay buffer, or call its inv() on a rollout",
         where=Where(transform="Reward2GoTransform"),
     )
