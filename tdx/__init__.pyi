@@ -101,6 +101,7 @@ from .transforms.action.flatten_action import FlattenAction as FlattenAction
 from .transforms.casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .transforms.casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
+from .transforms.encoders.r3m_transform import R3MTransform as R3MTransform
 from .transforms.episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .transforms.episode.burn_in_transform import BurnInTransform as BurnInTransform
 from .transforms.episode.expand_as import ExpandAs as ExpandAs

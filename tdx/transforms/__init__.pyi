@@ -14,6 +14,7 @@ from .action.flatten_action import FlattenAction as FlattenAction
 from .casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
+from .encoders.r3m_transform import R3MTransform as R3MTransform
 from .episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .episode.burn_in_transform import BurnInTransform as BurnInTransform
 from .episode.expand_as import ExpandAs as ExpandAs
