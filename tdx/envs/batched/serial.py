@@ -111,13 +111,22 @@ class SerialEnv(BatchedEnv):
         return self._joined(rows, rows[0])
 
     def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
-        """The step of the rows that the mask asks for, right after one of all rows."""
+        """The step of the rows that the mask asks for; the others hold what they held."""
         given = self._split({**inputs, "_step": mask})
-        wanted = self._rows_to_step(mask)
-        for index in wanted:
-            self._last_rows[index] = self._envs[index]._completed_step(given[index])
-        rows = [row for row in self._last_rows if row is not None]
-        return self._joined(rows, rows[wanted[0]])
+        stepped = {
+            index: self._envs[index]._completed_step(given[index])
+            for index in self._rows_to_step(mask)
+        }
+        like = next(iter(stepped.values()))
+        rows: list[TensorDictBase] = []
+        for index, last in enumerate(self._last_rows):
+            # A row that was only reset has no reward yet.
+            if index not in stepped:
+                rows.append(self._nest.kept([last, given[index]], like))
+            else:
+                rows.append(stepped[index])
+                self._last_rows[index] = stepped[index]
+        return self._joined(rows, like)
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
-from tdx.specs import Composite
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.key_pairs import key_list
 
@@ -33,7 +32,7 @@ class BurnInTransform(Transform):
             ``burn_in`` no integer of at least 0, or the modules carry no such state on. In
             ``forward``, the sequences are not longer than ``burn_in``.
         KeyNotFoundError: in ``forward``, a module's in-key is not there.
-        ChainError: it is put around an env (when its specs are computed).
+        ChainError: it is put around an env.
 
     Example:
         >>> import torch
@@ -77,11 +76,16 @@ class BurnInTransform(Transform):
         self._recurrent = checked
         self.burn_in = burn_in
 
-    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """Refuse to be part of an env.
+
+        Raises:
+            ChainError: always.
+        """
         raise ChainError(
             "BurnInTransform works on stored sequences and cannot be put around an env",
             hint="append it to a replay buffer: buffer.append_transform(...)",
-        )
+        ).at(transform="BurnInTransform")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The steps after the burn-in, with the states that it led to.
