@@ -12,11 +12,14 @@ from tensordict import TensorDict
 from tdx import (
     Bounded,
     Compose,
+    LazyTensorStorage,
     NextObservationDelta,
     RenameTransform,
+    ReplayBuffer,
     StepCounter,
     TransformedEnv,
 )
+from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.driving import driven
 from tests.transforms.mocks import GroupsEnv, RowsEnv
@@ -103,6 +106,28 @@ def test_the_next_observation_comes_back_from_a_buffer(key: str) -> None:
     torch.testing.assert_close(again["next", key], expected, rtol=near, atol=near)
     assert "delta" not in again.keys()
     assert "delta" not in again["next"].keys()
+
+
+@pytest.mark.parametrize("in_env", [False, True])
+def test_a_buffer_holds_the_differences_alone(in_env: bool) -> None:
+    env: EnvBase = RowsEnv()
+    if in_env:
+        env = TransformedEnv(env, NextObservationDelta(["precise"]))
+    data = driven(env, 8)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=8)
+    buffer.append_transform(Compose(NextObservationDelta(["precise"])))
+    buffer.extend(data)
+    held = buffer.storage[:]["next"]
+    assert "precise" not in held.keys()
+    assert held["delta", "precise"].dtype is torch.float16
+    batch = buffer.sample()
+    assert "delta" not in batch["next"].keys()
+    torch.testing.assert_close(
+        batch["next", "precise"].sort(0).values,
+        data["next", "precise"].sort(0).values,
+        rtol=2e-3,
+        atol=2e-3,
+    )
 
 
 def test_what_was_stored_without_it_stays_as_it_is() -> None:

@@ -17,6 +17,7 @@ from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.key_pairs import key_list, missing_key
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.spec_edits import with_entries
+from tdx.transforms.base.upstream import upstream
 
 
 class NextObservationDelta(Transform):
@@ -176,7 +177,7 @@ class NextObservationDelta(Transform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Let the differences of stored steps take the place of their next observations."""
         following = tensordict.get("next", None)
-        if following is None:
+        if following is None or not self.invertible:
             return tensordict
         following = _shallow(following)
         for in_key, out_key in self._stored_pairs():
@@ -190,7 +191,7 @@ class NextObservationDelta(Transform):
     @property
     def invertible(self) -> bool:
         """Nothing happens on the way into an env, only into a replay buffer."""
-        return False
+        return upstream(self) is None
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict
