@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx import BurnInTransform, Compose, TransformedEnv
+from tdx import BurnInTransform, Compose, GRUModule, TransformedEnv, set_recurrent_mode
 from tdx.data import LazyTensorStorage, ReplayBuffer
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tests.transforms.driving import assert_same
@@ -26,6 +26,26 @@ def test_the_rest_begins_where_the_burn_in_ended() -> None:
     assert sample["hidden"][:, 0].equal(whole["next", "hidden"][:, 3])
     assert sample["hidden"][:, 1].equal(stored["hidden"][:, 5])
     torch.testing.assert_close(Adding()(sample.clone())["out"], whole["out"][:, 4:])
+
+
+def test_recurrent_modules_take_sequences() -> None:
+    gru = GRUModule(
+        3, 4, in_keys=["observation", "h"], out_keys=["features", ("next", "h")], num_layers=2
+    )
+    stored = TensorDict(
+        {
+            "observation": torch.randn(2, 6, 3),
+            "h": torch.zeros(2, 6, 2, 4),
+            "is_init": torch.zeros(2, 6, 1, dtype=torch.bool),
+        },
+        batch_size=[2, 6],
+    )
+    with set_recurrent_mode(True):
+        whole, first = gru(stored.clone()), gru(stored[:, :4].clone())
+        sample = gru(BurnInTransform([gru], burn_in=4)(stored))
+    torch.testing.assert_close(sample["features"], whole["features"][:, 4:])
+    again = BurnInTransform([gru], burn_in=4)(stored)
+    torch.testing.assert_close(again["h"][:, 0], first["next", "h"][:, -1])
 
 
 def test_stored_data_stays_as_it_is() -> None:

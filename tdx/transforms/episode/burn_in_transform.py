@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ class BurnInTransform(Transform):
 
     What the modules carry on under ``next`` after those steps is written to the first of the
     remaining steps, without a gradient. It is for the data of a replay buffer, not for an env.
-    The modules are used as they are, and are not part of this transform's parameters.
+    Recurrent modules are put into recurrent mode for it. The modules are not part of this
+    transform's parameters.
 
     Args:
         modules: modules over a TensorDict ``[*B, T]`` that process whole sequences.
@@ -116,8 +118,10 @@ class BurnInTransform(Transform):
 
     def _burnt(self, first: TensorDictBase) -> TensorDictBase:
         """The first steps after the modules ran over them, ``[*B, burn_in]``."""
+        # Recurrent modules lie above this layer, so their mode is named here and not imported.
+        over_time = import_module("tdx.modules").set_recurrent_mode(True)
         device = first.device
-        with torch.no_grad():
+        with torch.no_grad(), over_time:
             for module in self._recurrent:
                 parameter = next(module.parameters(), None)
                 first = module(first if parameter is None else first.to(parameter.device))
