@@ -81,12 +81,17 @@ HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
 COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
+REPLAY_GOAL = Goal(3, "TorchRL", faster=True)
+REPLAY = Bar("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", "µs", 1e-6, (REPLAY_GOAL,))
+REPLAY_SLICES = Bar("R1", "the same, 16 slices of 16 steps", "µs", 1e-6, (REPLAY_GOAL,))
 BARS = (
     PLAIN_STEP,
     PLAIN_STEP_NEW,
     CHAIN_6_STEP,
     CHAIN_6_STEP_NEW,
     BUILD,
+    REPLAY,
+    REPLAY_SLICES,
     HELP,
     LIST,
     COMPLETION,
