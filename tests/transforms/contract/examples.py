@@ -115,7 +115,7 @@ EXAMPLES: dict[str, Example] = {
             "dtype_in": torch.uint8,
             "dtype_out": torch.int32,
             "in_keys": ["pixels"],
-            "out_keys": ["wide"],
+            "out_keys": ["counts"],
         },
     ),
     "DeviceCastTransform": Example(
@@ -175,7 +175,7 @@ EXAMPLES: dict[str, Example] = {
     "ObservationNorm": Example(
         arguments={"loc": 0.5, "scale": 2.0},
         nested={"loc": 1.0, "scale": 4.0, "in_keys": [SOLO, PAIR], "standard_normal": True},
-        out={"loc": 0.5, "scale": 2.0, "in_keys": ["observation"], "out_keys": ["normal"]},
+        out={"loc": 0.5, "scale": 2.0, "in_keys": ["observation"], "out_keys": ["normed"]},
     ),
     "PermuteTransform": Example(
         arguments={"dims": (-1, -3, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
@@ -199,7 +199,7 @@ EXAMPLES: dict[str, Example] = {
         out={
             "model_name": "resnet18",
             "in_keys": ["pixels"],
-            "out_keys": [("seen", "r3m_vec")],
+            "out_keys": [("features", "r3m_vec")],
             "size": 8,
             "tensor_pixels_keys": ["pixels"],
         },
@@ -342,10 +342,23 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain.
+    """Every transform for ``RowsEnv`` in one chain, but the one that drops what others write.
 
-    Renaming and dropping come last, since the others name their keys.
+    Each writes to keys of its own where it can; those that change what the others need come last.
     """
-    last = ("ExcludeTransform", "SelectTransform", "RenameTransform")
+    last = [
+        "",
+        "BinarizeReward",
+        "ExpandAs",
+        "ActionDiscretizer",
+        "ExcludeTransform",
+        "RenameTransform",
+    ]
     names = [name for name in online() if example_of(name).rows is RowsEnv]
-    return Compose(*map(made, sorted(names, key=lambda name: (name in last, name))))
+    names.remove("SelectTransform")
+    places = {name: last.index(name) if name in last else 0 for name in names}
+    names.sort(key=lambda name: (places[name], name))
+    # The primer's own draws at random, which worker processes do in their own way.
+    ordinary = {"TensorDictPrimer", *(name for name in names if example_of(name).out is None)}
+    which = ["arguments" if name in ordinary else "out" for name in names]
+    return Compose(*map(made, names, which))
