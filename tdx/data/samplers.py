@@ -50,11 +50,11 @@ class Sampler(ABC):
         """
         return {}
 
-    def _integers(self, high: int, count: int, storage: Storage) -> Tensor:
+    def _integers(self, high: int, count: int) -> Tensor:
         generator = self.generator
-        device = storage.device if generator is None else generator.device
-        drawn = torch.randint(high, (count,), generator=generator, device=device)
-        return drawn if device == storage.device else drawn.to(storage.device)
+        if generator is None:
+            return torch.randint(high, (count,))
+        return torch.randint(high, (count,), generator=generator, device=generator.device)
 
     def reset(self) -> None:
         """Begin anew."""
@@ -92,7 +92,7 @@ class RandomSampler(Sampler):
     """
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        return self._integers(len(storage), batch_size, storage), {}
+        return self._integers(len(storage), batch_size).to(storage.device), {}
 
 
 class SamplerWithoutReplacement(Sampler):

@@ -14,7 +14,8 @@ from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, key_parts, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, normal_key, sibling_key
+from tdx.tensordicts import read, write
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,29 @@ class Episodes:
     first: Tensor
     length: Tensor
     column: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all batches of one size share, until data is written.
+
+    Args:
+        first: the row at which each episode begins, counted on over the end of the ring.
+        length: the steps of a piece of each.
+        column: its place in the row.
+        starts: how many steps of each a piece may begin at, float64.
+        steps: the numbers of the steps in a piece.
+        last: which steps of a batch end a piece, if all are of full length: ``[count, length]``.
+        flags: the keys that mark the end of a piece.
+    """
+
+    first: Tensor
+    length: Tensor
+    column: Tensor
+    starts: Tensor
+    steps: Tensor
+    last: Tensor
+    flags: tuple[NestedKey, ...]
 
 
 class SliceSampler(Sampler):
@@ -98,7 +122,7 @@ class SliceSampler(Sampler):
         self.cache_values = cache_values
         self.truncated_key = None if truncated_key is None else normal_key(truncated_key)
         self.strict_length = strict_length
-        self._known: tuple[weakref.ref[Storage], int, Episodes] | None = None
+        self._known: tuple[weakref.ref[Storage], tuple[int, int, int], Plan] | None = None
 
     @property
     def dim_name(self) -> str:
@@ -116,21 +140,26 @@ class SliceSampler(Sampler):
                 hint="store TensorDicts in a LazyTensorStorage or a LazyMemmapStorage",
             )
         count, length = self._sizes(batch_size)
-        episodes = self._long_enough(storage, length)
-        chosen = self._integers(len(episodes.length), count, storage).to(episodes.length.device)
-        lengths = episodes.length[chosen].clamp(max=length)
-        room = episodes.length[chosen] - lengths + 1
-        generator = self.generator
-        device = "cpu" if generator is None else generator.device
-        part = torch.rand(count, generator=generator, device=device, dtype=torch.float64)
-        offset = (part.to(room.device) * room).long().minimum(room - 1)
-        steps = torch.arange(length, device=room.device)
-        rows = (episodes.first[chosen] + offset).unsqueeze(1) + steps + storage.oldest
-        numbers = rows % storage.max_rows * storage.width + episodes.column[chosen].unsqueeze(1)
-        inside, last = steps < lengths.unsqueeze(1), steps == lengths.unsqueeze(1) - 1
+        plan = self._planned(storage, count, length)
+        chosen = self._integers(len(plan.first), count)
+        part = self._fractions(count, chosen.device).cpu()
+        chosen = chosen.cpu()
+        # Below 1 in float64, so that the product stays below its integer factor.
+        offset = (part * plan.starts[chosen]).long()
+        rows = (plan.first[chosen] + offset).unsqueeze(1) + plan.steps
+        numbers = rows % storage.max_rows if storage.oldest else rows
+        if storage.width > 1:
+            numbers = numbers * storage.width + plan.column[chosen].unsqueeze(1)
+        last = plan.last
         if not self.strict_length:
-            return numbers[inside].to(storage.device), {"last": last[inside]}
-        return numbers.flatten().to(storage.device), {"last": last.flatten()}
+            lengths = plan.length[chosen].unsqueeze(1)
+            inside, last = plan.steps < lengths, plan.steps == lengths - 1
+            numbers, last = numbers[inside], last[inside]
+        notes = {"last": last.reshape(-1, 1), "flags": plan.flags}
+        return numbers.flatten().to(storage.device), notes
+
+    def _fractions(self, count: int, device: torch.device) -> Tensor:
+        return torch.rand(count, generator=self.generator, device=device, dtype=torch.float64)
 
     def _sizes(self, batch_size: int) -> tuple[int, int]:
         """The number of pieces, and the length of each."""
@@ -145,17 +174,32 @@ class SliceSampler(Sampler):
             )
         return (given, rest) if self.num_slices else (rest, given)
 
-    def _long_enough(self, storage: LazyTensorStorage, length: int) -> Episodes:
+    def _planned(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
+        """The plan, kept until data is written or another size is asked for."""
+        size = (storage.version, count, length)
+        if self._known is not None and self._known[0]() is storage and self._known[1] == size:
+            return self._known[2]
+        plan = self._plan(storage, count, length)
+        self._known = (weakref.ref(storage), size, plan)
+        return plan
+
+    def _plan(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
         episodes = self._episodes(storage)
-        if not self.strict_length:
-            return episodes
-        fits = episodes.length >= length
-        if not fits.any():
-            raise self._too_short(episodes, length, storage)
-        return (
-            episodes
-            if fits.all()
-            else Episodes(episodes.first[fits], episodes.length[fits], episodes.column[fits])
+        if self.strict_length:
+            fits = episodes.length >= length
+            if not fits.any():
+                raise self._too_short(episodes, length, storage)
+            episodes = Episodes(episodes.first[fits], episodes.length[fits], episodes.column[fits])
+        lengths = episodes.length.clamp(max=length)
+        steps = torch.arange(length)
+        return Plan(
+            first=episodes.first + storage.oldest,
+            length=lengths,
+            column=episodes.column,
+            starts=(episodes.length - lengths + 1).double(),
+            steps=steps,
+            last=(steps == length - 1).repeat(count, 1),
+            flags=self._end_flags(storage),
         )
 
     def _too_short(self, episodes: Episodes, length: int, storage: LazyTensorStorage) -> ChainError:
@@ -172,15 +216,6 @@ class SliceSampler(Sampler):
     # Episodes
 
     def _episodes(self, storage: LazyTensorStorage) -> Episodes:
-        if self._known is not None:
-            known, version, episodes = self._known
-            if known() is storage and version == storage.version:
-                return episodes
-        episodes = self._found(storage)
-        self._known = (weakref.ref(storage), storage.version, episodes)
-        return episodes
-
-    def _found(self, storage: LazyTensorStorage) -> Episodes:
         rows, width = storage.rows, storage.width
         if self.traj_key is not None:
             values = self._flags(storage, self.traj_key)
@@ -221,28 +256,29 @@ class SliceSampler(Sampler):
         if self.truncated_key is None or not isinstance(data, TensorDictBase):
             return super().mark(data, notes)
         last, written = notes["last"].to(data.device), {}
-        for key in self._end_flags(data):
-            before = data.get(key, None)
+        for key in notes["flags"]:
+            before = read(data, key)
             if before is None:
-                flag = last.unsqueeze(-1).clone()
+                flag = last.clone()
+            elif before.ndim == 2:
+                flag = before | last
             else:
                 flag = before | last.reshape(-1, *[1] * (before.ndim - 1))
-            data.set(key, flag)
+            write(data, key, flag)
             written[key] = flag
         return written
 
-    def _end_flags(self, data: TensorDictBase) -> list[NestedKey]:
+    def _end_flags(self, storage: LazyTensorStorage) -> tuple[NestedKey, ...]:
         """The flags that end an episode: those asked for, and those of every group."""
-        assert self.truncated_key is not None
-        keys: list[NestedKey] = [self.truncated_key, sibling_key(self.truncated_key, "done")]
-        following = data.get("next", None)
-        if isinstance(following, TensorDictBase):
-            keys += [
-                normal_key(("next", key))
-                for key in following.keys(True, True)
-                if key_parts(key)[-1] in ("done", "truncated")
-            ]
-        return list(dict.fromkeys(keys))
+        if self.truncated_key is None or storage.layout is None:
+            return ()
+        keys = [self.truncated_key, sibling_key(self.truncated_key, "done")]
+        keys += [
+            normal_key(path)
+            for path in storage.layout.shapes
+            if path[0] == "next" and path[-1] in ("done", "truncated")
+        ]
+        return tuple(dict.fromkeys(keys))
 
     def __repr__(self) -> str:
         size = f"num_slices={self.num_slices}" if self.num_slices else f"slice_len={self.slice_len}"
