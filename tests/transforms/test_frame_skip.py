@@ -96,7 +96,7 @@ def test_the_end_of_an_episode_ends_the_repetition() -> None:
     )
 
 
-@pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv])
+@pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv, partial(ParallelEnv, use_buffers=False)])
 @pytest.mark.timeout(120)
 def test_rows_that_are_done_stand_still(batch: Any) -> None:
     makers = [partial(Strict, length) for length in (2, 3, 5, 9)]
@@ -227,3 +227,15 @@ def test_without_an_env_there_is_nothing_to_step() -> None:
     data = TensorDict(reward=torch.ones(1), done=torch.zeros(1, dtype=torch.bool))
     with pytest.raises(ChainError, match="needs an env to step"):
         FrameSkipTransform(2)._step(data, data.clone())
+
+
+def test_a_batch_of_unlike_envs_skips_inside() -> None:
+    names = ("CartPole-v1", "Acrobot-v1")
+    around = TransformedEnv(
+        SerialEnv(2, [partial(GymEnv, n) for n in names]), FrameSkipTransform(4)
+    )
+    with pytest.raises(ChainError, match="cannot step a batch of unlike envs"):
+        around.output_spec  # noqa: B018
+    inside = SerialEnv(2, [partial(skipping, partial(GymEnv, name), 4) for name in names])
+    rewards = inside.rand_step(inside.reset())["next", "reward"]
+    assert rewards.flatten().tolist() == [4.0, -4.0]

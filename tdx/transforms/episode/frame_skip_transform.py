@@ -13,7 +13,7 @@ from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, key_parts, unique_keys
-from tdx.specs import Bounded, Composite, TensorSpec
+from tdx.specs import Bounded, Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import Compose, TimeBehaviour, Transform
 from tdx.transforms.base.spec_edits import done_groups
@@ -36,7 +36,8 @@ class FrameSkipTransform(Transform):
 
     Raises:
         ArgumentError: ``frame_skip`` is no integer of at least 1.
-        ChainError: there is no env around to step (in a step).
+        ChainError: the envs of a batch are unlike (when its specs are computed), or there is no
+            env around to step (in a step).
 
     Example:
         >>> from tdx import FrameSkipTransform, GymEnv, TransformedEnv
@@ -56,6 +57,11 @@ class FrameSkipTransform(Transform):
         self._done_keys: list[NestedKey] = []
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        if any(isinstance(part, StackedComposite) for part in output_spec.values()):
+            raise ChainError(
+                "FrameSkipTransform cannot step a batch of unlike envs",
+                hint="put it into the envs of the batch",
+            )
         self._reward_keys = unique_keys(output_spec["full_reward_spec"].keys(True, True))
         self._done_keys = []
         for group in done_groups(output_spec["full_done_spec"]):
