@@ -68,7 +68,9 @@ def test_public_name_resolves(name: str) -> None:
     assert name in dir(tdx)
 
 
-@pytest.mark.parametrize("module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.engine"])
+@pytest.mark.parametrize(
+    "module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.data", "tdx.engine"]
+)
 def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
     layer = importlib.import_module(module)
     missing = set(layer.__all__) - set(tdx.__all__)

@@ -230,3 +230,10 @@ def test_sequences_as_items() -> None:
     buffer = buffer_of(batched([[9], [9]]), slice_len=3)
     with pytest.raises(ChainError, match="each stored step is a sequence itself"):
         buffer.sample()
+
+
+def test_data_without_next_is_marked() -> None:
+    data = rollout([6, 7]).exclude("next")
+    rows = buffer_of(data, slice_len=4, traj_key="episode").sample().reshape(-1, 4)
+    assert (rows["next", "done"].squeeze(-1).int() == torch.tensor([0, 0, 0, 1])).all()
+    assert rows["next"].batch_size == (15, 4)

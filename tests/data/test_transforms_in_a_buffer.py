@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 
 from tdx import (
     ActionScaling,
+    BurnInTransform,
     CallableTransform,
     CatFrames,
     Compose,
@@ -20,6 +22,7 @@ from tdx import (
     RandomSampler,
     RenameTransform,
     ReplayBuffer,
+    Reward2GoTransform,
     RewardClipping,
     RewardScaling,
     RewardSum,
@@ -267,6 +270,39 @@ def test_sums_of_slices() -> None:
     torch.testing.assert_close(
         rows["next", "episode_reward"].squeeze(-1), rows[REWARD].squeeze(-1).cumsum(-1)
     )
+
+
+def test_returns_are_stored() -> None:
+    data = rollout([2, 3])
+    data[REWARD] = torch.ones(5, 1)
+    returns = Reward2GoTransform(gamma=0.5, out_keys=["return"])
+    buffer = buffer_of(data, returns, sampler=SliceSampler(slice_len=2))
+    assert buffer.storage[:]["return"].flatten().tolist() == [1.5, 1, 1.75, 1.5, 1]
+    batch, info = buffer.sample(return_info=True)
+    assert torch.equal(batch["return"], buffer.storage[:]["return"][info["index"]])
+    batches = ReplayBuffer(storage=LazyTensorStorage(20, ndim=2), transform=returns.clone())
+    batches.extend(batched([[5, 5], [10]]))
+    last = batches.storage[:]["return"][[4, 9, 9], [0, 0, 1]]
+    assert last.flatten().tolist() == [5, 5, 10]
+
+
+def test_burn_in_of_slices() -> None:
+    count = TensorDictModule(
+        lambda step, count: count[:, :1] + torch.ones_like(step).cumsum(1),
+        in_keys=["step", "count"],
+        out_keys=[("next", "count")],
+    )
+    data = rollout([9, 8])
+    data["count"] = torch.zeros(17, dtype=torch.int64)
+    buffer = buffer_of(data, lambda td: td.reshape(-1, 4), sampler=SliceSampler(slice_len=4))
+    buffer.append_transform(BurnInTransform([count], burn_in=3))
+    batch = buffer.sample()
+    assert batch.batch_size == (3, 1)
+    assert (batch["count"] == 3).all()
+    buffer.set_sampler(RandomSampler())
+    buffer.transform.pop(0)
+    with pytest.raises(ArgumentError, match=r"stage 0 .BurnInTransform.*named 'batch'"):
+        buffer.sample()
 
 
 # Wrong use

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 THEIRS = SimpleNamespace(**{**vars(ORACLE), **vars(torchrl_data)})
 STORAGES = ["ListStorage", "LazyTensorStorage", "LazyMemmapStorage"]
-LIBRARIES = (tdx, THEIRS)
+LIBRARIES: tuple[Any, Any] = (tdx, THEIRS)
 
 
 def made(m: Any, storage: str, size: int = 9, sampler: Any = None, **kwargs: Any) -> Any:

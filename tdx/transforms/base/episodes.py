@@ -30,12 +30,7 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
             "stored steps need a dim of time to be put in order",
             hint="give a rollout of shape [*B, T]",
         )
-    name = tensordict.names[-1]
-    if name not in (None, "time"):
-        raise ArgumentError(
-            f"stored steps need a dim of time, and the last one is named {name!r}",
-            hint="their order is random: draw slices of episodes with a SliceSampler",
-        )
+    refuse_unordered(tensordict)
     done, is_init = read(tensordict, done_key), read(tensordict, "is_init")
     if done is None and is_init is None:
         raise KeyNotFoundError(
@@ -51,3 +46,17 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
     if is_init is not None:
         starts |= is_init.reshape(*tensordict.batch_size, -1).any(-1)
     return starts
+
+
+def refuse_unordered(tensordict: TensorDictBase) -> None:
+    """Check that nothing says of the last dim that it is not time.
+
+    Raises:
+        ArgumentError: it has another name.
+    """
+    name = tensordict.names[-1] if tensordict.ndim else None
+    if name not in (None, "time"):
+        raise ArgumentError(
+            f"stored steps need a dim of time, and the last one is named {name!r}",
+            hint="their order is random: draw slices of episodes with a SliceSampler",
+        )

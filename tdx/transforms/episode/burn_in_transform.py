@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.episodes import refuse_unordered
 from tdx.transforms.base.key_pairs import key_list
 
 
@@ -100,6 +101,7 @@ class BurnInTransform(Transform):
         """
         if self.burn_in == 0:
             return tensordict
+        refuse_unordered(tensordict)
         steps = tensordict.shape[-1] if tensordict.ndim else 0
         if steps <= self.burn_in:
             raise ArgumentError(
