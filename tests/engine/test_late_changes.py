@@ -12,12 +12,14 @@ from tensordict import TensorDictBase
 
 from tdx import (
     ActionScaling,
+    ArgumentError,
     Bounded,
     Categorical,
     CatFrames,
     ChainError,
     Compose,
     Composite,
+    DoubleToFloat,
     GymEnv,
     GymWrapper,
     InitTracker,
@@ -79,6 +81,22 @@ def test_in_keys() -> None:
     assert env.observation_spec["observation"].high[2] == 8
     assert env.observation_spec["raw"].high[2] == 16
     assert_kept(env)
+
+
+def test_keys_that_are_set_instead_of_found() -> None:
+    total = RewardSum()
+    env = used(total)
+    total.out_keys = ["total"]
+    rollout = env.rollout(3)["next"]
+    assert torch.equal(rollout["total"], rollout["reward"].cumsum(0))
+    assert "episode_reward" not in rollout.keys()
+    cast = DoubleToFloat()
+    env = TransformedEnv(GymEnv("HalfCheetah-v5"), cast)
+    assert env.rollout(2)["observation"].dtype is torch.float32
+    cast.out_keys = ["single"]
+    rollout = env.rollout(2)
+    assert rollout["single"].dtype is torch.float32
+    assert rollout["observation"].dtype is torch.float64
 
 
 def test_inverse_keys() -> None:
@@ -286,9 +304,17 @@ def test_the_device_follows_the_env_inside() -> None:
         (lambda: CatFrames(2, -1), "has no key 'pixels'"),
         (lambda: CatFrames(2, -1, in_keys=["reward"]), "a reset of the env.* no key 'reward'"),
         (lambda: ToTensorImage(), "has no key 'pixels'"),
+        (lambda: DoubleToFloat(in_keys_inv=["state"]), "the env's input.* no key 'state'"),
     ],
 )
 def test_a_missing_in_key(stage: Callable[[], Transform], message: str) -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(InitTracker(), stage()))
     with pytest.raises(KeyError, match=f"stage 1.*{message}"):
+        _ = env.output_spec
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_a_dim_beyond_the_frame(batch: tuple[int, ...]) -> None:
+    env = TransformedEnv(CountingEnv(batch_size=batch), CatFrames(2, -2, in_keys=["observation"]))
+    with pytest.raises(ArgumentError, match=r"'observation': dim=-2 is beyond the frame's 1 dims"):
         _ = env.output_spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from tdx import (
     DoubleToFloat,
     InitTracker,
     RenameTransform,
+    RewardSum,
+    StepCounter,
+    TensorDictPrimer,
+    Transform,
     TransformedEnv,
+    Unbounded,
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
@@ -38,6 +44,31 @@ def test_8_specs_follow_a_renaming_and_the_base_env_keeps_its_own(create_copy: b
     check_env_specs(env)
     assert base.output_spec == output_spec
     assert base.input_spec == input_spec
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"),
+    [
+        (lambda: StepCounter(3), "step_count"),
+        (lambda: RewardSum(["reward"]), "episode_reward"),
+        (lambda: TensorDictPrimer(hidden=Unbounded((4, 2)), expand_specs=False), "hidden"),
+    ],
+)
+@pytest.mark.parametrize("create_copy", [False, True])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_8_a_running_value_goes_on_under_another_name(
+    stage: Callable[[], Transform], key: str, create_copy: bool, both_ways: bool
+) -> None:
+    inverse = {"in_keys_inv": [key], "out_keys_inv": ["renamed"]} if both_ways else {}
+    rename = RenameTransform([key], ["renamed"], **inverse, create_copy=create_copy)
+    env = TransformedEnv(RowsEnv((4,)), Compose(stage(), rename))
+    check_env_specs(env)
+    assert ("renamed" in env.state_keys) == both_ways
+    plain = TransformedEnv(RowsEnv((4,)), stage())
+    renamed, expected = (
+        driven(each)["next", name] for each, name in ((env, "renamed"), (plain, key))
+    )
+    assert torch.equal(renamed, expected)
 
 
 def test_8_three_renamings_in_a_row() -> None:

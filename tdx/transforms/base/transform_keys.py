@@ -76,6 +76,9 @@ class TransformKeys(nn.Module):
             self._in_keys_inv, self._out_keys_inv, "in_keys_inv and out_keys_inv"
         )
 
+    def _keys_were_set(self) -> None:
+        """Keep to the keys that somebody has set, instead of finding them in the specs."""
+
     @property
     def in_keys(self) -> list[NestedKey]:
         """The keys read from the env's output."""
@@ -85,6 +88,7 @@ class TransformKeys(nn.Module):
     def in_keys(self, value: Sequence[NestedKey] | None) -> None:
         same = self._in_keys == self._out_keys
         self._set_keys(value, value if same else self._out_keys)
+        self._keys_were_set()
 
     @property
     def out_keys(self) -> list[NestedKey]:
@@ -94,6 +98,7 @@ class TransformKeys(nn.Module):
     @out_keys.setter
     def out_keys(self, value: Sequence[NestedKey] | None) -> None:
         self._set_keys(self._in_keys, value)
+        self._keys_were_set()
 
     @property
     def in_keys_inv(self) -> list[NestedKey]:
@@ -104,6 +109,7 @@ class TransformKeys(nn.Module):
     def in_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
         same = self._in_keys_inv == self._out_keys_inv
         self._set_inverse_keys(value, value if same else self._out_keys_inv)
+        self._keys_were_set()
 
     @property
     def out_keys_inv(self) -> list[NestedKey]:
@@ -113,6 +119,7 @@ class TransformKeys(nn.Module):
     @out_keys_inv.setter
     def out_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
         self._set_inverse_keys(self._in_keys_inv, value)
+        self._keys_were_set()
 
     @property
     def _handed_out(self) -> tuple[NestedKey, ...]:

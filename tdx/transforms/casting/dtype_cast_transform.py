@@ -12,6 +12,7 @@ from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import require_keys
 
 OBSERVED = ("full_observation_spec", "full_reward_spec")
 GIVEN = ("full_action_spec", "full_state_spec")
@@ -66,6 +67,9 @@ class DTypeCastTransform(Transform):
         # A state that was found in the specs need not be given at every step.
         self.set_missing_tolerance(self._finds_keys)
 
+    def _keys_were_set(self) -> None:
+        self._finds_keys = self._finds_inverse_keys = False
+
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype_out)
 
@@ -88,6 +92,7 @@ class DTypeCastTransform(Transform):
             found = self._found(input_spec, GIVEN)
             self._set_inverse_keys(found, found)
         else:
+            require_keys(input_spec, self.in_keys_inv, "the env's input at this stage")
             self._check_dtypes(input_spec, self.in_keys_inv)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
@@ -152,14 +152,14 @@ class CatFrames(ObservationTransform):
             parts = ("full_observation_spec", "full_done_spec")
             seen = Composite({part: output_spec[part] for part in parts}, shape=output_spec.shape)
             require_keys(seen, self.in_keys, "a reset of the env at this stage")
+            for key in self.in_keys:
+                spec = next(part[key] for part in seen.values() if part.get(key, None) is not None)
+                _check_dim(self.dim, spec.shape[len(output_spec.shape) :], key)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if self.as_inverse:
             return spec
-        if -self.dim > len(spec.shape):
-            raise ArgumentError(
-                f"dim={self.dim} is beyond the frame's {len(spec.shape)} dims {tuple(spec.shape)}"
-            )
+        _check_dim(self.dim, spec.shape, None)
         shape = list(spec.shape)
         shape[self.dim] *= self.N
         if not isinstance(spec, Bounded):
@@ -260,3 +260,11 @@ class CatFrames(ObservationTransform):
 
     def __repr__(self) -> str:
         return f"CatFrames(N={self.N}, dim={self.dim}, keys={self.in_keys})"
+
+
+def _check_dim(dim: int, shape: torch.Size, key: NestedKey | None) -> None:
+    if -dim > len(shape):
+        raise ArgumentError(
+            f"dim={dim} is beyond the frame's {len(shape)} dims {tuple(shape)}",
+            where=Where(key=key),
+        )

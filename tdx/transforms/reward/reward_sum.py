@@ -68,6 +68,9 @@ class RewardSum(RunningTransform):
     def _sums(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
         return [sibling_key(key, f"episode_{key_parts(key)[-1]}") for key in in_keys]
 
+    def _keys_were_set(self) -> None:
+        self._own_keys = False
+
     def _state_pairs(self) -> tuple[tuple[NestedKey, NestedKey], ...]:
         return self._pairs
 
