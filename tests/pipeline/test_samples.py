@@ -28,7 +28,7 @@ def sample(name: str) -> Pipeline:
 @pytest.mark.parametrize("name", [path.stem for path in SAMPLES])
 def test_it_is_valid_and_rolls_out(name: str) -> None:
     pipeline = sample(name)
-    validate(pipeline)
+    assert validate(pipeline) == []
     env = build_env(pipeline)
     try:
         env.set_seed(0)
