@@ -42,8 +42,8 @@ class DeviceCastTransform(Transform):
         >>> import torch
         >>> from tensordict import TensorDict
         >>> from tdx import DeviceCastTransform
-        >>> DeviceCastTransform("meta")(TensorDict(observation=torch.zeros(3))).device
-        device(type='meta')
+        >>> DeviceCastTransform("cpu")(TensorDict(observation=torch.zeros(3))).device
+        device(type='cpu')
     """
 
     time_behaviour = TimeBehaviour.POINTWISE
