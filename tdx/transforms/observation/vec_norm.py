@@ -61,7 +61,7 @@ class VecNorm(ObservationTransform):
         >>> rollout = env.rollout(100)
         >>> env.transform.count["observation"]
         tensor(101., dtype=torch.float64)
-        >>> env.append_transform(env.transform.pop().to_observation_norm()).rollout(3).batch_size
+        >>> env.transform.to_observation_norm().loc.shape
         torch.Size([3])
     """
 
