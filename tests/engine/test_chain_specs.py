@@ -39,6 +39,36 @@ def test_specs_are_mapped_without_changing_the_argument() -> None:
         assert spec == before
 
 
+PARTS = {
+    "transform_observation_spec": "full_observation_spec",
+    "transform_reward_spec": "full_reward_spec",
+    "transform_done_spec": "full_done_spec",
+    "transform_action_spec": "full_action_spec",
+    "transform_state_spec": "full_state_spec",
+}
+
+
+@pytest.mark.parametrize("hook", [*PARTS, "transform_input_spec", "transform_output_spec"])
+def test_a_custom_hook_may_write_into_its_argument(hook: str) -> None:
+    def written(self: Transform, spec: Composite) -> Composite:
+        part = spec if hook in PARTS else next(iter(spec.values()))
+        part["added"] = Unbounded((1,))
+        return spec
+
+    kind = type("Writes", (Transform,), {hook: written})
+    env = TransformedEnv(CountingEnv(), Compose(RewardScaling(0.0, 2.0), kind(), StepCounter()))
+    before = env.base_env.specs.clone()
+    before.unlock_()
+    stages = [stage.input_spec.keys(True, True) for stage in stage_specs(env)]
+    stages += [stage.output_spec.keys(True, True) for stage in stage_specs(env)]
+    names = [any(key[-1] == "added" for key in keys) for keys in stages]
+    given = hook in ("transform_action_spec", "transform_state_spec", "transform_input_spec")
+    grown, same = [False, False, True, True], [False] * 4
+    assert names == [*(grown if given else same), *(same if given else grown)]
+    assert any(key[-1] == "added" for key in env.specs.keys(True, True))
+    assert env.base_env.specs == before
+
+
 def test_input_specs_are_what_the_outside_gives() -> None:
     shift = Shift(in_keys_inv=["action"], out_keys_inv=["push"])
     spec = Composite(action=Bounded(-1.0, 1.0, (2,)))

@@ -79,13 +79,14 @@ class TransformSpecs(TransformKeys):
         """
         self._check_in_keys(output_spec)
         result = output_spec.clone()
+        # A hook gets what it may write to: custom ones often do, and return their argument.
         result.unlock_()
         for part, hook in (
             ("full_observation_spec", self.transform_observation_spec),
             ("full_reward_spec", self.transform_reward_spec),
             ("full_done_spec", self.transform_done_spec),
         ):
-            before = output_spec.get(part, None)
+            before = result.get(part, None)
             if before is not None:
                 result[part] = hook(before)
         return result
@@ -103,7 +104,7 @@ class TransformSpecs(TransformKeys):
             ("full_action_spec", self.transform_action_spec),
             ("full_state_spec", self.transform_state_spec),
         ):
-            before = input_spec.get(part, None)
+            before = result.get(part, None)
             if before is not None:
                 result[part] = hook(before)
         return result
@@ -121,6 +122,12 @@ class TransformSpecs(TransformKeys):
     ) -> tuple[Composite, Composite]:
         """Both specs after this transform, which first takes from them what it left open."""
         self._bind(input_spec, output_spec)
+        if self._overrides("transform_input_spec"):
+            input_spec = input_spec.clone()
+            input_spec.unlock_()
+        if self._overrides("transform_output_spec"):
+            output_spec = output_spec.clone()
+            output_spec.unlock_()
         return self.transform_input_spec(input_spec), self.transform_output_spec(output_spec)
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
