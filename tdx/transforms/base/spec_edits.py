@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from tensordict import TensorDictBase
 
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key, key_parts, normal_key, sibling_key
@@ -90,6 +91,17 @@ def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
         device = torch.device("cpu") if spec.device is None else spec.device
         groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device)
     return tuple(groups.values())
+
+
+def shape_in(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
+    """The shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+
+    Args:
+        tensordict: of the env's batch size, or of a larger one where the env takes that.
+        shape: as the spec says, ``[*B, ...]``.
+        batch_dims: the number of dims in ``B``.
+    """
+    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
 
 
 def refuse_taken(spec: Composite, key: NestedKey) -> None:

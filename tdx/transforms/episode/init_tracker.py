@@ -14,7 +14,13 @@ from tdx.specs import Categorical, Composite
 from tdx.tensordicts import write
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.scan import reset_rows
-from tdx.transforms.base.spec_edits import DoneGroup, done_groups, refuse_taken, with_entries
+from tdx.transforms.base.spec_edits import (
+    DoneGroup,
+    done_groups,
+    refuse_taken,
+    shape_in,
+    with_entries,
+)
 from tdx.transforms.base.transform import Entries, RowStep
 
 
@@ -48,10 +54,12 @@ class InitTracker(Transform):
         super().__init__(in_keys=[], out_keys=[init_key])
         self.init_key = init_key
         self._groups: tuple[DoneGroup, ...] = ()
+        self._batch_dims = 0
         self._flags: tuple[tuple[NestedKey, torch.Size, torch.device], ...] = ()
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._groups = done_groups(output_spec["full_done_spec"])
+        self._batch_dims = len(output_spec.shape)
         self._flags = tuple(
             (group.beside(self.init_key), group.shape, group.device) for group in self._groups
         )
@@ -59,6 +67,7 @@ class InitTracker(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for key, shape, device in self._flags:
+            shape = shape_in(next_tensordict, shape, self._batch_dims)
             write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
         return next_tensordict
 
@@ -81,6 +90,7 @@ class InitTracker(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         for key, shape, device in self._flags:
+            shape = shape_in(tensordict_reset, shape, self._batch_dims)
             begun = torch.ones(shape, dtype=torch.bool, device=device)
             rows = reset_rows(tensordict, key, begun)
             write(tensordict_reset, key, begun if rows is None else begun & rows)

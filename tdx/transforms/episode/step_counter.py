@@ -11,7 +11,13 @@ from tdx.keys import NestedKey, format_key
 from tdx.specs import Bounded, Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import RunningTransform, TimeBehaviour
-from tdx.transforms.base.spec_edits import DoneGroup, done_groups, refuse_taken, with_entries
+from tdx.transforms.base.spec_edits import (
+    DoneGroup,
+    done_groups,
+    refuse_taken,
+    shape_in,
+    with_entries,
+)
 
 
 class StepCounter(RunningTransform):
@@ -57,10 +63,12 @@ class StepCounter(RunningTransform):
         self.update_done = update_done
         super().__init__(in_keys=[], out_keys=[self.step_count_key])
         self._groups: tuple[DoneGroup, ...] = ()
+        self._batch_dims = 0
         self._counters: tuple[tuple[None, NestedKey], ...] = ((None, self.step_count_key),)
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._groups = done_groups(output_spec["full_done_spec"])
+        self._batch_dims = len(output_spec.shape)
         self._counters = tuple((None, group.beside(self.step_count_key)) for group in self._groups)
         self._set_keys([], [key for _, key in self._counters])
 
@@ -70,9 +78,10 @@ class StepCounter(RunningTransform):
     def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
         for group in self._groups:
             if group.beside(self.step_count_key) == key:
-                return torch.zeros(group.shape, dtype=torch.int64, device=group.device)
-        shape, device = (*tensordict_reset.batch_size, 1), tensordict_reset.device
-        return torch.zeros(shape, dtype=torch.int64, device=device)
+                shape = shape_in(tensordict_reset, group.shape, self._batch_dims)
+                return torch.zeros(shape, dtype=torch.int64, device=group.device)
+        rows, device = tensordict_reset.batch_size, tensordict_reset.device
+        return torch.zeros(*rows, 1, dtype=torch.int64, device=device)
 
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
         return state + 1
@@ -102,7 +111,8 @@ class StepCounter(RunningTransform):
             for group in self._groups:
                 key = group.beside(self.truncated_key)
                 if read(tensordict_reset, key) is None:
-                    zeros = torch.zeros(group.shape, dtype=torch.bool, device=group.device)
+                    shape = shape_in(tensordict_reset, group.shape, self._batch_dims)
+                    zeros = torch.zeros(shape, dtype=torch.bool, device=group.device)
                     write(tensordict_reset, key, zeros)
         return tensordict_reset
 

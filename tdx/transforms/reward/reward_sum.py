@@ -16,7 +16,7 @@ from tdx.tensordicts import read
 from tdx.transforms.base import RunningTransform
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import missing_key
-from tdx.transforms.base.spec_edits import with_entries
+from tdx.transforms.base.spec_edits import shape_in, with_entries
 
 
 class RewardSum(RunningTransform):
@@ -63,6 +63,7 @@ class RewardSum(RunningTransform):
             )
         self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
         self._sum_specs: dict[NestedKey, TensorSpec] = {}
+        self._batch_dims = 0
 
     @staticmethod
     def _sums(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
@@ -77,7 +78,8 @@ class RewardSum(RunningTransform):
     def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
         spec = self._sum_specs.get(key)
         if spec is not None:
-            return spec.zero()
+            shape = shape_in(tensordict_reset, spec.shape, self._batch_dims)
+            return torch.zeros(shape, dtype=spec.dtype, device=spec.device)
         in_key = next(source for source, target in self._pairs if target == key)
         reward = tensordict_reset.get(in_key, None)
         if reward is None:
@@ -93,7 +95,7 @@ class RewardSum(RunningTransform):
         if self._own_keys:
             in_keys = list(rewards.keys(True, True))
             self._set_keys(in_keys, self._sums(in_keys))
-        self._sum_specs = {}
+        self._sum_specs, self._batch_dims = {}, len(output_spec.shape)
         for in_key, out_key in self._pairs:
             spec = rewards.get(in_key, None)
             if spec is None:

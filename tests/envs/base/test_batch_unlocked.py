@@ -8,7 +8,19 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from tdx import ArgumentError, Composite, EnvBase, StepCounter, TransformedEnv, Unbounded
+from tdx import (
+    ArgumentError,
+    CatFrames,
+    Compose,
+    Composite,
+    EnvBase,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    TensorDictPrimer,
+    TransformedEnv,
+    Unbounded,
+)
 
 
 class Adder(EnvBase):
@@ -63,3 +75,30 @@ def test_a_locked_env_says_what_it_takes() -> None:
 def test_a_chain_leaves_the_env_unlocked() -> None:
     env = TransformedEnv(Adder(), StepCounter())
     assert not env.batch_locked
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_running_values_have_the_batch_size_of_the_tensordict(batch: tuple[int, ...]) -> None:
+    chain = Compose(
+        StepCounter(max_steps=2),
+        RewardSum(),
+        InitTracker(),
+        CatFrames(2, -1, in_keys=["total"], out_keys=["stack"]),
+        TensorDictPrimer(hidden=Unbounded((2,))),
+    )
+    env = TransformedEnv(Adder(), chain)
+    start = env.reset(TensorDict(batch_size=batch))
+    rollout = env.rollout(5, ones, auto_reset=False, tensordict=start, break_when_any_done=False)
+    row = rollout[(0,) * len(batch)]
+    assert row["step_count"].flatten().tolist() == [0, 1, 0, 1, 0]
+    assert row["next", "truncated"].flatten().tolist() == [False, True, False, True, False]
+    assert row["next", "episode_reward"].flatten().tolist() == [1.0, 3.0, 1.0, 3.0, 1.0]
+    assert row["is_init"].flatten().tolist() == [True, False, True, False, True]
+    assert row["stack"].tolist() == [[0, 0], [0, 1], [0, 0], [0, 1], [0, 0]]
+    assert row["hidden"].shape == (5, 2)
+    some = env.step_mdp(env.step(ones(env.reset(TensorDict(batch_size=batch)))))
+    mask = torch.zeros(*batch, 1, dtype=torch.bool)
+    mask.view(-1)[0] = True
+    after = env.reset(some.set("_reset", mask))
+    counts = after["step_count"].flatten().tolist()
+    assert counts == [0] + [1] * (len(counts) - 1)
