@@ -143,7 +143,8 @@ class OneHot(TensorSpec):
         rows = found.dtype is torch.bool or found.is_floating_point()
         if rows and found.shape[-1:] == self._shape[-1:]:
             return self._shaped(found.to(self._dtype))
-        return self._encode_index(found)
+        # Not every integer dtype can be compared.
+        return self._encode_index(found if found.is_floating_point() else found.long())
 
     def _encode_index(self, index: Tensor) -> Tensor:
         if not bool(((index >= 0) & (index < self.n)).all()):

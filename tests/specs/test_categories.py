@@ -129,6 +129,7 @@ def test_rows_with_no_or_two_ones_are_not_in() -> None:
         (torch.tensor(1), [1]),
         ([1], [1]),
         (np.array([1, 0]), [1, 0]),
+        (torch.tensor([1, 2], dtype=torch.uint16), [1, 2]),
     ],
 )
 def test_one_hot_encodes_numbers(value: Any, expected: list[int]) -> None:
