@@ -213,6 +213,13 @@ class DeviceError(TdxError, RuntimeError):
     exit_code = ExitCode.ENVIRONMENT
 
 
+class OutputError(TdxError, OSError):
+    """What was to be written cannot be written."""
+
+    code = "TDX307"
+    exit_code = ExitCode.ENVIRONMENT
+
+
 class WorkerError(EnvError):
     """A worker process of ``ParallelEnv`` raised, died or hung."""
 

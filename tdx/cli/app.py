@@ -17,6 +17,7 @@ from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
 _ORDER = ("inspect", "check", "list", "show", "schema")
+_BEGIN = "Begin with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
     "rich_markup_mode": "rich",
@@ -34,7 +35,9 @@ class _Ordered(LightGroup):
 
 def build_command() -> Any:
     """The whole command line as one command."""
-    app = typer.Typer(**_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False)
+    app = typer.Typer(
+        **_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False, epilog=_BEGIN
+    )
     app.add_typer(_group(spec=inspect_spec), name="inspect", help="Look at what a chain does.")
     app.add_typer(
         _group(envs=list_envs, transforms=list_transforms),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tdx.cli.streams import speaks_unicode
 from tdx.errors import ArgumentError, ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -45,9 +47,15 @@ def show_unexpected(error: Exception, early: Early) -> int:
 
 
 def _write(message: str, hint: str | None, data: dict[str, Any], early: Early) -> None:
+    with contextlib.suppress(OSError):
+        _print(message, hint, data, early)
+
+
+def _print(message: str, hint: str | None, data: dict[str, Any], early: Early) -> None:
     if early.json:
         document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
-        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+        ascii_only = not speaks_unicode(sys.stderr)
+        print(json.dumps(document, ensure_ascii=ascii_only), file=sys.stderr)
         return
     red, cyan, plain = (
         ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if early.wants_color(sys.stderr) else ("", "", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -14,9 +15,12 @@ import typer
 
 from tdx.cli.early import Early
 from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
-from tdx.errors import ExitCode, TdxError
+from tdx.cli.streams import close_quietly, prepare_streams
+from tdx.errors import ExitCode, OutputError, TdxError
 
 PROGRAM = "tdx"
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -31,6 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         The exit code of the process, one of :class:`tdx.errors.ExitCode`.
     """
     early = Early.read(arguments)
+    prepare_streams()
     _expect_no_screen()
     try:
         with _short_warnings():
@@ -46,6 +51,9 @@ def run(arguments: Sequence[str]) -> int:
             return ExitCode.USAGE
         return _failed(as_tdx_error(error), early)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and not error.filename:
+            close_quietly(sys.stdout)
+            return _failed(OutputError(f"cannot write to stdout: {error.strerror}"), early)
         if early.debug:
             traceback.print_exc()
         return show_unexpected(error, early)
@@ -91,9 +99,3 @@ def _short_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-def close_quietly(stream: TextIO) -> None:
-    """Let nothing complain any more that the reader of ``stream`` has gone."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

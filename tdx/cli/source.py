@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from tdx.cli.foreign_output import on_stderr
+from tdx.cli.foreign_code import foreign_code
 from tdx.cli.options import PipelineOptions
 from tdx.errors import ArgumentError, PipelineError, TdxError
 
@@ -91,7 +91,7 @@ def built_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]
     """The env of a pipeline with its chain, closed at the end."""
     from tdx.pipeline import build_env
 
-    with on_stderr():
+    with foreign_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
             yield env

@@ -25,13 +25,13 @@ def list_envs(
 
     tdx list envs pong
     """
-    from tdx.cli.foreign_output import on_stderr
+    from tdx.cli.foreign_code import foreign_code
     from tdx.cli.output.write import write
     from tdx.cli.views.list_view import envs_view
     from tdx.inspection.env_list import list_envs
 
     words = " ".join(search or ())
-    with on_stderr():
+    with foreign_code():
         found = list_envs(words, missing=missing)
     write(envs_view(found, words), output)
 

@@ -35,9 +35,9 @@ def show_transform(
     info = catalogue()[name]
     found = None
     if example:
-        from tdx.cli.foreign_output import on_stderr
+        from tdx.cli.foreign_code import foreign_code
         from tdx.inspection.transform_example import find_example
 
-        with on_stderr():
+        with foreign_code():
             found = find_example(info)
     write(transform_view(info, found), output)

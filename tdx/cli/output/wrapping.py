@@ -54,6 +54,8 @@ def _rendered(renderable: RenderableType, width: int) -> list[str]:
         markup=False,
         emoji=False,
         legacy_windows=False,
+        # Else a dumb terminal counts as 80 columns wide.
+        _environ={},
     )
     console.print(renderable)
     return file.getvalue().splitlines()

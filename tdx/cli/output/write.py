@@ -15,6 +15,7 @@ from tdx.cli.options import OutputOptions
 from tdx.cli.output.markdown import markdown
 from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
 from tdx.cli.output.view import View
+from tdx.cli.streams import speaks_unicode
 
 
 def write(view: View, options: OutputOptions) -> None:
@@ -55,12 +56,14 @@ def as_text(view: View, options: OutputOptions, width: int | None = None) -> str
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    ascii_only = not speaks_unicode(sys.stdout)
+    return json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
 
 
 def _json_line(kind: str, record: Mapping[str, Any]) -> str:
     line = {"schema_version": SCHEMA_VERSION, "kind": kind, **record}
-    return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+    ascii_only = not speaks_unicode(sys.stdout)
+    return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False) + "\n"
 
 
 def _csv(view: View) -> str:

@@ -39,8 +39,10 @@ def _all() -> tuple[Check, ...]:
 
 
 def _outcome(check: Check, report: CheckReport) -> Cell:
-    if any(finding.check == check for finding in report.findings):
-        return Cell("lies" if check == "steps" else "wrong", "bad")
+    found = [finding.lie for finding in report.findings if finding.check == check]
+    if found:
+        lies = check == "steps" and any(lie != "nan" for lie in found)
+        return Cell("lies" if lies else "wrong", "bad")
     return Cell("ok", "good") if check in report.checks else Cell("not run", "dim")
 
 

@@ -67,6 +67,8 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
         return _choices_text(leaf.kind, domain.choices)
     if domain.low is None or domain.high is None:
         return "any"
+    if domain.digest is not None:
+        return f"{_number(domain.low)} … {_number(domain.high)}, by element"
     if not isinstance(domain.low, list) and not isinstance(domain.high, list):
         return _range_text(domain.low, domain.high)
     domain = Domain(_one_row(domain.low), _one_row(domain.high))

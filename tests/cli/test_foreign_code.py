@@ -1,12 +1,19 @@
-"""Stdout holds the result and nothing else, whoever prints."""
+"""What envs do to the process: print, exit, swallow Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from tdx.cli.foreign_code import foreign_code
+from tdx.errors import EnvError
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +30,28 @@ def make():
     LIBC.puts(b"from C")
     return gymnasium.make("Pendulum-v1")
 """
+
+
+def test_sys_exit_in_an_env_is_an_error() -> None:
+    with pytest.raises(EnvError, match=r"called sys.exit\(5\)"), foreign_code():
+        sys.exit(5)
+
+
+def test_an_interrupt_that_an_env_swallows_still_interrupts() -> None:
+    with pytest.raises(KeyboardInterrupt), foreign_code(), suppress(BaseException):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_caller_stays_in_force() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with foreign_code():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
 
 
 def test_what_an_env_prints_goes_to_stderr(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Streams that cannot take what tdx writes: other encodings, closed, full."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
+FULL = Path("/dev/full")
+
+on_a_full_disk = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+
+
+def tdx(*arguments: str, shell: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run ``tdx`` from a shell that does ``shell`` to its streams."""
+    command = [sys.executable, "-m", "tdx", *arguments]
+    encoding = environ.get("PYTHONIOENCODING", "utf-8")
+    options: dict[str, Any] = {"capture_output": True, "encoding": encoding, "check": False}
+    return subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {shell}', "sh", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_signs_that_an_encoding_lacks_are_written_in_ascii(encoding: str) -> None:
+    done = tdx(*SPEC, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "-2 ... 2" in done.stdout
+    assert ">= 0" in done.stdout
+
+
+def test_json_in_another_encoding_is_the_same_json(tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text("version: 1\nenv: Pendülum-v1\n", encoding="utf-8")
+    told = [
+        tdx("check", "--pipeline", str(file), "--format", "json", PYTHONIOENCODING=encoding)
+        for encoding in ("ascii", "utf-8")
+    ]
+    first, second = (json.loads(done.stderr) for done in told)
+    assert first == second
+    assert first["error"]["where"]["env"] == "Pendülum-v1"
+
+
+@pytest.mark.parametrize(("shell", "code"), [(">&-", 2), ("2>&-", 2), (">&- 2>&-", 2), ("<&-", 2)])
+def test_closed_streams_do_not_change_the_exit_code(shell: str, code: int) -> None:
+    done = tdx("show", "transform", "NoSuch", shell=shell)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_stdout_takes_the_result() -> None:
+    done = tdx("list", "transforms", shell=">&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_closed_stdin_has_no_pipeline() -> None:
+    done = tdx("check", "--pipeline", "-", shell="<&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: standard input is closed\nhint: ")
+
+
+@on_a_full_disk
+@pytest.mark.parametrize("arguments", [("list", "transforms"), ("schema",), ("--help",)])
+def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = tdx(*arguments, shell="> /dev/full")
+    assert done.returncode == 3
+    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+
+
+@on_a_full_disk
+def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
+    assert tdx("show", "transform", "NoSuch", shell="2> /dev/full").returncode == 2
