@@ -67,6 +67,8 @@ def check_env_specs(
     findings = find_spec_lies(
         env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
     )
+    # A spec without bounds allows nan.
+    findings = [finding for finding in findings if finding.code != "nan"]
     if findings:
         raise findings[0].to_error(len(findings) - 1)
 
@@ -79,7 +81,7 @@ def find_spec_lies(
     tensordict: TensorDictBase | None = None,
     break_when_any_done: Break = None,
 ) -> list[SpecFinding]:
-    """Everything that :func:`check_env_specs` would find, each lie once.
+    """Everything that :func:`check_env_specs` would find, each lie once, and nan anywhere.
 
     Args:
         env: the env, transformed or not.
@@ -234,7 +236,7 @@ class _Check:
             (fake.get("next"), self.following),
         ):
             for finding in held_against(made, declared, "fake_tensordict"):
-                if finding.code != "bounds":
+                if finding.code not in ("bounds", "nan"):
                     yield replace(finding, code="fake")
 
     def rollout(self, stop: bool, contiguous: bool | None) -> list[SpecFinding]:

@@ -23,6 +23,7 @@ Lie = Literal[
     "dtype",
     "fake",
     "missing",
+    "nan",
     "partial_reset",
     "shape",
     "undeclared",
@@ -57,7 +58,8 @@ class SpecFinding:
     @property
     def identity(self) -> tuple[Lie, NestedKey | None]:
         """What two sightings of one lie have in common."""
-        return self.code, self.key
+        # What is computed from nan is nan: where it was seen first is what counts.
+        return self.code, None if self.code == "nan" else self.key
 
     def at_stage(self, stage: int, transform: str) -> SpecFinding:
         """The same finding, blamed on a stage."""
@@ -177,6 +179,9 @@ def _out_of_bounds(
 ) -> Iterator[SpecFinding]:
     reason = leaf.why_not_in(value)
     if reason is None:
+        if value.is_floating_point() and bool(value.isnan().any()):
+            hint = "mend what writes it; a spec without bounds does not forbid it"
+            yield SpecFinding("nan", key, phase, f"it holds nan after {_told(phase)}", hint=hint)
         return
     message = f"after {_told(phase)} {reason}"
     low, high = getattr(leaf, "low", None), getattr(leaf, "high", None)

@@ -171,6 +171,16 @@ def test_a_wrong_dtype_or_value_names_the_stage(stage: Transform, code: str) -> 
     assert blamed(env) == [(code, "observation", 1, "Maps")]
 
 
+def test_nan_names_the_stage_that_makes_it() -> None:
+    class Spoils(Transform):
+        def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor * torch.nan
+
+    spoils = Spoils(in_keys=["reward"])
+    chain = chain_of(RewardScaling(0.0, 2.0), spoils, RewardSum(), env=CountingEnv())
+    assert blamed(chain) == [("nan", "reward", 1, "Spoils")]
+
+
 def test_the_env_before_the_chain_is_not_blamed_on_a_stage() -> None:
     class LyingEnv(CountingEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -167,6 +167,16 @@ def test_nan_is_outside_any_bounds() -> None:
     assert only(env) == ("bounds", "observation", "reset")
 
 
+def test_nan_without_bounds_is_found_and_is_no_error() -> None:
+    env = ChangedEnv(
+        reset=lambda td: td.set("observation", torch.full((1,), torch.nan)),
+        step=lambda td: td.set("observation", torch.full((1,), torch.nan)),
+    )
+    env.observation_spec = Composite(observation=Unbounded((1,)))
+    assert only(env) == ("nan", "observation", "reset")
+    check_env_specs(env)
+
+
 def test_a_lie_that_comes_late_is_found_in_the_rollout() -> None:
     def late(tensordict: TensorDictBase) -> None:
         if int(tensordict["observation"]) == 3:
