@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,8 @@ Part = Literal["observation", "reward", "done", "action", "state"]
 OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
 INPUT_PARTS: tuple[Part, ...] = ("action", "state")
 PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
+MOST_LISTED = 100_000
+"""Ends of a range that are listed element by element."""
 
 Number = int | float
 Numbers = Any
@@ -30,16 +33,23 @@ class Domain:
         low: smallest value, one number where all elements agree, else nested lists.
         high: largest value, in the same form.
         choices: how many values there are to choose from; of several variables, one for each.
+        digest: set where the ends differ by element and are too many to list: a fingerprint of
+            them all, while ``low`` and ``high`` are the smallest and the largest of them.
     """
 
     low: Numbers = None
     high: Numbers = None
     choices: int | tuple[int, ...] | None = None
+    digest: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data that JSON can hold: an infinite end is the string ``"inf"``."""
+        """As plain data that JSON can hold: an infinite end is the string ``"inf"``.
+
+        The digest is there only where it is set.
+        """
         choices = list(self.choices) if isinstance(self.choices, tuple) else self.choices
-        return {"low": _finite(self.low), "high": _finite(self.high), "choices": choices}
+        listed = {"low": _finite(self.low), "high": _finite(self.high), "choices": choices}
+        return listed if self.digest is None else {**listed, "digest": self.digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ def _domain(spec: TensorSpec) -> Domain:
     from tdx.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot
 
     if isinstance(spec, Bounded):
-        return Domain(low=_numbers(spec.space.low), high=_numbers(spec.space.high))
+        return _range(spec.space.low, spec.space.high)
     if isinstance(spec, MultiOneHot | MultiCategorical):
         return Domain(choices=_choices(spec))
     if isinstance(spec, Binary):
@@ -136,12 +146,27 @@ def _choices(spec: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in (rows[0] if same else counts.reshape(-1)).tolist())
 
 
+def _range(low: Any, high: Any) -> Domain:
+    import torch
+
+    listed = all(end.numel() <= MOST_LISTED or _all_agree(end) for end in (low, high))
+    if listed:
+        return Domain(low=_numbers(low), high=_numbers(high))
+    digest = hashlib.sha256()
+    for end in (low, high):
+        digest.update(end.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return Domain(low.min().item(), high.max().item(), digest=digest.hexdigest()[:16])
+
+
+def _all_agree(bound: Any) -> bool:
+    return bool((bound == bound.reshape(-1)[0]).all())
+
+
 def _numbers(bound: Any) -> Numbers:
     """A bound as one number where all its elements agree, else as nested lists."""
     if bound.numel() == 0:
         return None
-    first = bound.reshape(-1)[0]
-    return first.item() if bool((bound == first).all()) else bound.tolist()
+    return bound.reshape(-1)[0].item() if _all_agree(bound) else bound.tolist()
 
 
 def _finite(numbers: Numbers) -> Numbers:
