@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, nearest
 from tdx.pipeline.coercion import MismatchError, coerce, plain, read
 from tdx.pipeline.entries import Parameter, TransformInfo, catalogue
 from tdx.pipeline.formatting import format_value
@@ -193,6 +193,8 @@ def _wrong_type(name: str, declared: Type, mismatch: MismatchError) -> TdxError:
 def _type_hint(declared: Type, mismatch: MismatchError) -> str | None:
     """What to write instead, where that can be guessed."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
+    if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
+        return did_you_mean(value.name, SPECS)
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
     if isinstance(value, str) and options & {"int", "float", "bool"}:

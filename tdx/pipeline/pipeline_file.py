@@ -58,10 +58,15 @@ class PipelineFile:
         """
         name = str(path)
         if name == STDIN:
-            return cls(sys.stdin.read(), "<stdin>")
+            name = "<stdin>"
+            if sys.stdin is None:
+                raise PipelineError("standard input is closed", hint="--pipeline FILE reads a file")
         try:
-            with open(path, encoding="utf-8", newline="") as stream:
-                text = stream.read()
+            if name == "<stdin>":
+                text = sys.stdin.read()
+            else:
+                with open(path, encoding="utf-8", newline="") as stream:
+                    text = stream.read()
         except UnicodeDecodeError as error:
             raise PipelineError(f"{name} is not a text file in UTF-8") from error
         except OSError as error:

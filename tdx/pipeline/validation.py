@@ -119,7 +119,7 @@ def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
         return
     output, given = _leaves(before.output_spec), _leaves(before.input_spec)
     for key in _absent(transform.in_keys, {*output, *given}):
-        yield missing_key(key, output, "the env at this stage")
+        yield missing_key(key, [*output, *given], "the env at this stage")
     for key in _absent(transform.in_keys_inv, {*given, *output}):
         yield missing_key(key, given, "the env at this stage")
 

@@ -94,6 +94,12 @@ MODES = Type("literal", values=("fast", "exact"))
             None,
         ),
         (
+            "TensorDictPrimer({'a': Unbonded(3)})",
+            ArgumentError,
+            "primers holds Unbonded(3), wanted a spec such as Unbounded(shape=(3,))",
+            "did you mean Unbounded or Bounded or UnboundedDiscrete?",
+        ),
+        (
             "InitTracker('a', 'b')",
             ArgumentError,
             "InitTracker takes 1 positional argument, got 2",

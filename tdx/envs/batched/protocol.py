@@ -86,11 +86,16 @@ class Failure:
 
     def raised_in(self, worker: int, doing: str) -> WorkerError:
         """The error to raise in the parent; the worker's own one is its cause."""
-        first = self.message.strip().split("\n")[0]
-        error = WorkerError(
-            f"worker {worker} raised {self.kind} in {doing}" + (f": {first}" if first else ""),
-        )
-        error.__cause__ = self.original(worker)
+        original, hint = self.original(worker), None
+        if isinstance(original, TdxError):
+            told, hint = f"worker {worker} failed in {doing}: {original.message}", original.hint
+        else:
+            first = self.message.strip().split("\n")[0]
+            told = f"worker {worker} raised {self.kind} in {doing}" + (
+                f": {first}" if first else ""
+            )
+        error = WorkerError(told, hint=hint)
+        error.__cause__ = original
         return error
 
     def original(self, worker: int) -> BaseException:

@@ -12,6 +12,7 @@ import torch
 
 from tdx.envs.base import EnvBase
 from tdx.envs.batched import ParallelEnv
+from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.processes import (
@@ -20,12 +21,17 @@ from tests.envs.batched.processes import (
     open_descriptors,
     shared_memory_files,
 )
+from tests.envs.gym.mocks import FailingEnv
 from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
 def one_faulty(fault: str) -> list[partial[FaultyEnv]]:
     """A healthy env, and one that goes wrong."""
     return [partial(FaultyEnv, "none"), partial(FaultyEnv, fault)]
+
+
+def failing_gym_env(phase: str) -> GymWrapper:
+    return GymWrapper(FailingEnv(phase))
 
 
 @pytest.fixture
@@ -46,6 +52,17 @@ def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBat
     assert "_go_wrong" in note
     assert env.is_closed
     assert all_end(pids)
+
+
+def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, partial(failing_gym_env, "step"))
+    with pytest.raises(WorkerError) as caught:
+        env.rollout(2)
+    assert caught.value.message == (
+        "worker 0 failed in step: step raised ZeroDivisionError: no way to go on"
+    )
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("the error is the env's own")
 
 
 def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None:
@@ -118,7 +135,7 @@ def test_a_fault_deep_in_nested_processes_leaves_nothing(make_parallel: MakeBatc
     env = make_parallel(2, partial(InnerEnv, 2, one_faulty("exit")))
     pids = [*env.worker_pids, *(pid for pids in env.inner_pids() for pid in pids)]
     assert len(pids) == 6
-    with pytest.raises(WorkerError, match=r"worker \d raised WorkerError .* worker 1 died"):
+    with pytest.raises(WorkerError, match=r"worker \d failed in step: worker 1 died"):
         env.rollout(5)
     assert all_end(pids)
 
