@@ -88,7 +88,7 @@ def test_keys_that_are_set_instead_of_found() -> None:
     env = used(total)
     total.out_keys = ["total"]
     rollout = env.rollout(3)["next"]
-    assert torch.equal(rollout["total"], rollout["reward"].cumsum(0))
+    torch.testing.assert_close(rollout["total"], rollout["reward"].cumsum(0))
     assert "episode_reward" not in rollout.keys()
     cast = DoubleToFloat()
     env = TransformedEnv(GymEnv("HalfCheetah-v5"), cast)
