@@ -22,6 +22,7 @@ _SETTINGS = (
     Pipeline(EnvConfig("InvertedPendulum-v5")),
     Pipeline(_PIXELS),
     Pipeline(_PIXELS, (StageConfig("ToTensorImage"),)),
+    Pipeline.of("Pendulum-v1", 'UnsqueezeTransform(-2, in_keys=["observation"])'),
 )
 """Envs, and stages that come before, from the most to the least common need."""
 
