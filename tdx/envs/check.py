@@ -221,12 +221,25 @@ class _Check:
             key = sibling_key(group[0], "done")
             if phase == "reset" and bool(done.any()):
                 yield SpecFinding("done", key, phase, "the episode is done right after a reset")
-            parts = [flags.get("terminated"), flags.get("truncated")]
-            if all(part is not None and part.shape == done.shape for part in parts):
-                either = torch.stack([part.bool() for part in parts if part is not None]).any(0)
-                if not bool((done == either).all()):
-                    message = f"after a {phase} done is not terminated | truncated"
-                    yield SpecFinding("done", key, phase, message)
+            terminated, truncated = flags.get("terminated"), flags.get("truncated")
+            if terminated is None or truncated is None:
+                continue
+            if terminated.shape != done.shape or truncated.shape != done.shape:
+                continue
+            if hasattr(self.env, "base_env"):
+                # A stage may end episodes by a flag of its own, or truncate without ending them.
+                others = [
+                    part.bool()
+                    for name, part in flags.items()
+                    if name != "done" and part is not None and part.shape == done.shape
+                ]
+                wrong = (done & ~torch.stack(others).any(0)) | (terminated & ~done)
+                message = f"after a {phase} done and the flags beside it contradict each other"
+            else:
+                wrong = done != (terminated | truncated)
+                message = f"after a {phase} done is not terminated | truncated"
+            if bool(wrong.any()):
+                yield SpecFinding("done", key, phase, message)
 
     def fake(self) -> Iterator[SpecFinding]:
         """Whether ``fake_tensordict`` is what the specs say a rollout's step is."""

@@ -126,11 +126,26 @@ def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]
         chain_of(RenameTransform(["observation"], ["seen"]), env=CartPoleEnv(batch_size=[2, 3])),
         TransformedEnv(chain_of(StepCounter(2)), Compose(Compose(RewardScaling(0.0, 2.0)))),
         chain_of(DoubleToFloat(), Declares(), env=CountingEnv()),
+        chain_of(StepCounter(2, update_done=False)),
+        chain_of(StepCounter(2, truncated_key="limit")),
     ],
     ids=str,
 )
 def test_an_honest_chain_passes(env: TransformedEnv) -> None:
     assert find_spec_lies(env, break_when_any_done="both") == []
+
+
+class Terminates(Transform):
+    """Sets terminated, and forgets done."""
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        flag = torch.ones_like(next_tensordict["terminated"])
+        return next_tensordict.set("terminated", flag)
+
+
+def test_a_stage_that_terminates_without_done_is_found() -> None:
+    findings = find_spec_lies(chain_of(Terminates()))
+    assert {finding.identity for finding in findings} == {("done", "done")}
 
 
 def test_a_declared_key_that_is_not_written_names_the_stage() -> None:

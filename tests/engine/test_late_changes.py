@@ -318,3 +318,31 @@ def test_a_dim_beyond_the_frame(batch: tuple[int, ...]) -> None:
     env = TransformedEnv(CountingEnv(batch_size=batch), CatFrames(2, -2, in_keys=["observation"]))
     with pytest.raises(ArgumentError, match=r"'observation': dim=-2 is beyond the frame's 1 dims"):
         _ = env.output_spec
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda: ObservationNorm(0.0, 1.0),
+        lambda: CatFrames(2, -1, ["observation"]),
+        lambda: RewardScaling(0.0, 1.0, in_keys=["observation"]),
+    ],
+)
+def test_a_group_where_a_tensor_is_needed(stage: Callable[[], Transform]) -> None:
+    env = TransformedEnv(GymEnv("Blackjack-v1"), stage())
+    with pytest.raises(ChainError, match="'observation' is a group of entries") as caught:
+        _ = env.output_spec
+    assert caught.value.hint == "name its entries, such as ('observation', '0')"
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda: ActionScaling(loc=1.0, scale=2.0),
+        lambda: ObservationNorm(0.0, 1.0, in_keys=[], in_keys_inv=["action"]),
+    ],
+)
+def test_fractions_where_the_env_takes_integers(stage: Callable[[], Transform]) -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), stage())
+    with pytest.raises(ChainError, match=r"gives fractions, and the env takes OneHot of torch"):
+        _ = env.input_spec

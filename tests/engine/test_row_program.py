@@ -15,56 +15,23 @@ from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import (
-    ActionScaling,
     CatFrames,
     Compose,
-    Composite,
-    DoubleToFloat,
     EnvBase,
     GymEnv,
     InitTracker,
-    ObservationNorm,
     PendulumEnv,
     RenameTransform,
     RewardClipping,
-    RewardScaling,
     RewardSum,
     StepCounter,
     TdxError,
-    TensorDictPrimer,
     Transform,
     TransformedEnv,
-    Unbounded,
 )
 from tdx.engine import transformed_env
+from tests.engine.chains import STAGES
 from tests.envs.mocks import CountingEnv
-
-
-class WritesDelta(Transform):
-    """A stage with a ``_step`` of its own, which reads the step's input."""
-
-    def __init__(self) -> None:
-        super().__init__(in_keys=["observation"], out_keys=["delta"])
-
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        seen = next_tensordict["observation"]
-        before = tensordict.get("delta", None)
-        return next_tensordict.set("delta", seen.clone() if before is None else seen - before)
-
-    def _reset(
-        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
-    ) -> TensorDictBase:
-        return tensordict_reset.set("delta", tensordict_reset["observation"].clone())
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        result = observation_spec.clone()
-        result["delta"] = result["observation"].clone()
-        return result
-
-
-class Doubles(Transform):
-    def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor * 2
 
 
 class CountsFrames(CatFrames):
@@ -83,33 +50,6 @@ class InvertsFlag(InitTracker):
         return next_tensordict.set("is_init", ~next_tensordict["is_init"])
 
 
-def squared(tensordict: TensorDictBase) -> TensorDictBase:
-    return tensordict.set("square", tensordict["observation"] ** 2)
-
-
-STAGES: dict[str, Callable[[], Any]] = {
-    "action_scaling": ActionScaling,
-    "cat_frames": lambda: CatFrames(2, -1, in_keys=["observation"]),
-    "cat_frames_beside": lambda: CatFrames(3, -1, ["observation"], ["stack"], "constant", 7.0),
-    "cat_frames_nested": lambda: CatFrames(2, -1, ["observation"], [("a", "stack")]),
-    "clip": lambda: RewardClipping(-1.0, 0.5),
-    "compose": lambda: Compose(RewardScaling(0.1, 0.2), RewardSum(out_keys=["inner_sum"])),
-    "delta": WritesDelta,
-    "double_to_float": DoubleToFloat,
-    "doubles": lambda: Doubles(["observation", "reward"], ["twice", "twice_reward"]),
-    "function": lambda: squared,
-    "init": InitTracker,
-    "norm": lambda: ObservationNorm(0.3, 2.0),
-    "norm_nested": lambda: ObservationNorm(0.3, 2.0, out_keys=[("normal", "observation")]),
-    "primer": lambda: TensorDictPrimer(hidden=Unbounded((2,)), default_value=1.5),
-    "rename": lambda: RenameTransform(["observation"], ["seen"], create_copy=True),
-    "rename_action": lambda: RenameTransform([], [], ["action"], ["push"]),
-    "rename_sum": lambda: RenameTransform(["episode_reward"], ["renamed_sum"]),
-    "scale": lambda: RewardScaling(0.5, 3.0),
-    "scale_beside": lambda: RewardScaling(0.5, 3.0, ["reward"], ["scaled"]),
-    "step_counter": lambda: StepCounter(5),
-    "sum": RewardSum,
-}
 COPIES: dict[str, Callable[[Any], Any]] = {
     "itself": lambda env: env,
     "a deep copy": copy.deepcopy,

@@ -55,6 +55,16 @@ class ChangedEnv(CountingEnv):
         return result
 
 
+@pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
+def test_flags_that_contradict_each_other_are_found(flag: str) -> None:
+    def lie(result: TensorDictBase) -> None:
+        for name in ("done", "terminated", "truncated"):
+            result[name] = torch.tensor([name == flag])
+
+    findings = find_spec_lies(ChangedEnv(step=lie))
+    assert [finding.identity for finding in findings] == [("done", "done")]
+
+
 def only(env: EnvBase, **kwargs: Any) -> tuple[str, Any, str]:
     findings = find_spec_lies(env, **kwargs)
     assert len(findings) == 1, findings

@@ -11,7 +11,7 @@ from tdx.keys import NestedKey
 from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.transforms.base import TimeBehaviour
 from tdx.transforms.base.action import ActionTransform, action_leaf, has_range, shared_rows
-from tdx.transforms.base.affine import AffineTransform, mapped_spec
+from tdx.transforms.base.affine import AffineTransform, mapped_spec, refuse_integers
 
 
 class ActionScaling(ActionTransform, AffineTransform):
@@ -111,6 +111,7 @@ class ActionScaling(ActionTransform, AffineTransform):
         self._set_affine((low + high) / 2, (high - low) / 2, self.standard_normal, eps=0.0)
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        refuse_integers(spec, type(self).__name__)
         if not self._derives:
             return mapped_spec(spec, self._apply_transform)
         low = -1.0 if self.standard_normal else 0.0

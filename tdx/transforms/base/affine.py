@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.transforms.base.transform import Transform
 
@@ -93,6 +93,23 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
     ends = function(spec.low), function(spec.high)
     low, high = torch.minimum(*ends), torch.maximum(*ends)
     return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
+
+
+def refuse_integers(spec: TensorSpec, name: str) -> None:
+    """Raise where an env takes integers, which no affine map of floats gives.
+
+    Args:
+        spec: of what the env takes.
+        name: the transform's.
+
+    Raises:
+        ChainError: its dtype is no floating one.
+    """
+    if spec.dtype is not None and not spec.dtype.is_floating_point:
+        raise ChainError(
+            f"{name} gives fractions, and the env takes {type(spec).__name__} of {spec.dtype}",
+            hint="name inputs with a range of floats in in_keys_inv",
+        )
 
 
 def finite_tensor(value: Any, name: str) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tdx.errors import ChainError, Where
+from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.transforms.base.key_pairs import require_keys
 from tdx.transforms.base.transform_keys import TransformKeys
@@ -36,8 +38,19 @@ class TransformSpecs(TransformKeys):
         result = spec.clone()
         result.unlock_()
         for in_key, out_key in present:
+            self._refuse_group(spec[in_key], in_key)
             result[out_key] = self._transform_spec(spec[in_key])
         return result
+
+    def _refuse_group(self, spec: TensorSpec, key: NestedKey) -> None:
+        if isinstance(spec, Composite) and self._overrides("_transform_spec"):
+            inner, name = next(iter(spec.keys(True, True)), "..."), type(self).__name__
+            inner = normal_key((key, inner))
+            raise ChainError(
+                f"{format_key(key)!r} is a group of entries, and {name} maps tensors",
+                hint=f"name its entries, such as {inner!r}",
+                where=Where(key=key),
+            )
 
     def _inverse_mapped(self, spec: Composite) -> Composite:
         present = [pair for pair in self._inverse_pairs if spec.get(pair[0], None) is not None]
@@ -46,6 +59,7 @@ class TransformSpecs(TransformKeys):
         result = spec.clone()
         result.unlock_()
         for in_key, out_key in present:
+            self._refuse_group(spec[in_key], in_key)
             if out_key != in_key:
                 del result[in_key]
             result[out_key] = self._inv_transform_spec(spec[in_key])

@@ -154,6 +154,7 @@ class CatFrames(ObservationTransform):
             require_keys(seen, self.in_keys, "a reset of the env at this stage")
             for key in self.in_keys:
                 spec = next(part[key] for part in seen.values() if part.get(key, None) is not None)
+                self._refuse_group(spec, key)
                 _check_dim(self.dim, spec.shape[len(output_spec.shape) :], key)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:

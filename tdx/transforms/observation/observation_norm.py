@@ -12,7 +12,12 @@ from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import TensorSpec
 from tdx.tensordicts import read
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.affine import SMALLEST_SCALE, AffineTransform, mapped_spec
+from tdx.transforms.base.affine import (
+    SMALLEST_SCALE,
+    AffineTransform,
+    mapped_spec,
+    refuse_integers,
+)
 from tdx.transforms.base.key_pairs import missing_key
 
 
@@ -92,6 +97,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         return mapped_spec(spec, self._affine) if self.initialized else spec
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        refuse_integers(spec, type(self).__name__)
         # What the outside gives is mapped by the inverse, so its bounds are the forward's.
         return mapped_spec(spec, self._affine) if self.initialized else spec
 
