@@ -146,9 +146,10 @@ def _without_mask(leaf: TensorSpec) -> TensorSpec:
     """The spec with every category allowed: a mask is of one step, and actions are of several."""
     if getattr(leaf, "mask", None) is None:
         return leaf
-    copied = leaf.clone()
+    copied: Any = leaf.clone()
     copied.update_mask(None)
-    return copied
+    unmasked: TensorSpec = copied
+    return unmasked
 
 
 class _Check:
