@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -20,6 +21,7 @@ from tdx.errors import ExitCode, OutputError, TdxError
 
 PROGRAM = "tdx"
 
+_GYMNASIUM_WARNS = re.compile(r"\x1b\[\d*m|WARN: ")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -94,7 +96,8 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+        text = " ".join(_GYMNASIUM_WARNS.sub("", str(message)).split())
+        print(f"warning: {text}", file=file or sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,17 @@ def test_env_that_raises_in_a_step_is_an_env_error(
     assert outcome.code == EnvError.exit_code
     assert "the motor is hot" in outcome.err
     assert len(outcome.err.splitlines()) <= 2
+
+
+def test_a_warning_of_gymnasium_is_one_plain_line(tdx: Tdx) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        outcome = tdx(*PENDULUM, "--env-kwargs", "render_mode='humann'")
+    assert outcome.code == 0
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(
+        "warning: The environment is being initialised with render_mode='humann'"
+    )
 
 
 def test_no_command_shows_the_help(tdx: Tdx) -> None:
