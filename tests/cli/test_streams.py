@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tdx.cli.output.wrapping import wrapped_text
+
 ROOT = Path(__file__).parents[2]
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
 FULL = Path("/dev/full")
@@ -79,3 +81,8 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
 @on_a_full_disk
 def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
     assert tdx("show", "transform", "NoSuch", shell="2> /dev/full").returncode == 2
+
+
+def test_a_dumb_terminal_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert max(map(len, wrapped_text("word " * 40, 30))) <= 30
