@@ -156,7 +156,7 @@ def test_what_a_chain_reads_and_writes() -> None:
     assert chain.out_keys_inv == ["z", "y"]
 
 
-@pytest.mark.parametrize("stage", [3, None, "StepCounter"])
+@pytest.mark.parametrize("stage", [3, None, "StepCounter", CountingEnv()])
 def test_what_is_no_transform_is_an_error(stage: Any) -> None:
     with pytest.raises(ArgumentError, match="a chain takes transforms and functions, got"):
         Compose(stage)

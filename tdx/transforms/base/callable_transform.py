@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tensordict import TensorDictBase
 
+from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError
 from tdx.transforms.base.transform import Transform
 
@@ -70,7 +71,7 @@ def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
             f"{candidate.__name__} is a class, not a transform",
             hint=f"make one: {candidate.__name__}(...)",
         )
-    if callable(candidate):
+    if callable(candidate) and not isinstance(candidate, EnvBase):
         return CallableTransform(candidate)
     raise ArgumentError(
         f"a chain takes transforms and functions, got {type(candidate).__name__}",
