@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import (
+    CatFrames,
     ChainError,
     Compose,
     Composite,
@@ -176,6 +177,41 @@ def test_a_copy_goes_its_own_way(copied: Any, used: bool) -> None:
     assert len(env.stages) == 3
     assert other.rollout(2)["next", "step_count"].flatten().tolist() == [1, 2]
     assert env.rollout(2)["next", "step_count"].flatten().tolist() == [1, 2]
+
+
+def in_the_middle() -> tuple[TransformedEnv, TensorDictBase]:
+    """An env and the input of its third step, with state in its chain and a graph behind it."""
+    chain = Compose(
+        CatFrames(3, -1, in_keys=["observation"]),
+        StepCounter(),
+        RenameTransform(["step_count"], ["renamed"]),
+        RewardSum(),
+    )
+    env = TransformedEnv(PendulumEnv(batch_size=[2]), chain)
+    current = env.reset()
+    for _ in range(2):
+        current.set("action", torch.ones(2, 1, requires_grad=True))
+        current = env.step_mdp(env.step(current))
+    return env, current.detach().set("action", torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_goes_on_in_the_middle_of_an_episode(copied: Any) -> None:
+    env, current = in_the_middle()
+    other = copied(env)
+    expected = env.step(current.clone())["next"]
+    assert (other.step(current.clone())["next"] == expected).all()
+    assert expected["renamed"].flatten().tolist() == [3, 3]
+
+
+def test_what_a_chain_remembers_moves_along() -> None:
+    env, current = in_the_middle()
+    env.to("meta")
+    following = env.step(current.to("meta"))["next"]
+    assert all(value.device.type == "meta" for value in following.values())
+    env, current = in_the_middle()
+    env.double()
+    assert env.step(current)["next", "observation"].dtype is torch.float32
 
 
 def test_it_prints_its_env_and_its_stages() -> None:

@@ -48,6 +48,13 @@ class Nest:
             if isinstance(spec, Composite)
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_make"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make = tensordict_maker(self._batch_size, self._device)
+
     def of_batches(self, num_workers: int) -> Nest:
         """The nest of as many TensorDicts as there are workers, stacked."""
         nest = Nest((), torch.Size((num_workers, *self._batch_size)), self._device)

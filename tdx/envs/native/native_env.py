@@ -160,6 +160,13 @@ class NativeEnv(EnvBase):
             if isinstance(value, Tensor):
                 self.__dict__[name] = value.to(self.device)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy begins a graph of its own: torch copies no tensor that is inside of one.
+        return {
+            name: value.detach() if isinstance(value, Tensor) else value
+            for name, value in self.__dict__.items()
+        }
+
     # Steps
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

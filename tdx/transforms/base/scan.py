@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -101,14 +102,31 @@ class RunningTransform(Transform):
 
         return step
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._last.update({key: moved_along(state, fn) for key, state in self._last.items()})
+        return super()._apply(fn, recurse)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_last": {}}
+        last = {key: state.detach() for key, state in self._last.items()}
+        return {**super().__getstate__(), "_last": last}
 
     def clone(self) -> Any:
         """A transform of its own, with no episode begun."""
         copied = super().clone()
         copied._last = {}
         return copied
+
+
+def moved_along(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor of the running episode on the device where a module's move puts it.
+
+    Its dtype stays: it is that of the data, whatever the module's parameters are cast to.
+
+    Args:
+        tensor: what the transform keeps.
+        fn: what ``nn.Module._apply`` is called with.
+    """
+    return tensor.to(fn(tensor).device)
 
 
 def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) -> Tensor | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -17,7 +17,7 @@ from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import flat_pairs, require_keys
-from tdx.transforms.base.scan import reset_rows
+from tdx.transforms.base.scan import moved_along, reset_rows
 from tdx.transforms.base.transform import Entries, RowStep, Transform
 
 
@@ -250,8 +250,14 @@ class CatFrames(ObservationTransform):
         """The input spec, which stays as it is."""
         return input_spec
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        for kept in self._frames.values():
+            kept[:] = [moved_along(frame, fn) for frame in kept]
+        return super()._apply(fn, recurse)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_frames": {}}
+        frames = {key: [frame.detach() for frame in kept] for key, kept in self._frames.items()}
+        return {**super().__getstate__(), "_frames": frames}
 
     def clone(self) -> Any:
         """A transform of its own, with no episode begun."""

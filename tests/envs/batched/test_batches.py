@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from functools import partial
 from typing import Any
 
@@ -28,6 +30,15 @@ def played(env: EnvBase, script: list[Any]) -> TensorDict:
         done, current = env.step_and_maybe_reset(current.update(action))
         steps.append(done)
     return torch.stack(steps, env.ndim)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_serial_batch_can_be_copied_and_pickled(used: bool) -> None:
+    batch = SerialEnv(2, TwoGroupsEnv)
+    if used:
+        batch.rollout(1)
+    for other in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
+        assert torch.equal(other.rollout(1)["next", "state"], batch.rollout(1)["next", "state"])
 
 
 @pytest.mark.parametrize("make_env", [CountingEnv, NoisyEnv, TwoGroupsEnv])

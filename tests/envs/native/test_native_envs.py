@@ -309,6 +309,14 @@ def test_copies_go_on_alike(kind: type[NativeEnv], name: str) -> None:
     assert torch.equal(env.reset()["observation"], copied.reset()["observation"])
 
 
+def test_a_copy_begins_a_graph_of_its_own() -> None:
+    env = PendulumEnv()
+    tensordict = env.reset().set("action", torch.ones(1, requires_grad=True))
+    env.step(tensordict)
+    assert env.state.requires_grad
+    assert torch.equal(copy.deepcopy(env).state, env.state)
+
+
 @both
 def test_on_the_meta_device(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[4], device="meta")
