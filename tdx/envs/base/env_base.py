@@ -20,7 +20,7 @@ from tdx.envs.base.done_flags import (
 )
 from tdx.envs.base.env_module import EnvModule
 from tdx.envs.base.policies import Policy
-from tdx.envs.base.rollout import Callback, collect, stacked
+from tdx.envs.base.rollout import Callback, collect, stacked, start_of
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
@@ -341,7 +341,7 @@ class EnvBase(EnvModule):
         """
         if max_steps < 1:
             raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
-        start = self._rollout_start(auto_reset, tensordict)
+        start = start_of(self, auto_reset, tensordict)
         steps = collect(
             self,
             max_steps,
@@ -354,20 +354,6 @@ class EnvBase(EnvModule):
             set_truncated=set_truncated,
         )
         return stacked(steps, start.ndim, return_contiguous)
-
-    def _rollout_start(self, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
-        start = None if tensordict is None else tensordict.clone(recurse=False)
-        if start is not None and "next" in start.keys():
-            # The result of an earlier step is no part of where this one starts.
-            del start["next"]
-        if auto_reset:
-            return self.reset(start)
-        if start is None:
-            raise ArgumentError(
-                "auto_reset is off and no tensordict is given to start from",
-                hint="pass tensordict=env.reset()",
-            )
-        return start
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.

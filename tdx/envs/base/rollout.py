@@ -23,6 +23,26 @@ class Callback(Protocol):
     def __call__(self, env: EnvBase, tensordict: TensorDictBase, /) -> Any: ...
 
 
+def start_of(env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
+    """The input of the first step, ``[*B]``: what is given, or what it is reset to.
+
+    Raises:
+        ArgumentError: there is to be no reset, and nothing is given.
+    """
+    start = None if tensordict is None else tensordict.clone(recurse=False)
+    if start is not None and "next" in start.keys():
+        # The result of an earlier step is no part of where this one starts.
+        del start["next"]
+    if auto_reset:
+        return env.reset(start)
+    if start is None:
+        raise ArgumentError(
+            "auto_reset is off and no tensordict is given to start from",
+            hint="pass tensordict=env.reset()",
+        )
+    return start
+
+
 def collect(
     env: EnvBase,
     max_steps: int,
