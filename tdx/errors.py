@@ -236,7 +236,7 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 class StorageError(TdxError, OSError):
     """A disk is full, or a file cannot be read, written or understood."""
 
-    code = "TDX307"
+    code = "TDX308"
     exit_code = ExitCode.ENVIRONMENT
 
 
