@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,13 +23,14 @@ from tdx import (
     RenameTransform,
     RewardScaling,
     RewardSum,
+    SerialEnv,
     StepCounter,
     Transform,
     TransformedEnv,
     Unbounded,
 )
 from tests.engine.stages import Adds, add_square, names, zero_action
-from tests.envs.mocks import CountingEnv, TwoGroupsEnv
+from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WordsEnv
 
 
 def test_attributes_of_the_env_inside_are_found() -> None:
@@ -85,6 +87,21 @@ def test_partial_resets_reach_every_stage() -> None:
     assert result["is_init"].flatten().tolist() == [False, True]
     assert result["episode_reward"].flatten().tolist() == [total[0].item(), 0.0]
     assert env.rand_step(result)["next", "step_count"].flatten().tolist() == [4, 1]
+
+
+def test_objects_go_through_a_chain() -> None:
+    def chain() -> Compose:
+        frames = CatFrames(2, -1, in_keys=["observation"])
+        return Compose(frames, StepCounter(), RenameTransform(["word"], ["said"], create_copy=True))
+
+    stops = (2, 3)
+    batch = SerialEnv(2, [partial(WordsEnv, stop) for stop in stops])
+    together = TransformedEnv(batch, chain()).rollout(5, break_when_any_done=False)
+    for row, stop in enumerate(stops):
+        alone = TransformedEnv(WordsEnv(stop), chain()).rollout(5, break_when_any_done=False)
+        assert together["said"][row] == alone["word"] == alone["said"]
+        assert together["next", "word"][row] == alone["next", "said"]
+        assert torch.equal(together["observation"][row], alone["observation"])
 
 
 def test_reset_arguments_and_seeds_reach_the_env() -> None:
