@@ -208,6 +208,7 @@ class TransformedEnv(EnvBase):
         base = self.base_env
         known = base.input_spec, base.output_spec
         self._place()
+        self._chain._follow(base.device)
         input_spec, output_spec = self._chain._transform_specs(*known)
         self._input_spec = self._placed(input_spec)
         self._output_spec = self._placed(output_spec)
@@ -236,6 +237,22 @@ class TransformedEnv(EnvBase):
         )
 
     # Data
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # What is done below in one go would leave out a subclass's own hook.
+        for hook in ("_step", "_reset"):
+            if hook in cls.__dict__:
+                setattr(cls, f"_completed{hook}", getattr(EnvBase, f"_completed{hook}"))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return TransformedEnv._completed_step(self, tensordict)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return TransformedEnv._completed_reset(self, tensordict, **kwargs)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.base_env._set_seed(seed)
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None

@@ -73,6 +73,21 @@ def test_a_preset_value_prevails_over_the_chain() -> None:
     assert env.step(tensordict)["next", "reward"].item() == 9
 
 
+def test_a_subclass_may_go_beyond_step_and_reset() -> None:
+    class Noted(TransformedEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            return super()._step(tensordict).set("noted", torch.ones(1))
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            return super()._reset(tensordict, **kwargs).set("noted", torch.zeros(1))
+
+    rollout = Noted(CountingEnv(), Compose(StepCounter(), RewardSum())).rollout(3, zero_action)
+    assert rollout["noted"].flatten().tolist() == [0, 1, 1]
+    assert rollout["next", "step_count"].flatten().tolist() == [1, 2, 3]
+    plain = TransformedEnv(CountingEnv(), StepCounter())
+    assert plain._step(zero_action(plain._reset()))["step_count"].item() == 1
+
+
 def test_partial_resets_reach_every_stage() -> None:
     env = TransformedEnv(CountingEnv(9, (2,)), Compose(StepCounter(), RewardSum(), InitTracker()))
     tensordict = env.reset()
@@ -219,6 +234,23 @@ def test_a_copy_goes_on_in_the_middle_of_an_episode(copied: Any) -> None:
     expected = env.step(current.clone())["next"]
     assert (other.step(current.clone())["next"] == expected).all()
     assert expected["renamed"].flatten().tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("how", ["made there", "device argument", "appended", "moved"])
+def test_stages_are_moved_to_where_their_data_is(how: str) -> None:
+    norm = ObservationNorm(torch.zeros(3), torch.ones(3))
+    base = PendulumEnv(device="cpu" if how in ("device argument", "moved") else "meta")
+    if how == "appended":
+        env = TransformedEnv(base, StepCounter())
+        env.append_transform(Compose(norm))
+    else:
+        device = "meta" if how == "device argument" else None
+        env = TransformedEnv(base, Compose(norm), device=device)
+    if how == "moved":
+        base.to("meta")
+    assert env.observation_spec["observation"].device == torch.device("meta")
+    following = env.step(env.reset().set("action", torch.zeros(1, device="meta")))["next"]
+    assert following["observation"].device.type == "meta"
 
 
 def test_what_a_chain_remembers_moves_along() -> None:

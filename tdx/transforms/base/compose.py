@@ -333,6 +333,11 @@ class Compose(Transform):
             batch_size = stage.transform_env_batch_size(batch_size)
         return batch_size
 
+    def _follow(self, device: torch.device) -> None:
+        for stage in self._stages:
+            stage._follow(device)
+            device = stage.transform_env_device(device)
+
     def transform_env_device(self, device: torch.device) -> torch.device:
         """The env's device after the chain."""
         for stage in self._stages:

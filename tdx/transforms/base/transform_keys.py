@@ -37,6 +37,9 @@ class TransformKeys(nn.Module):
         self._set_inverse_keys(in_keys_inv, in_keys_inv if out_keys_inv is None else out_keys_inv)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_container_ref") is None:
+            super().__setattr__(name, value)
+            return
         kind: type = type(self)
         new = name in _declaration(kind) and self.__dict__.get(name, _UNSET) is not value
         super().__setattr__(name, value)

@@ -151,6 +151,18 @@ class TransformSpecs(TransformKeys):
         """The env's batch size after this transform."""
         return batch_size
 
+    def _follow(self, device: torch.device) -> None:
+        """Move parameters and buffers to where the data at this place of a chain lives.
+
+        Args:
+            device: that of the env before this transform.
+        """
+        held: list[Any] = [*self._parameters.values(), *self._buffers.values()]
+        if self._modules:
+            held = [*self.parameters(), *self.buffers()]
+        if any(tensor is not None and tensor.device != device for tensor in held):
+            self.to(device)
+
     def transform_env_device(self, device: torch.device) -> torch.device:
         """The env's device after this transform."""
         return device

@@ -146,6 +146,9 @@ class R3MTransform(Transform):
         """The dtype of the network and of its vectors."""
         return self.mean.dtype
 
+    def _follow(self, device: torch.device) -> None:
+        """Stay: the network follows the images, or runs where it was moved."""
+
     def _network(self, device: torch.device | None) -> nn.Module:
         """The network, built if it is not yet, on the images' device unless it was moved."""
         if self._follows_images and device is not None and device != self.device:
