@@ -102,6 +102,11 @@ class EnvFacts:
     batch_size: tuple[int, ...]
     device: str
 
+    @classmethod
+    def of(cls, env: EnvBase) -> EnvFacts:
+        """The facts of an env."""
+        return cls(tuple(env.batch_size), str(env.device))
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {"batch_size": list(self.batch_size), "device": self.device}
@@ -174,11 +179,9 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
     Returns:
         Every key with its spec on both sides, and the same for each stage.
     """
-    from tdx.engine import TransformedEnv, stage_specs
+    from tdx.engine import stage_specs
 
-    base = env
-    while isinstance(base, TransformedEnv):
-        base = base.base_env
+    base = innermost(env)
     whole = stage_specs(env)
     leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
     stages = tuple(
@@ -186,11 +189,16 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
         for index, stage in enumerate(whole[1:])
     )
     changes = _attributed(_compare(leaves[0], leaves[-1]), stages)
-    return SpecReport(name or type(base).__name__, _facts(base), _facts(env), changes, stages)
+    return SpecReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), changes, stages)
 
 
-def _facts(env: EnvBase) -> EnvFacts:
-    return EnvFacts(tuple(env.batch_size), str(env.device))
+def innermost(env: EnvBase) -> EnvBase:
+    """The env without any chain around it."""
+    from tdx.engine import TransformedEnv
+
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
 
 
 def _compare(

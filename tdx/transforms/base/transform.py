@@ -61,6 +61,11 @@ class Transform(TransformSpecs):
         """Whether anything happens on the way in."""
         return bool(self._inverse_pairs) or self._overrides("_inv_call")
 
+    @property
+    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+        """What a step writes beside the out-keys and what no spec shows, such as done flags."""
+        return ()
+
     def _overrides(self, *hooks: str) -> bool:
         own = type(self)
         return any(getattr(own, hook) is not getattr(Transform, hook) for hook in hooks)

@@ -68,6 +68,10 @@ class FrameSkipTransform(Transform):
             ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
             self._done_keys += ends or group.keys
 
+    @property
+    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+        return () if self.frame_skip == 1 else (*self._reward_keys, *self._done_keys)
+
     # Steps
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:

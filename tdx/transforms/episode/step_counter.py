@@ -72,6 +72,13 @@ class StepCounter(RunningTransform):
         self._counters = tuple((None, group.beside(self.step_count_key)) for group in self._groups)
         self._set_keys([], [key for _, key in self._counters])
 
+    @property
+    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+        if self.max_steps is None:
+            return ()
+        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+        return tuple(group.beside(name) for group in self._groups for name in names)
+
     def _state_pairs(self) -> tuple[tuple[None, NestedKey], ...]:
         return self._counters
 

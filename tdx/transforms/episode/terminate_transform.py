@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import key_parts, normal_key
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
@@ -102,6 +102,10 @@ class TerminateTransform(Transform):
                 flag = level.get(key)
                 level.set(key, flag | _fitted(stop, flag.shape, level.ndim))
         return tensordict
+
+    @property
+    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+        return tuple(group.beside(name) for group in self._groups for name in self._names)
 
     @property
     def _names(self) -> tuple[str, ...]:
