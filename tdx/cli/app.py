@@ -10,6 +10,8 @@ from typer.main import get_command
 from tdx import __version__
 from tdx.cli.commands.check import check
 from tdx.cli.commands.inspect import inspect_spec
+from tdx.cli.commands.inspect_chain import inspect_chain
+from tdx.cli.commands.inspect_keys import inspect_keys
 from tdx.cli.commands.list import list_envs, list_transforms
 from tdx.cli.commands.schema import schema
 from tdx.cli.commands.show import show_transform
@@ -38,7 +40,8 @@ def build_command() -> Any:
     app = typer.Typer(
         **_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False, epilog=_BEGIN
     )
-    app.add_typer(_group(spec=inspect_spec), name="inspect", help="Look at what a chain does.")
+    looks = _group(spec=inspect_spec, chain=inspect_chain, keys=inspect_keys)
+    app.add_typer(looks, name="inspect", help="Look at what a chain does.")
     app.add_typer(
         _group(envs=list_envs, transforms=list_transforms),
         name="list",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from enum import StrEnum
@@ -20,6 +21,17 @@ class Format(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     MD = "md"
+
+
+class DiagramFormat(StrEnum):
+    """How data that is a graph is written to stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    MERMAID = "mermaid"
 
 
 class Color(StrEnum):
@@ -51,8 +63,14 @@ class Batching(StrEnum):
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
-    """A parser of an option's value that names the nearest spelling of a wrong one."""
+def one_of(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
+    """A parser of an option's value that names the nearest spelling of a wrong one.
+
+    Args:
+        kind: the values.
+        option: what the option is called; after ``kind`` by default.
+    """
+    called = option or f"--{kind.__name__.lower()}"
 
     def parse(value: str) -> Choice:
         try:
@@ -60,7 +78,7 @@ def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
         except ValueError:
             known = [member.value for member in kind]
             hint = did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
-            message = f"--{kind.__name__.lower()} cannot be {value!r}"
+            message = f"{called} cannot be {value!r}"
             raise UnknownNameError(message, hint=hint) from None
 
     return parse
@@ -75,6 +93,21 @@ def whole_number(option: str, at_least: int) -> Callable[[str], int]:
                 f"{option} must be a whole number of at least {at_least}, got {value!r}"
             )
         return int(value)
+
+    return parse
+
+
+def seconds(option: str) -> Callable[[str], float]:
+    """A parser of a time above 0 that says what it wants."""
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < math.inf:
+            raise typer.BadParameter(f"{option} must be a time above 0 in seconds, got {value!r}")
+        return number
 
     return parse
 

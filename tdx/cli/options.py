@@ -14,7 +14,16 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tdx.cli.choices import Batching, Color, Format, members_of, one_of, whole_number
+from tdx.cli.choices import (
+    Batching,
+    Color,
+    DiagramFormat,
+    Format,
+    members_of,
+    one_of,
+    seconds,
+    whole_number,
+)
 from tdx.cli.completion import complete_env, complete_transform
 
 _PIPELINE = "Pipeline"
@@ -23,6 +32,18 @@ _OUTPUT = "Output"
 
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_OUTPUT)
+]
+
+ColorOption = Annotated[
+    Color,
+    typer.Option(
+        "--color",
+        parser=one_of(Color),
+        metavar="|".join(Color),
+        autocompletion=members_of(Color),
+        help="When to colour; NO_COLOR and FORCE_COLOR are heeded too.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 
 
@@ -41,18 +62,34 @@ class OutputOptions:
             rich_help_panel=_OUTPUT,
         ),
     ] = Format.TABLE
-    color: Annotated[
-        Color,
+    color: ColorOption = Color.AUTO
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramOptions:
+    """How a result that is a graph is shown."""
+
+    format: Annotated[
+        DiagramFormat,
         typer.Option(
-            "--color",
-            parser=one_of(Color),
-            metavar="|".join(Color),
-            autocompletion=members_of(Color),
-            help="When to colour; NO_COLOR and FORCE_COLOR are heeded too.",
+            "--format",
+            parser=one_of(DiagramFormat, "--format"),
+            metavar="|".join(DiagramFormat),
+            autocompletion=members_of(DiagramFormat),
+            help="How to write the result.",
             rich_help_panel=_OUTPUT,
         ),
-    ] = Color.AUTO
+    ] = DiagramFormat.TABLE
+    color: ColorOption = Color.AUTO
     debug: Debug = False
+
+    @property
+    def output(self) -> OutputOptions:
+        """The same for what writes rows and documents; a diagram counts as a table."""
+        if self.format is DiagramFormat.MERMAID:
+            return OutputOptions(Format.TABLE, self.color, self.debug)
+        return OutputOptions(Format(self.format.value), self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +191,17 @@ class PipelineOptions:
             metavar="N",
             parser=whole_number("--seed", at_least=0),
             help="Seed of the env.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--worker-timeout",
+            metavar="SECONDS",
+            parser=seconds("--worker-timeout"),
+            help="With --batching parallel: how long to wait for a process that does not answer; "
+            "120 by default.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None

@@ -98,6 +98,4 @@ def inspect_chain(env: EnvBase, name: str | None = None) -> ChainReport:
 
     base = innermost(env)
     stages = tuple(ChainStage.of(flow) for flow in chain_flow(env).stages)
-    return ChainReport(
-        name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), stages
-    )
+    return ChainReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), stages)

@@ -278,6 +278,10 @@ def _forward(flow: ChainFlow) -> list[KeyVersion]:
     for stage in flow.stages:
         for key in stage.carried:
             ledger.read(key, Place.of(stage, next_step=True))
+    mapped = {key for stage in flow.stages for key in stage.inverse.reads}
+    for key, leaf in flow.inputs.items():
+        if leaf.part == "state" and key not in mapped:
+            ledger.read(key, Place("env", next_step=True))
     return ledger.finish(OUTPUT)
 
 
@@ -286,14 +290,13 @@ def _inverse(flow: ChainFlow) -> list[KeyVersion]:
     outer = flow.stages[-1].inputs if flow.stages else flow.inputs
     given = {key for stage in flow.stages for key in stage.inverse.reads}
     ledger = _Ledger("inverse")
-    ledger.begin((leaf for key, leaf in outer.items() if leaf.part == "action" or key in given), POLICY)
-    for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=True))):
+    taken = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in given)
+    ledger.begin(taken, POLICY)
+    for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=False))):
         ledger.pass_stage(stage.inverse, Place.of(stage), inner)
     return ledger.finish(ENV)
 
 
 def _inner_inputs(flow: ChainFlow) -> list[dict[NestedKey, LeafSpec]]:
     """What is given on the inner side of each stage."""
-    return [dict(inputs) for inputs in [flow.inputs, *(stage.inputs for stage in flow.stages)]][
-        : len(flow.stages)
-    ]
+    return [dict(inputs) for inputs in (flow.inputs, *(stage.inputs for stage in flow.stages[:-1]))]

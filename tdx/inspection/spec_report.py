@@ -189,7 +189,9 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
         for index, stage in enumerate(whole[1:])
     )
     changes = _attributed(_compare(leaves[0], leaves[-1]), stages)
-    return SpecReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), changes, stages)
+    return SpecReport(
+        name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), changes, stages
+    )
 
 
 def innermost(env: EnvBase) -> EnvBase:

@@ -214,7 +214,9 @@ def _lane(
     written = [key for key in unique_keys([*declared, *altered]) if key not in moved]
     sources = {key: pairs.get(key, key if key in before else None) for key in written}
     writes = tuple(
-        KeyWrite(key, source, known.get(source) if source else None, after.get(key), key not in known)
+        KeyWrite(
+            key, source, known.get(source) if source else None, after.get(key), key not in known
+        )
         for key, source in sources.items()
     )
     read = [*reads, *(key for key in written if key in before)]

@@ -21,6 +21,14 @@ RENAMED = (
     *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["state_vector"])'),
 )
 SHOW = ("show", "transform", "CatFrames")
+FLOW = (
+    *("--env", "Pendulum-v1", "--t", "StepCounter(max_steps=200)", "--t", "RewardSum"),
+    *("--t", "ActionScaling", "--t", 'RenameTransform(["observation"], ["angle"])'),
+    *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["angle"], out_keys=["scaled"])'),
+    *("--t", 'ExcludeTransform("reward")'),
+)
+CHAIN = ("inspect", "chain", *FLOW)
+KEYS = ("inspect", "keys", *FLOW)
 
 
 @pytest.mark.parametrize("columns", [60, 100, None], ids=["60", "100", "pipe"])
@@ -35,6 +43,9 @@ SHOW = ("show", "transform", "CatFrames")
         ("spec_key", (*CARTPOLE, "--key", "observation")),
         ("show_transform", SHOW),
         ("check", ("check", *CARTPOLE[2:])),
+        ("chain", CHAIN),
+        ("keys", KEYS),
+        ("keys_some", (*KEYS, "angle", "done")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -57,6 +68,8 @@ def test_table(
         ("spec", PENDULUM),
         ("show_transform", (*SHOW, "--no-example")),
         ("check", ("check", *PENDULUM[2:])),
+        ("chain", CHAIN),
+        ("keys", KEYS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -66,6 +79,10 @@ def test_other_formats(
     outcome = tdx(*arguments, "--format", form)
     assert outcome.code == 0, outcome.err
     golden(f"{name}.{form}", outcome.out)
+
+
+def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:
+    golden("keys.mermaid", tdx(*KEYS, "--format", "mermaid").out)
 
 
 def test_colours_of_the_marks(tdx: Tdx, golden: Golden) -> None:

@@ -1,0 +1,195 @@
+"""The layout of a chain: what each stage reads, writes, drops and renames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.comparison import NOTHING
+from tdx.cli.views.spec_text import SpecText, shape_text
+from tdx.inspection.chain_report import ChainReport, ChainStage
+from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.stage_flow import KeyWrite, Lane
+from tdx.keys import NestedKey, format_key
+
+_LANES = ("forward", "inverse")
+_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
+
+
+def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
+    """Lay out what each stage of a chain does.
+
+    Args:
+        report: what to show.
+        calls: each stage as the user would write it.
+    """
+    data = report.to_dict()
+    for stage, call in zip(data["stages"], calls, strict=True):
+        stage["call"] = call
+
+    def blocks(width: int) -> list[Block]:
+        if not report.stages:
+            return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
+        chain = [
+            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
+            for index, call in enumerate(calls)
+        ]
+        for whole in (True, False):
+            table = _wide(report, _texts(report, whole=whole))
+            if table_width(table) <= width:
+                return [_head(report), *chain, table]
+        return [_head(report), *_narrow(report, calls)]
+
+    return View("chain", data, list(_records(report)), blocks)
+
+
+def _head(report: ChainReport) -> Heading:
+    before, after = report.before, report.after
+    batch = _arrow(shape_text(before.batch_size), shape_text(after.batch_size))
+    facts = f"batch {batch}  device {_arrow(before.device, after.device)}"
+    return Heading(report.env, facts, level=1)
+
+
+def _arrow(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
+    writes = [
+        write
+        for stage in report.stages
+        for lane in (stage.forward, stage.inverse)
+        for write in lane.writes
+    ]
+    before = [write.before for write in writes if write.before]
+    after = [write.after for write in writes if write.after and _differs(write)]
+    return SpecText(before, whole=whole), SpecText(after, whole=whole)
+
+
+def _wide(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table:
+    rows: list[list[Cell]] = []
+    for stage in report.stages:
+        name = f"{stage.index} {stage.name}"
+        for lane_name, lane in _lanes(stage):
+            for position, effect in enumerate(_effects(lane, texts)):
+                first = position == 0
+                reads = _reads(stage, lane, lane_name) if first else ""
+                lane_cell = Cell(lane_name if first else "", "dim")
+                rows.append([Cell(name, "name"), lane_cell, Cell(reads), *effect])
+                name = ""
+    return Table([Column(title, fixed=True) for title in _TITLES], rows)
+
+
+def _lanes(stage: ChainStage) -> list[tuple[str, Lane]]:
+    """The directions in which something happens; the way out where nothing does."""
+    lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
+    busy = [(name, lane) for name, lane in lanes if not lane.idle]
+    return busy or lanes[:1]
+
+
+def _reads(stage: ChainStage, lane: Lane, lane_name: str) -> str:
+    """The keys read; what a step takes from the step before it is marked."""
+    carried = [key for key in stage.carried if lane_name == "forward"]
+    keys = [key for key in lane.reads if key not in carried]
+    return _listed(keys) + "".join(
+        f"{', ' if keys or index else ''}{format_key(key)} (step before)"
+        for index, key in enumerate(carried)
+    )
+
+
+def _listed(keys: Sequence[NestedKey]) -> str:
+    return ", ".join(map(format_key, keys))
+
+
+def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
+    """A row for each key that is written, renamed or dropped; one empty row where none is."""
+    before, after = texts
+    for write in lane.writes:
+        style: Style = "added" if write.new else "changed" if _differs(write) else ""
+        mark = "+" if write.new else "~" if _differs(write) else "="
+        source = _side(write.before, before)
+        if write.source is not None and write.source != write.key and write.before:
+            source = Cell(f"{format_key(write.source)}  {source.text}")
+        target = _side(write.after, after, style) if _differs(write) else Cell("=", "dim")
+        yield [Cell(mark, style), Cell(format_key(write.key), style), source, target]
+    for old, new in lane.renames:
+        text = f"{format_key(old)} → {format_key(new)}"
+        yield [Cell("→", "changed"), Cell(text, "changed"), Cell(""), Cell("")]
+    for key in lane.drops:
+        yield [Cell("-", "gone"), Cell(format_key(key), "gone"), Cell(""), Cell("")]
+    if not (lane.writes or lane.renames or lane.drops):
+        yield [Cell(""), Cell(NOTHING, "dim"), Cell(""), Cell("")]
+
+
+def _side(leaf: LeafSpec | None, text: SpecText, style: Style = "") -> Cell:
+    return Cell(NOTHING, "dim") if leaf is None else Cell(text(leaf), style)
+
+
+def _differs(write: KeyWrite) -> bool:
+    before, after = write.before, write.after
+    if before is None or after is None:
+        return True
+    fields = ("kind", "shape", "dtype", "device", "domain")
+    return any(getattr(before, name) != getattr(after, name) for name in fields)
+
+
+def _narrow(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]:
+    """Stage after stage, what each does under its name."""
+    before, after = _texts(report, whole=False)
+    for stage, call in zip(report.stages, calls, strict=True):
+        yield Heading(f"{stage.index} {call}")
+        for lane_name, lane in _lanes(stage):
+            reads = _reads(stage, lane, lane_name)
+            text = f"reads {reads}" if reads else "reads nothing"
+            yield Paragraph([Cell(f"{lane_name}: ", "dim"), Cell(text)], indent=2)
+            for mark, key, source, target in _effects(lane, (before, after)):
+                if mark.text:
+                    yield Paragraph([mark, Cell(" "), key], indent=4)
+                    yield from _specs(source, target)
+
+
+def _specs(source: Cell, target: Cell) -> Iterator[Paragraph]:
+    if source.text not in ("", NOTHING):
+        yield Paragraph([source], indent=8)
+    if target.text not in ("", "="):
+        yield Paragraph([Cell("→ ", target.style), target], indent=6)
+
+
+def _records(report: ChainReport) -> Iterator[dict[str, Any]]:
+    """A row for each key that a stage reads, writes, renames or drops."""
+    for stage in report.stages:
+        for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
+            place = {"stage": stage.index, "transform": stage.name, "lane": lane_name}
+            for key in lane.reads:
+                yield _record(place, "read", format_key(key))
+            for key in stage.carried if lane_name == "forward" else ():
+                yield _record(place, "read_from_step_before", format_key(key))
+            for write in lane.writes:
+                known = write.to_dict()
+                sides = {"before": known["before"], "after": known["after"]}
+                yield _record(place, "write", known["key"], known["source"], **sides)
+            for old, new in lane.renames:
+                yield _record(place, "rename", format_key(new), format_key(old))
+            for key in lane.drops:
+                yield _record(place, "drop", format_key(key))
+
+
+def _record(
+    place: dict[str, Any],
+    effect: str,
+    key: str,
+    source: str | None = None,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    names = ("kind", "shape", "dtype", "device", "low", "high", "choices")
+    return {
+        **place,
+        "effect": effect,
+        "key": key,
+        "source": source,
+        **{f"before_{name}": (before or {}).get(name) for name in names},
+        **{f"after_{name}": (after or {}).get(name) for name in names},
+    }

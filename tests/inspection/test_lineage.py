@@ -1,0 +1,157 @@
+"""What each stage does to each key, and where every key comes from and goes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tdx import CartPoleEnv, StepCounter, TransformedEnv
+from tdx.errors import KeyNotFoundError
+from tdx.inspection.chain_report import ChainReport, inspect_chain
+from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
+from tdx.inspection.stage_flow import Lane
+from tdx.keys import NestedKey
+from tdx.pipeline import EnvConfig, Pipeline, build_env
+
+CHAIN = (
+    "StepCounter(max_steps=3)",
+    "RewardSum",
+    "ActionScaling",
+    'RenameTransform(["observation"], ["angle"])',
+    'ObservationNorm(0.0, 2.0, in_keys=["angle"])',
+    'ExcludeTransform("reward")',
+)
+
+
+@pytest.fixture(scope="module")
+def env() -> TransformedEnv:
+    return build_env(Pipeline.of("Pendulum-v1", *CHAIN))
+
+
+@pytest.fixture
+def chain(env: TransformedEnv) -> ChainReport:
+    return inspect_chain(env, "Pendulum-v1")
+
+
+@pytest.fixture
+def lineage(env: TransformedEnv) -> Lineage:
+    return inspect_keys(env)
+
+
+def written(lane: Lane) -> list[NestedKey]:
+    return [write.key for write in lane.writes]
+
+
+def version(lineage: Lineage, name: str) -> KeyVersion:
+    (found,) = [each for each in lineage.versions if each.name == name]
+    return found
+
+
+def test_flags_that_a_counter_sets_are_written_by_it(chain: ChainReport) -> None:
+    counter = chain.stages[0]
+    assert written(counter.forward) == ["step_count", "truncated", "done"]
+    assert [write.new for write in counter.forward.writes] == [True, False, False]
+    assert counter.carried == ("step_count",)
+
+
+def test_counter_that_only_counts_sets_no_flag() -> None:
+    counter = inspect_chain(TransformedEnv(CartPoleEnv(), StepCounter())).stages[0]
+    assert written(counter.forward) == ["step_count"]
+
+
+def test_lanes_of_a_chain(chain: ChainReport) -> None:
+    _, total, scaling, rename, norm, exclude = chain.stages
+    assert (total.forward.reads, written(total.forward)) == (("reward",), ["episode_reward"])
+    assert total.forward.writes[0].source == "reward"
+    assert (scaling.inverse.reads, written(scaling.inverse)) == (("action",), ["action"])
+    assert rename.forward.renames == (("observation", "angle"),)
+    assert written(rename.forward) == []
+    (scaled,) = norm.forward.writes
+    assert scaled.before is not None
+    assert scaled.after is not None
+    assert (scaled.before.domain.high, scaled.after.domain.high) == ([1.0, 1.0, 8.0], [2, 2, 16])
+    assert exclude.forward.drops == ("reward",)
+    assert all(stage.inverse.idle for stage in chain.stages if stage is not scaling)
+
+
+def test_bounds_of_an_action_go_from_the_outside_in(chain: ChainReport) -> None:
+    (write,) = chain.stages[2].inverse.writes
+    assert write.before is not None
+    assert write.after is not None
+    assert (write.before.domain.high, write.after.domain.high) == (1.0, 2.0)
+
+
+def test_versions_have_writers_and_readers(lineage: Lineage) -> None:
+    facts = {
+        each.name: (str(each.writer), list(map(str, each.readers))) for each in lineage.versions
+    }
+    assert facts["reward@0"] == ("env", ["1 RewardSum"])
+    assert facts["done@0"] == ("env", ["0 StepCounter"])
+    assert facts["done@1"] == ("0 StepCounter", ["output"])
+    assert facts["terminated@0"] == ("env", ["output"])
+    assert facts["angle@1"] == ("3 RenameTransform", ["4 ObservationNorm"])
+    assert facts["angle@2"] == ("4 ObservationNorm", ["output"])
+    assert facts["action@0"] == ("policy", ["2 ActionScaling"])
+    assert facts["action@1"] == ("2 ActionScaling", ["env"])
+    assert version(lineage, "angle@1").source == "observation@0"
+    assert str(version(lineage, "observation@0").ended) == "3 RenameTransform"
+    assert str(version(lineage, "reward@0").ended) == "5 ExcludeTransform"
+
+
+def test_spec_of_each_version_is_the_one_at_its_place(lineage: Lineage) -> None:
+    for name, high in (("action@0", 1.0), ("action@1", 2.0), ("angle@2", [2.0, 2.0, 16.0])):
+        spec = version(lineage, name).spec
+        assert spec is not None
+        assert spec.domain.high == high
+
+
+def test_count_is_read_again_at_the_next_step(lineage: Lineage) -> None:
+    readers = version(lineage, "step_count@1").readers
+    assert [(str(place), place.next_step) for place in readers] == [
+        ("0 StepCounter", True),
+        ("output", False),
+    ]
+
+
+def test_only_some_keys(lineage: Lineage) -> None:
+    assert lineage.only(["done", "angle"]).keys() == ["done", "angle"]
+    assert lineage.only([]) == lineage
+    with pytest.raises(KeyNotFoundError, match="did you mean angle"):
+        lineage.only(["angel"])
+
+
+def test_cast_of_everything_and_frames_that_are_skipped() -> None:
+    env = build_env(
+        Pipeline.of(
+            EnvConfig("Pendulum-v1", num_envs=2),
+            "DTypeCastTransform(torch.float32, torch.float64)",
+            "FrameSkipTransform(2)",
+        )
+    )
+    cast, skip = inspect_chain(env).stages
+    assert set(written(cast.forward)) >= {"observation", "reward"}
+    assert {write.after.dtype for write in cast.forward.writes if write.after} == {"float64"}
+    assert written(skip.forward) == ["reward", "done"]
+
+
+def test_both_are_plain_data(chain: ChainReport, lineage: Lineage) -> None:
+    for data in (chain.to_dict(), lineage.to_dict()):
+        assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+@pytest.mark.parametrize("stage", [*CHAIN[:4], CHAIN[-1]])
+def test_keys_that_a_stage_leaves_alone_hold_the_same_values(stage: str) -> None:
+    """What a report calls untouched is untouched when the env is stepped."""
+    bare, env = (build_env(Pipeline.of("Pendulum-v1", *part)) for part in ([], [stage]))
+    lane = inspect_chain(env).stages[0].forward
+    touched = {*written(lane), *lane.drops, *(key for pair in lane.renames for key in pair)}
+    results = []
+    for each in (bare, env):
+        each.set_seed(0)
+        results.append(each.step(each.reset().set("action", torch.full((1,), 0.5)))["next"])
+    before, after = results
+    scaled = stage == "ActionScaling"
+    for key in {*before.keys(), *after.keys()} - touched:
+        assert scaled or torch.equal(before[key], after[key]), key
