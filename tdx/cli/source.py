@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from tdx.cli.defaults import PIPELINE_SETTINGS, pipeline_settings
 from tdx.cli.foreign_code import foreign_code
 from tdx.cli.options import PipelineOptions
 from tdx.errors import ArgumentError, PipelineError, TdxError
@@ -81,9 +82,12 @@ def _with_options(env: EnvConfig, options: PipelineOptions) -> EnvConfig:
         "batching": None if options.batching is None else options.batching.value,
         "device": options.device,
         "seed": options.seed,
+        "worker_timeout": options.worker_timeout,
         "from_pixels": options.from_pixels or None,
     }
-    return replace(env, **{name: value for name, value in given.items() if value is not None})
+    env = replace(env, **{name: value for name, value in given.items() if value is not None})
+    open_ones = {name: getattr(env, name) for name in PIPELINE_SETTINGS}
+    return replace(env, **pipeline_settings(open_ones))
 
 
 @contextmanager

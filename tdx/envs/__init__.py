@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tdx.envs.base import EnvBase, step_mdp
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
     from tdx.envs.check import check_env_specs
-    from tdx.envs.gym import GymEnv, GymWrapper
+    from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
 _MODULES = {
@@ -25,6 +25,7 @@ _MODULES = {
     "PendulumEnv": "native",
     "SerialEnv": "batched",
     "check_env_specs": "check",
+    "default_info_dict_reader": "gym",
     "step_mdp": "base",
 }
 
@@ -38,6 +39,7 @@ __all__ = [
     "PendulumEnv",
     "SerialEnv",
     "check_env_specs",
+    "default_info_dict_reader",
     "step_mdp",
 ]
 

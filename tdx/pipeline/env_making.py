@@ -77,9 +77,9 @@ def _planned(plan: EnvPlan, realiser: Realiser) -> EnvBase:
     kwargs = {name: realiser.value(value) for name, value in plan.kwargs.items()}
     if plan.batch is None:
         return _called(plan, make, plan.args, kwargs)
-    device = {} if plan.device is None else {"device": plan.device}
     factory = partial(make, *plan.args, **kwargs)
-    return _called(plan, getattr(tdx.envs, plan.batch), (plan.num_envs, factory), device)
+    batch = getattr(tdx.envs, plan.batch)
+    return _called(plan, batch, (plan.num_envs, factory), plan.batch_kwargs)
 
 
 def _called(plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> EnvBase:

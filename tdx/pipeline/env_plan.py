@@ -26,6 +26,8 @@ class EnvPlan:
         batch: the class that runs several of them; none where the call makes the whole env.
         num_envs: how many.
         device: where a batch of envs puts its data.
+        worker_timeout: seconds after which a process of the batch counts as hung; none for the
+            usual time.
     """
 
     factory: str | CodeReference
@@ -34,6 +36,13 @@ class EnvPlan:
     batch: Literal["SerialEnv", "ParallelEnv"] | None = None
     num_envs: int = 1
     device: str | None = None
+    worker_timeout: float | None = None
+
+    @property
+    def batch_kwargs(self) -> dict[str, object]:
+        """The named arguments of the batch that are set."""
+        given = {"device": self.device, "worker_timeout": self.worker_timeout}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def env_plan(env: EnvConfig) -> EnvPlan:
@@ -61,7 +70,8 @@ def env_plan(env: EnvConfig) -> EnvPlan:
         kwargs |= _gym_arguments(env, whole)
     if env.device is not None and batch is None:
         kwargs["device"] = env.device
-    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device)
+    patience = env.worker_timeout if batch == "ParallelEnv" else None
+    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device, patience)
 
 
 def env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:

@@ -111,6 +111,11 @@ def _read(name: str, text: str) -> object:
         if not text.isdigit():
             raise PipelineError(f"--{name.replace('_', '-')} must be a whole number, got {text}")
         return int(text)
+    if name == "worker_timeout":
+        try:
+            return float(text)
+        except ValueError:
+            raise PipelineError(f"--worker-timeout must be a number, got {text}") from None
     return text
 
 

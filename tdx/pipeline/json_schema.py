@@ -134,6 +134,11 @@ def _env() -> dict[str, Any]:
         },
         "device": {"type": ["string", "null"], "description": "Where the TensorDicts live."},
         "seed": {"type": ["integer", "null"], "minimum": 0, "description": "Seed of the env."},
+        "worker_timeout": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "description": "Seconds without an answer after which processes count as hung.",
+        },
     }
     return _closed(properties, ["id"])
 

@@ -49,6 +49,8 @@ class EnvConfig:
             this process, or a process each.
         device: where the TensorDicts live, such as ``"cuda:0"``; none for the CPU.
         seed: the seed that the env gets when it is built.
+        worker_timeout: seconds without an answer after which the processes of ``parallel`` count
+            as hung; none for the usual 120, and without effect for other batching.
     """
 
     id: str
@@ -59,6 +61,7 @@ class EnvConfig:
     batching: Batching = "vector"
     device: str | None = None
     seed: int | None = None
+    worker_timeout: float | None = None
 
     @property
     def code(self) -> CodeReference | None:

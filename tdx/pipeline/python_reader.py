@@ -96,13 +96,10 @@ class _Source:
             config = self.single(factory.args[0], factory.args[1:], factory.keywords)
         else:
             config = self.single(factory, [], [])
-        devices = [self.value(keyword.value) for keyword in node.keywords]
-        return replace(
-            config,
-            num_envs=cast(int, self.value(count)),
-            batching=batching,
-            device=cast("str | None", devices[0] if devices else None),
-        )
+        named: dict[str, Any] = {
+            str(keyword.arg): self.value(keyword.value) for keyword in node.keywords
+        }
+        return replace(config, num_envs=cast(int, self.value(count)), batching=batching, **named)
 
     def single(
         self, factory: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]

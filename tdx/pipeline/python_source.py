@@ -84,8 +84,8 @@ class _Program:
         if args:
             self.needs_partial = True
             factory = f"partial({', '.join([factory, *args])})"
-        device = "" if plan.device is None else f", device={quote(plan.device)}"
-        return f"{plan.batch}({plan.num_envs}, {factory}{device})"
+        named = [f", {name}={self.value(value)}" for name, value in plan.batch_kwargs.items()]
+        return f"{plan.batch}({plan.num_envs}, {factory}{''.join(named)})"
 
     def stage(self, stage: StageConfig) -> str:
         bound = bind_stage(stage)

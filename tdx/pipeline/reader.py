@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn, cast
@@ -198,6 +199,13 @@ def _seed(key: str, value: Value) -> Value:
     return value if right else _wrong(key, value, "a whole number of at least 0")
 
 
+def _seconds(key: str, value: Value) -> Value:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and 0 < cast(float, value) < math.inf:
+        return float(cast(float, value))
+    _wrong(key, value, "a number of seconds above 0")
+
+
 def _kwargs(key: str, value: Value) -> Value:
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return value
@@ -214,6 +222,7 @@ def _batching(key: str, value: Value) -> Value:
 _ENV_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
     **{"id": _text, "kwargs": _kwargs, "from_pixels": _flag, "pixels_only": _flag},
     **{"num_envs": _count, "batching": _batching, "device": _text, "seed": _seed},
+    "worker_timeout": _seconds,
 }
 _ROLLOUT_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
     **{"max_steps": _count, "break_when_any_done": _flag, "auto_reset": _flag},

@@ -61,6 +61,7 @@ ENVS = st.builds(
     batching=st.sampled_from(["vector", "serial", "parallel"]),
     device=st.sampled_from([None, "cpu", "cuda:1"]),
     seed=st.one_of(st.none(), st.integers(0, 2**31)),
+    worker_timeout=st.sampled_from([None, 0.5, 600.0]),
 )
 PIPELINES = st.builds(
     Pipeline,

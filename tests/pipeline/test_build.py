@@ -22,6 +22,7 @@ from tdx.errors import (
     MissingPackageError,
     TdxError,
     UnknownNameError,
+    WorkerTimeoutError,
 )
 from tdx.pipeline import (
     EnvConfig,
@@ -108,6 +109,15 @@ def test_envs(env: EnvConfig, batch_size: list[int]) -> None:
         assert "episode_reward" in rollout.keys()
     finally:
         built.close()
+
+
+def test_a_worker_that_hangs_is_given_up_after_the_time_that_the_file_says() -> None:
+    config = EnvConfig("Pendulum-v1", num_envs=1, batching="parallel", worker_timeout=0.001)
+    with pytest.raises(WorkerTimeoutError, match=r"within 0\.001 s") as caught:
+        build_env(Pipeline.of(config)).close()
+    assert "worker_timeout" in str(caught.value.hint)
+    patient = replace(config, batching="serial")
+    build_env(Pipeline.of(patient)).close()
 
 
 def test_the_seed_fixes_the_first_observation() -> None:

@@ -61,6 +61,8 @@ def test_python(env: EnvConfig, stages: list[StageConfig]) -> None:
         env = replace(env, num_envs=None)
     if env.num_envs is None:
         env = replace(env, batching="vector")
+    if env.batching != "parallel":
+        env = replace(env, worker_timeout=None)
     pipeline = Pipeline(env, tuple(stages))
     assert exactly(from_python(to_python(pipeline))) == exactly(pipeline)
 

@@ -121,6 +121,10 @@ def test_reading() -> None:
             'f.yaml:2:14: num_envs must be a whole number of at least 1, got "four"',
         ),
         (
+            "version: 1\nenv: {id: x, worker_timeout: 0}",
+            "f.yaml:2:14: worker_timeout must be a number of seconds above 0, got 0",
+        ),
+        (
             "version: 1\nenv: {id: x, batching: seriel}",
             "f.yaml:2:14: batching 'seriel' is unknown (did you mean serial?)",
         ),

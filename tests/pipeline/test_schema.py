@@ -108,6 +108,7 @@ def test_wrong_stages(stage: str) -> None:
         ("version: 1\nenv: {id: x, num_envs: 0}", "$.env"),
         ("version: 1\nenv: {id: x, batching: seriel}", "$.env"),
         ("version: 1\nenv: {id: x, device: 3}", "$.env"),
+        ("version: 1\nenv: {id: x, worker_timeout: 0}", "$.env"),
         ("version: 1\nenv: x\ntransform: []", "$"),
         ("version: 1\nenv: x\npolicy: 3", "$.policy"),
         ("version: 1\nenv: x\nrollout: {max_steps: 0}", "$.rollout.max_steps"),

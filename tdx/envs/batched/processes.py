@@ -288,7 +288,7 @@ def _preload() -> None:
 def _hung(index: int, doing: str, limit: float | None) -> WorkerTimeoutError:
     return WorkerTimeoutError(
         f"worker {index} did not answer in {doing} within {limit:g} s",
-        hint="pass a larger worker_timeout if the env is that slow",
+        hint="set a larger worker_timeout if the env is that slow; a pipeline has it under env",
     )
 
 
