@@ -87,14 +87,22 @@ def styled(data: Any, block_depth: int = 0) -> Any:
     inner = block_depth - 1
     node: CommentedMap | CommentedSeq
     if isinstance(data, dict):
-        node = CommentedMap((key, styled(item, inner)) for key, item in data.items())
+        node = CommentedMap((_quoted(key), styled(item, inner)) for key, item in data.items())
     elif isinstance(data, list):
         node = CommentedSeq(styled(item, inner) for item in data)
     else:
-        return data
+        return _quoted(data)
     if block_depth <= 0:
         node.fa.set_flow_style()
     return node
+
+
+def _quoted(value: Any) -> Any:
+    """The value, in quotes if ruamel would write it so that a map on one line is cut there."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    cut = isinstance(value, str) and value.startswith(":")
+    return DoubleQuotedScalarString(value) if cut else value
 
 
 @contextmanager

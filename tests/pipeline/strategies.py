@@ -20,7 +20,9 @@ TEXTS = st.one_of(
     st.sampled_from(
         ["=1", "torch.float32", "A(b)", "A(1)", "null", "true", "1.0", "- x", "#", "~"]
     ),
-    st.sampled_from(["a: b", "'", '"', "'\"", "\\", "\n", "a\nb\n", " ", "\t", "{", "*a", "inf"]),
+    st.sampled_from(
+        ["a: b", ":0", "'", '"', "'\"", "\\", "\n", "a\nb\n", " ", "\t", "{", "*a", "inf"]
+    ),
 )
 NUMBERS = st.one_of(st.integers(-(10**12), 10**12), st.floats(allow_nan=False))
 DTYPES = st.sampled_from(["float32", "float64", "uint8", "int64", "bool"]).map(Dtype)
