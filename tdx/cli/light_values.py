@@ -11,6 +11,12 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from tdx.cli.defaults import default_options, notice_of_broken_settings
+
+_HELP = {"--help", "-h"}
+_TOLERANT = ("config",)
+"""Groups whose commands are there to mend what the user has set."""
+
 
 class _LightValue:
     """Takes the place of Typer's adapter of one parameter."""
@@ -27,6 +33,19 @@ class _LightValue:
 
 
 class _Light:
+    def make_context(
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Take the defaults of some options from what the user has set for all runs."""
+        if not extra.get("resilient_parsing"):
+            if parent is None and _HELP & set(args):
+                notice_of_broken_settings()
+            elif isinstance(self, TyperCommand) and not _HELP & set(args):
+                within = None if parent is None else parent.info_name
+                names = {param.name for param in self.params}
+                extra["default_map"] = default_options(names, tolerant=within in _TOLERANT)
+        return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)  # type: ignore[misc]
         for param in params:

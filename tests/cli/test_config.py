@@ -1,0 +1,115 @@
+"""What is set once for all runs: the configuration file and the environment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+LIST = ("list", "transforms", "RewardSum")
+SPEC = ("inspect", "spec", "--env", "CartPole-v1", "--format", "json")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "tdx" / "config.toml"
+    path.parent.mkdir()
+    monkeypatch.setenv("TDX_CONFIG", str(path))
+    for name in ("FORMAT", "COLOR", "SEED", "NUM_ENVS", "DEVICE", "THEME"):
+        monkeypatch.delenv(f"TDX_{name}", raising=False)
+    return path
+
+
+def test_option_then_environment_then_file_then_default(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tdx(*LIST).out.splitlines()[0].split() == ["category", "name", "summary"]
+    config.write_text('format = "jsonl"\n')
+    assert json.loads(tdx(*LIST).out)["name"] == "RewardSum"
+    monkeypatch.setenv("TDX_FORMAT", "csv")
+    assert tdx(*LIST).out.startswith("name,category")
+    assert tdx(*LIST, "--format", "md").out.startswith("| category")
+
+
+def test_settings_of_an_env_fill_what_the_pipeline_leaves_open(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config.write_text("num_envs = 3\n")
+
+    def batch(*arguments: str) -> list[int]:
+        return list(json.loads(tdx(*SPEC, *arguments).out)["after"]["batch_size"])
+
+    assert batch() == [3]
+    monkeypatch.setenv("TDX_NUM_ENVS", "4")
+    assert batch() == [4]
+    assert batch("--num-envs", "5") == [5]
+    file = tmp_path / "chain.yaml"
+    file.write_text("version: 1\nenv: {id: CartPole-v1, num_envs: 2}\n")
+    outcome = tdx("inspect", "spec", "--pipeline", str(file), "--format", "json")
+    assert json.loads(outcome.out)["after"]["batch_size"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('frmat = "json"', ":1: no setting 'frmat'", "did you mean format?"),
+        ('\nformat = "jsno"', ":2: format cannot be 'jsno'", "did you mean json"),
+        ("seed = -1", ":1: seed must be a whole number of at least 0, got -1", "for example 0"),
+        ("seed = true", ":1: seed must be a whole number", "for example 0"),
+        ("device = 3", ":1: device must be a text", "for example cpu"),
+        ("format = \n", ":1: not TOML: invalid value", "tdx config init --force"),
+        ("[inspect]\nformat = 'json'", ":1: no setting 'inspect'", "the settings are format"),
+    ],
+)
+def test_broken_file_stops_commands_and_not_help(
+    tdx: Tdx, config: Path, text: str, message: str, hint: str
+) -> None:
+    config.write_text(text)
+    outcome = tdx(*LIST)
+    assert (outcome.code, outcome.out) == (2, "")
+    error, advice = outcome.err.splitlines()
+    assert error.startswith(f"error: {config}{message}")
+    assert hint in advice
+    help_page = tdx("list", "transforms", "--help")
+    assert (help_page.code, help_page.err.count("\n")) == (0, 1)
+    assert help_page.err.startswith(f"notice: {config}{message}")
+    assert "Usage" in help_page.out
+
+
+def test_wrong_variable_is_named(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TDX_SEED", "many")
+    outcome = tdx(*SPEC)
+    assert outcome.code == 2
+    assert "TDX_SEED must be a whole number of at least 0, got 'many'" in outcome.err
+
+
+def test_error_has_the_form_that_is_set(tdx: Tdx, config: Path) -> None:
+    config.write_text('format = "json"\n')
+    assert json.loads(tdx("lst").err)["error"]["hint"] == "did you mean list?"
+
+
+def test_file_is_written_once(tdx: Tdx, config: Path) -> None:
+    config.parent.rmdir()
+    assert tdx("config", "path").out == f"{config}\n"
+    assert tdx("config", "init").err == f"wrote {config}\n"
+    config.write_text("broken")
+    again = tdx("config", "init")
+    assert (again.code, config.read_text()) == (2, "broken")
+    assert "--force" in again.err
+    assert tdx("config", "init", "--force").code == 0
+    assert tdx(*LIST).code == 0
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv", "md"])
+def test_what_is_set(
+    tdx: Tdx, config: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    config.write_text("num_envs = 3\n")
+    monkeypatch.setenv("TDX_SEED", "7")
+    shown = tdx("config", "show", "--format", form).out
+    golden(f"config.{'pipe.txt' if form == 'table' else form}", shown.replace(str(config), "FILE"))
