@@ -114,7 +114,7 @@ def held_against(
                 hint=f"write {format_key(key)!r}, or take it out of the spec",
             )
         elif not isinstance(leaf, NonTensor):
-            yield from _leaf_findings(key, leaf, value, phase, check_dtype)
+            yield from leaf_findings(key, leaf, value, phase, check_dtype)
     if allowed is None:
         return
     for key in leaf_keys(tensordict):
@@ -141,12 +141,12 @@ def entry_at(tensordict: TensorDictBase, key: NestedKey) -> Any:
         return tensordict.get(key, None, as_list=True)
 
 
-def _leaf_findings(
+def leaf_findings(
     key: NestedKey, leaf: TensorSpec, value: Any, phase: Phase, check_dtype: bool
 ) -> Iterator[SpecFinding]:
     if isinstance(value, list):
         for row, part in zip(leaf.unbind(), value, strict=True):
-            yield from _leaf_findings(key, row, part, phase, check_dtype)
+            yield from leaf_findings(key, row, part, phase, check_dtype)
         return
     if not isinstance(value, Tensor):
         message = f"it is a {type(value).__name__} after {_told(phase)}, its spec says a tensor"

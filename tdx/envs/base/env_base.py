@@ -84,6 +84,16 @@ class EnvBase(EnvModule):
         """:meth:`_step` as a dict of root entries, and the info; ``None`` without such a form."""
         return None
 
+    @property
+    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+        """What ``_step`` and ``_reset`` read beside actions and masks; ``None`` if unknown."""
+        return None
+
+    @property
+    def _raw_envs(self) -> tuple[Any, ...] | None:
+        """The single Gymnasium envs that this env is made of, without TensorDicts, if it is."""
+        return None
+
     def __init__(
         self,
         *,

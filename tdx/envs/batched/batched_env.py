@@ -63,6 +63,15 @@ class BatchedEnv(EnvBase):
             self.close()
             raise
 
+    @property
+    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+        reads: dict[NestedKey, None] = {}
+        for each in self._metadata:
+            if each.reads is None or not self._alike:
+                return None
+            reads.update(dict.fromkeys(each.reads))
+        return tuple(reads)
+
     @abstractmethod
     def _start(self) -> list[EnvMetaData]:
         """Make the envs and return what each is."""

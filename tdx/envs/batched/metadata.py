@@ -8,6 +8,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.envs.base import EnvBase
+from tdx.keys import NestedKey
 from tdx.specs import Composite
 
 
@@ -22,6 +23,7 @@ class EnvMetaData:
         device: where its tensors live.
         name: how it prints.
         unlike: what each of its envs is, if it is a batch of envs that do not return the same.
+        reads: what its step reads beside actions and masks; ``None`` if unknown.
     """
 
     input_spec: Composite
@@ -30,6 +32,7 @@ class EnvMetaData:
     device: torch.device
     name: str
     unlike: tuple[EnvMetaData, ...] = ()
+    reads: tuple[NestedKey, ...] | None = None
 
     @property
     def parts(self) -> list[Composite]:
@@ -41,7 +44,15 @@ class EnvMetaData:
     def of(cls, env: EnvBase) -> EnvMetaData:
         """The metadata of a made env."""
         unlike = env.__dict__.get("_unlike", ())
-        return cls(env.input_spec, env.output_spec, env.batch_size, env.device, repr(env), unlike)
+        return cls(
+            env.input_spec,
+            env.output_spec,
+            env.batch_size,
+            env.device,
+            repr(env),
+            unlike,
+            env._step_reads,
+        )
 
 
 class SpecsOnlyEnv(EnvBase):

@@ -95,6 +95,16 @@ class SerialEnv(BatchedEnv):
         for env in self._envs:
             env.close()
 
+    @property
+    def _raw_envs(self) -> tuple[Any, ...] | None:
+        on_host = self._env_device == self._device == torch.device("cpu")
+        if not on_host or not self._alike or self._batch_size != (self.num_workers,):
+            return None
+        each = [env._raw_envs for env in self._envs]
+        if type(self) is not SerialEnv or any(raws is None for raws in each):
+            return None
+        return tuple(raw for raws in each if raws is not None for raw in raws)
+
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 

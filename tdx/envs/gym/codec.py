@@ -27,12 +27,15 @@ class Codec:
         decode: the reverse, for actions; may share memory with its input.
         held: the dtype in which ``encode`` copies arrays, where that is all that it and
             ``decode`` do; the step of such an env is put together without calling them.
+        decode_rows: ``decode`` of many values at once, ``[T, ...]``, as a sequence of what the
+            env takes, where there is a way that costs less than one by one.
     """
 
     spec: TensorSpec
     encode: Encode
     decode: Decode
     held: np.dtype[Any] | None = None
+    decode_rows: Decode | None = None
 
 
 @dataclass(frozen=True, slots=True)

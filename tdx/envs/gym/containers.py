@@ -126,7 +126,7 @@ def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         def encode(value: Any) -> dict[str, Any]:
             return {key: tensor(array(value, held, order="C"))}
 
-    return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode)
+    return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode, held)
 
 
 def _root_dict(space: spaces.Dict, layout: Layout) -> Codec:
@@ -173,4 +173,12 @@ def action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
             action = read(tensordict, "action")
             return (action.detach() if action.requires_grad else action).numpy()
 
-    return Codec(Composite({"action": codec.spec}, shape=layout.lead), codec.encode, decode)
+    rows_of = codec.decode_rows
+
+    def decode_rows(tensordict: TensorDictBase) -> Any:
+        assert rows_of is not None
+        return rows_of(read(tensordict, "action"))
+
+    spec = Composite({"action": codec.spec}, shape=layout.lead)
+    many = None if rows_of is None else decode_rows
+    return Codec(spec, codec.encode, decode, decode_rows=many)

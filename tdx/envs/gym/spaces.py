@@ -60,7 +60,7 @@ def _box(space: spaces.Box, layout: Layout) -> Codec:
 
     spec = _box_spec(space, held, dtype, shape)
     if space.shape and held == space.dtype:
-        return Codec(spec, encode, array_of, held)
+        return Codec(spec, encode, array_of, held, array_of)
     return Codec(spec, encode, decode)
 
 
@@ -111,7 +111,11 @@ def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
         def decode(tensor: torch.Tensor) -> Any:
             return int(tensor) + start
 
-        return Codec(Categorical(count, dtype=torch.int64), encode, decode)
+        def decode_rows(rows: torch.Tensor) -> Any:
+            return (array_of(rows) + start).tolist()
+
+        spec: TensorSpec = Categorical(count, dtype=torch.int64)
+        return Codec(spec, encode, decode, decode_rows=decode_rows)
 
     def encode_one_hot(value: Any) -> torch.Tensor:
         row = np.zeros(count, np.int64)
@@ -128,8 +132,12 @@ def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
     def decode_many(tensor: torch.Tensor) -> Any:
         return int(array_of(tensor).argmax()) + start
 
-    spec = OneHot(count, dtype=torch.int64)
-    return Codec(spec, encode_one_hot, decode_few if count <= 32 else decode_many)
+    def decode_rows_one_hot(rows: torch.Tensor) -> Any:
+        return (array_of(rows).argmax(-1) + start).tolist()
+
+    one = decode_few if count <= 32 else decode_many
+    one_hot = OneHot(count, dtype=torch.int64)
+    return Codec(one_hot, encode_one_hot, one, decode_rows=decode_rows_one_hot)
 
 
 def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from tdx.envs.gym.infos import InfoReader
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.tensordicts import read, tensordict_maker
+
+if TYPE_CHECKING:
+    from tdx.envs.gym.raw_rows import RawEnv
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
@@ -158,6 +161,13 @@ class SingleEnv:
         self._finish = conversion.finish()
         self._make = tensordict_maker(conversion.batch_size, _CPU)
         self._fields = single_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
+
+    @property
+    def raw(self) -> RawEnv | None:
+        """The env without TensorDicts, where nothing but its step belongs to a step."""
+        from tdx.envs.gym.raw_rows import raw_env
+
+        return raw_env(self._env, self._seed.take, self._conversion)
 
     @property
     def step_fields(self) -> StepFields | None:

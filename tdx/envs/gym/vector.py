@@ -37,6 +37,9 @@ class VectorEnvRows:
     step_fields: ClassVar[None] = None
     """Its step has no form as a plain dict."""
 
+    raw: ClassVar[None] = None
+    """Nor has it one without TensorDicts: rows that ended stand still."""
+
     def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
         self._seed = seed

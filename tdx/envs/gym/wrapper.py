@@ -16,10 +16,11 @@ from tdx.envs.gym.making import check_frame_skip, wrapped
 from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.stepping import Conversion, PendingSeed, Raw, SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
-from tdx.keys import normal_key
+from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite
 
 if TYPE_CHECKING:
+    from tdx.envs.gym.raw_rows import RawEnv
     from tdx.envs.gym.vector import VectorEnvRows
 
 _PROBE_STEPS = 3
@@ -156,6 +157,11 @@ class GymWrapper(EnvBase):
             # The two short cuts around _step would leave out what the subclass does there.
             setattr(cls, "_completed_step", EnvBase._completed_step)  # noqa: B010
             setattr(cls, "_step_fields", None)  # noqa: B010
+        if {"_step", "_reset", "_completed_step", "_completed_reset", "step", "reset"} & set(
+            cls.__dict__
+        ):
+            setattr(cls, "_step_reads", None)  # noqa: B010
+            setattr(cls, "_raw_envs", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._program.step(tensordict)
@@ -163,6 +169,15 @@ class GymWrapper(EnvBase):
     @property
     def _step_fields(self) -> StepFields | None:
         return self._program.step_fields
+
+    @property
+    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+        return ()
+
+    @property
+    def _raw_envs(self) -> tuple[RawEnv, ...] | None:
+        raw = self._program.raw
+        return None if raw is None else (raw,)
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None

@@ -65,6 +65,15 @@ class NativeEnv(EnvBase):
         self._generator = _generator_on(self.device)
         self._generator.seed()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if {"_step", "_reset", "step", "reset"} & set(cls.__dict__):
+            setattr(cls, "_step_reads", None)  # noqa: B010
+
+    @property
+    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+        return ()
+
     @abstractmethod
     def _initial_state(self) -> Tensor:
         """The states of new episodes, ``[*B, state_size]``, drawn with :meth:`_uniform`."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tdx.keys import NestedKey, parent_key
 from tdx.specs import BoundedContinuous, Composite, TensorSpec
+from tdx.transforms.base.chunk import TimeForm
 from tdx.transforms.base.key_pairs import key_list, missing_key, output_keys
 from tdx.transforms.base.transform import Entries, RowStep, Transform
 
@@ -48,6 +49,9 @@ class ActionTransform(Transform):
             return None
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        return TimeForm(lambda chunk: None)
 
     def _check_in_keys(self, output_spec: Composite) -> None:
         """Stored data holds the in-keys, an env's output does not."""

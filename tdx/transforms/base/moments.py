@@ -6,6 +6,9 @@ far from zero loses no digits, and are updated in place, so that several can sha
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,3 +64,101 @@ def loc_and_scale(moments: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tens
     """What normalises: the mean, and the deviation of a variance of at least ``eps``."""
     mean, variance = mean_and_variance(moments)
     return mean.to(dtype), variance.clamp_min(eps).sqrt().to(dtype)
+
+
+def moments_over_time(
+    moments: Tensor,
+    steps: Tensor,
+    resets: Tensor | None,
+    rows: Tensor | None,
+    times: tuple[int, ...],
+    decay: float,
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`add_values` for the values of many steps and the resets among them, in time order.
+
+    Args:
+        moments: before the first step, ``[3, ...]``; changed in place to those after the last.
+        steps: ``[T, *B, ...]``.
+        resets: ``[R, *B, ...]``, if resets have a value.
+        rows: which rows each reset was for; broadcasts to ``resets``.
+        times: before which step each reset was.
+        decay: 1 weighs old and new the same.
+
+    Returns:
+        the moments right after each step ``[T, 3, ...]``, and after each reset ``[R, 3, ...]``.
+    """
+    dims = moments.ndim - 1
+    news = _news_of_steps(steps.detach().to(moments.dtype), dims)
+    if resets is None or rows is None or not times:
+        after = _decayed_sums(moments, news, decay, None)
+        moments.copy_(after[-1])
+        return after, None
+    of_resets = _news_of_rows(resets.detach().to(moments.dtype), rows, dims)
+    order = [index + place for place, index in enumerate(times)]
+    is_reset = torch.zeros(len(news) + len(order), dtype=torch.bool, device=news.device)
+    is_reset[order] = True
+    both = news.new_empty((len(is_reset), *news.shape[1:]))
+    both[is_reset], both[~is_reset] = of_resets, news
+    after = _decayed_sums(moments, both, decay, is_reset)
+    moments.copy_(after[-1])
+    return after[~is_reset], after[is_reset]
+
+
+def _news_of_steps(values: Tensor, dims: int) -> Tensor:
+    """Sum, squares and count of each step ``[T, *B, ...]``, as ``[T, 3, ...]``."""
+    batch = values.shape[1 : values.ndim - dims]
+    if batch:
+        values = values.reshape(len(values), batch.numel(), *values.shape[values.ndim - dims :])
+        total, squares = values.sum(1), values.square().sum(1)
+    else:
+        total, squares = values, values * values
+    return torch.stack((total, squares, torch.full_like(total, batch.numel())), 1)
+
+
+def _news_of_rows(values: Tensor, rows: Tensor, dims: int) -> Tensor:
+    """The same of some rows of each reset ``[R, *B, ...]``."""
+    counted = rows.expand(values.shape)
+    values = torch.where(counted, values, 0.0)
+    parts = (values, values * values, counted.to(values.dtype))
+    flat = [part.reshape(len(values), -1, *values.shape[values.ndim - dims :]) for part in parts]
+    return torch.stack([part.sum(1) for part in flat], 1)
+
+
+def _decayed_sums(
+    moments: Tensor, news: Tensor, decay: float, may_be_empty: Tensor | None
+) -> Tensor:
+    """``state = state * decay + new``, one after another; ``[E, 3, ...]``."""
+    if news.device.type != "cpu":
+        return _decayed_on_device(moments, news, decay)
+    column, state = news.numpy(), moments.numpy()
+    after = np.empty_like(column)
+    if decay == 1:
+        after[:] = column
+        after[0] += state
+        np.add.accumulate(after, axis=0, out=after)
+        return torch.from_numpy(after)
+    multiply, add = np.multiply, np.add
+    empty = () if may_be_empty is None else _empty_places(column, may_be_empty.numpy())
+    state = state.copy()
+    for index in range(len(column)):
+        weight = 1.0 if index in empty else decay
+        row = after[index]
+        multiply(state, weight, out=row)
+        add(row, column[index], out=row)
+        state = row
+    return torch.from_numpy(after)
+
+
+def _empty_places(column: Any, is_reset: Any) -> frozenset[int]:
+    """The resets that counted nothing, and so let nothing fade."""
+    counts = column[:, 2].reshape(len(column), -1).max(1)
+    return frozenset(np.flatnonzero(is_reset & (counts <= 0)).tolist())
+
+
+def _decayed_on_device(moments: Tensor, news: Tensor, decay: float) -> Tensor:
+    state, after = moments, []
+    weights = torch.where(news[:, 2:] > 0, decay, 1.0)
+    for weight, new in zip(weights.unbind(0), news.unbind(0), strict=True):
+        state = state * weight + new
+        after.append(state)
+    return torch.stack(after)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tdx.envs.base.done_flags import as_row_mask, mask_for, masks_in
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
+from tdx.transforms.base.chunk import Chunk, TimeForm, running
 from tdx.transforms.base.key_pairs import flat_pairs
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform import Entries, RowStep, Transform
@@ -101,6 +102,43 @@ class RunningTransform(Transform):
                     fields[key] = last[key] = advance(key, state, value)
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        pairs = self._state_pairs()
+        keys = tuple(key for _, key in pairs)
+        reads = tuple(in_key for in_key, _ in pairs if in_key is not None)
+        return TimeForm(self._run_chunk, reads, keys, root=keys, scan=True)
+
+    def _run_chunk(self, chunk: Chunk) -> None:
+        begun = new_tensordict({}, chunk.batch_size, None)
+        for in_key, key in self._state_pairs():
+            values = None if in_key is None else chunk.steps.get(in_key)
+            if in_key is not None and values is None:
+                raise self._missing(in_key, chunk.steps)
+            state = chunk.first.get(key, self._last.get(key))
+            initial = self._initial(key, begun)
+            self._last[key] = self._over_chunk(
+                chunk, key, initial if state is None else state, initial, values
+            ).clone()
+
+    def _over_chunk(
+        self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
+    ) -> Tensor:
+        """Write the state after each step of the chunk under ``key``; return the last one.
+
+        Args:
+            chunk: the steps.
+            key: of the state.
+            state: before the first step, ``[*B, ...]``.
+            initial: after a reset, ``[*B, ...]``.
+            values: the in-key's, ``[T, *B, ...]``, if there is one.
+        """
+        mask_key = self._reset_key_of.get(key, key)
+
+        def advance(before: Tensor, value: Tensor | None) -> Tensor:
+            return self._advance(key, before, value)
+
+        return running(chunk, state, (key, mask_key), initial, advance, values)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._last.update({key: moved_along(state, fn) for key, state in self._last.items()})

@@ -13,6 +13,7 @@ from torch import nn
 from tdx.errors import ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
 from tdx.tensordicts import read, write
+from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm
 from tdx.transforms.base.key_pairs import flat_pairs, map_present, missing_key
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform_specs import TransformSpecs
@@ -119,6 +120,28 @@ class Transform(TransformSpecs):
 
         return step
 
+    def _time_form(self) -> TimeForm | None:
+        """What the hooks do, over many steps at once; ``None`` for none: it runs step by step.
+
+        There is one for whatever is pointwise and defined by :meth:`_apply_transform` alone. The
+        engine leaves out one that a subclass's own hooks go beyond.
+        """
+        if self.time_behaviour is not TimeBehaviour.POINTWISE or self._missing_tolerance:
+            return None
+        pairs, apply = self._pairs, self._apply_transform
+
+        def run(chunk: Chunk) -> None:
+            for in_key, out_key in pairs:
+                if in_key not in chunk.steps:
+                    raise missing_key(in_key, list(chunk.steps), "the TensorDict")
+                chunk.map(in_key, out_key, apply)
+
+        return TimeForm(run, tuple(self._in_keys), tuple(self._out_keys))
+
+    def _step_limits(self) -> tuple[StepLimit, ...]:
+        """After how many steps this stage ends an episode, if that is all that it decides by."""
+        return ()
+
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
@@ -160,7 +183,7 @@ class Transform(TransformSpecs):
         return self._inv_call(tensordict)
 
     def _missing(
-        self, key: NestedKey, tensordict: TensorDictBase | dict[str, Any]
+        self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
     ) -> KeyNotFoundError:
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
         known = [normal_key(each) for each in present]

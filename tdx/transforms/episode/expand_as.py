@@ -11,6 +11,7 @@ from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import missing_key, output_keys
 
 
@@ -86,6 +87,23 @@ class ExpandAs(Transform):
     ) -> TensorDictBase:
         # The reference may be a reward, which a reset does not have.
         return self._expanded(tensordict_reset, self._shape)
+
+    def _time_form(self) -> TimeForm | None:
+        if self._missing_tolerance or self._shape is None:
+            return None
+        return TimeForm(self._expand_chunk, (*self.in_keys, self.ref_key), tuple(self.out_keys))
+
+    def _expand_chunk(self, chunk: Chunk) -> None:
+        (in_key,), (out_key,), shape = self.in_keys, self.out_keys, self._shape
+        assert shape is not None
+        for key in (in_key, self.ref_key):
+            if key not in chunk.steps:
+                raise self._missing(key, chunk.steps)
+        for columns, count in ((chunk.steps, chunk.length), (chunk.resets, len(chunk.times))):
+            value, reference = columns.get(in_key), columns.get(self.ref_key)
+            if value is not None:
+                whole = torch.Size((count, *shape)) if reference is None else reference.shape
+                columns[out_key] = _expanded(value, whole, in_key, self.ref_key)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Expand the entry of stored data ``[*B]``, in place."""

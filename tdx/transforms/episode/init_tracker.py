@@ -13,6 +13,7 @@ from tdx.keys import NestedKey, format_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.spec_edits import (
     DoneGroup,
@@ -95,6 +96,16 @@ class InitTracker(Transform):
             rows = reset_rows(tensordict, key, begun)
             write(tensordict_reset, key, begun if rows is None else begun & rows)
         return tensordict_reset
+
+    def _time_form(self) -> TimeForm | None:
+        return TimeForm(self._mark, writes=tuple(key for key, _, _ in self._flags), scan=True)
+
+    def _mark(self, chunk: Chunk) -> None:
+        for key, shape, device in self._flags:
+            chunk.steps[key] = torch.zeros((chunk.length, *shape), dtype=torch.bool, device=device)
+            if chunk.times:
+                begun = torch.ones((len(chunk.times), *shape), dtype=torch.bool, device=device)
+                chunk.resets[key] = begun & chunk.reset_rows(key, begun)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """The observation spec with the flags."""

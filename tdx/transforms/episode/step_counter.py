@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey, format_key, key_parts
 from tdx.specs import Bounded, Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import RunningTransform, TimeBehaviour
+from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm, running_sum
 from tdx.transforms.base.spec_edits import (
     DoneGroup,
     done_groups,
@@ -122,6 +125,51 @@ class StepCounter(RunningTransform):
                     zeros = torch.zeros(shape, dtype=torch.bool, device=group.device)
                     write(tensordict_reset, key, zeros)
         return tensordict_reset
+
+    def _time_form(self) -> TimeForm | None:
+        form = super()._time_form()
+        if form is None or self.max_steps is None:
+            return form
+        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+        flags = [group.beside(name) for group in self._groups for name in dict.fromkeys(names)]
+        set_flags = tuple(flag for flag in flags if self._is_written(flag))
+        return replace(form, run=self._count_and_truncate, writes=(*form.writes, *set_flags))
+
+    def _is_written(self, flag: NestedKey) -> bool:
+        name, known = key_parts(flag)[-1], {key for group in self._groups for key in group.keys}
+        return flag in known or name == self.truncated_key
+
+    def _step_limits(self) -> tuple[StepLimit, ...]:
+        if self.max_steps is None or not self.update_done:
+            return ()
+        return tuple(
+            StepLimit(self.max_steps, group.beside(self.step_count_key), group.beside("done"))
+            for group in self._groups
+            if group.has("done")
+        )
+
+    def _over_chunk(
+        self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
+    ) -> Tensor:
+        one = torch.ones((), dtype=state.dtype, device=state.device)
+        ones = one.expand(chunk.length, *state.shape)
+        return running_sum(chunk, state, (key, key), initial, ones)
+
+    def _count_and_truncate(self, chunk: Chunk) -> None:
+        self._run_chunk(chunk)
+        for group in self._groups:
+            ended = chunk.steps[group.beside(self.step_count_key)] >= self.max_steps
+            names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+            for name in dict.fromkeys(names):
+                key = group.beside(name)
+                flag = chunk.steps.get(key)
+                if flag is not None:
+                    chunk.steps[key] = flag | ended
+                elif name == self.truncated_key:
+                    chunk.steps[key] = ended.clone()
+            key = group.beside(self.truncated_key)
+            if chunk.times and key not in chunk.resets:
+                chunk.resets[key] = ended.new_zeros((len(chunk.times), *ended.shape[1:]))
 
     def _counter_specs(self) -> dict[NestedKey, TensorSpec]:
         most = torch.iinfo(torch.int64).max

@@ -7,9 +7,10 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, unique_keys
+from tdx.keys import NestedKey, format_key, key_parts, unique_keys
 from tdx.specs import Composite
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import key_list, require_keys
 from tdx.transforms.base.spec_edits import refuse_lost_flags, without_keys
 from tdx.transforms.base.transform import Entries, RowStep
@@ -87,6 +88,19 @@ class ExcludeTransform(Transform):
                 fields.pop(name, None)  # type: ignore[arg-type]
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        if self.inverse:
+            return TimeForm(lambda chunk: None)
+        excluded = [key_parts(key) for key in self.excluded_keys]
+
+        def run(chunk: Chunk) -> None:
+            for columns in (chunk.steps, chunk.resets):
+                for key in list(columns):
+                    if any(key_parts(key)[: len(parts)] == parts for parts in excluded):
+                        del columns[key]
+
+        return TimeForm(run, drops=tuple(self.excluded_keys))
 
     # Specs
 

@@ -12,6 +12,7 @@ from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import KeyPairs, key_list, require_keys
 from tdx.transforms.base.spec_edits import refuse_taken
 
@@ -69,6 +70,23 @@ class RenameTransform(Transform):
             elif strict and not self._missing_tolerance:
                 raise self._missing(old, tensordict)
         return tensordict
+
+    def _time_form(self) -> TimeForm | None:
+        if self._missing_tolerance:
+            return None
+        old, new = tuple(self.in_keys), tuple(self.out_keys)
+        return TimeForm(self._rename_columns, old, new, () if self.create_copy else old)
+
+    def _rename_columns(self, chunk: Chunk) -> None:
+        for old, new in self._pairs:
+            if old not in chunk.steps:
+                raise self._missing(old, chunk.steps)
+            for columns in (chunk.steps, chunk.resets):
+                value = columns.get(old)
+                if value is not None:
+                    columns[new] = value
+                    if not self.create_copy:
+                        del columns[old]
 
     @property
     def _inwards(self) -> KeyPairs:

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tdx.keys import NestedKey, key_parts, normal_key, unique_keys
 from tdx.specs import Composite
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import key_list, output_keys, require_keys
 from tdx.transforms.base.spec_edits import refuse_lost_flags, without_keys
 from tdx.transforms.base.transform import Entries, RowStep
@@ -97,6 +98,14 @@ class SelectTransform(Transform):
                     del fields[name]
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        def run(chunk: Chunk) -> None:
+            for columns in (chunk.steps, chunk.resets):
+                for key in set(columns).difference(self._kept(list(columns))):
+                    del columns[key]
+
+        return TimeForm(run, drops=tuple(self._dropped_keys))
 
     # Specs
 

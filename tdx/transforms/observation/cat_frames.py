@@ -15,6 +15,7 @@ from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import flat_pairs, require_keys
 from tdx.transforms.base.scan import moved_along, reset_rows
@@ -124,6 +125,52 @@ class CatFrames(ObservationTransform):
                 fields[out_key] = stacked(in_key, frame)
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        if self.as_inverse:
+            return TimeForm(lambda chunk: None)
+        if self._missing_tolerance:
+            return None
+        reads, writes = tuple(self.in_keys), tuple(self.out_keys)
+        return TimeForm(self._stack_chunk, reads, writes, scan=True)
+
+    def _stack_chunk(self, chunk: Chunk) -> None:
+        for in_key, out_key in self._pairs:
+            frames = chunk.steps.get(in_key)
+            if frames is None:
+                raise self._missing(in_key, chunk.steps)
+            earlier = self._frames.get(in_key)
+            if earlier is None:
+                earlier = [self._padding(frames[0])] * (self.N - 1)
+            stacks = []
+            begun, rows = self._begun(chunk, in_key, out_key)
+            for start, stop, reset in chunk.segments():
+                if reset is not None:
+                    new = [frame[reset] for frame in begun[1:]]
+                    if rows is not None:
+                        pairs = zip(new, earlier, strict=True)
+                        new = [frame.where(rows[reset], old) for frame, old in pairs]
+                    earlier = new
+                longer = torch.cat((*(frame.unsqueeze(0) for frame in earlier), frames[start:stop]))
+                count = stop - start
+                windows = [longer[index : index + count] for index in range(self.N)]
+                stacks.append(torch.cat(windows, self.dim))
+                earlier = list(longer[count:].unbind(0))
+            # Copies: these frames outlive the chunk, which would be kept for their sake.
+            self._frames[in_key] = [frame.clone() for frame in earlier]
+            chunk.steps[out_key] = stacks[0] if len(stacks) == 1 else torch.cat(stacks)
+
+    def _begun(
+        self, chunk: Chunk, in_key: NestedKey, out_key: NestedKey
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """The frames of the stacks after each reset, ``[R, *B, ...]``, and whose they are."""
+        if not chunk.times:
+            return [], None
+        frame = chunk.resets[in_key]
+        frames = [*[self._padding(frame)] * (self.N - 1), frame]
+        rows = chunk.reset_rows(self.reset_key or in_key, frame) if chunk.batch_size else None
+        chunk.resets[out_key] = torch.cat(frames, self.dim)
+        return frames, rows
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase

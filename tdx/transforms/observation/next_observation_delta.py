@@ -14,6 +14,7 @@ from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import key_list, missing_key
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.spec_edits import with_entries
@@ -129,6 +130,30 @@ class NextObservationDelta(Transform):
             self._last[in_key] = first
             write(tensordict_reset, out_key, delta)
         return tensordict_reset
+
+    def _time_form(self) -> TimeForm | None:
+        return TimeForm(
+            self._differences,
+            tuple(self.in_keys),
+            tuple(self.out_keys),
+            root=tuple(self.in_keys),
+            scan=True,
+        )
+
+    def _differences(self, chunk: Chunk) -> None:
+        for in_key, out_key in self._pairs:
+            following = chunk.steps.get(in_key)
+            if following is None:
+                raise self._missing(in_key, chunk.steps)
+            first = chunk.first.get(in_key, self._last.get(in_key, following[0]))
+            current = torch.cat((first.unsqueeze(0), following[:-1]))
+            if chunk.times:
+                begun, times = chunk.resets[in_key], list(chunk.times)
+                rows = chunk.reset_rows(in_key, begun)
+                current[times] = begun.where(rows, current[times])
+                chunk.resets[out_key] = torch.zeros_like(begun, dtype=self.delta_dtype)
+            self._last[in_key] = following[-1].clone()
+            chunk.steps[out_key] = self._delta(following, current)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Give stored steps their next observations back, in place.

@@ -15,11 +15,13 @@ from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.base import Compose, ObservationTransform, TimeBehaviour
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import flat_pairs, missing_key, output_keys
 from tdx.transforms.base.moments import (
     add_values,
     loc_and_scale,
     mean_and_variance,
+    moments_over_time,
     no_moments,
 )
 from tdx.transforms.base.scan import reset_rows
@@ -196,6 +198,40 @@ class VecNorm(ObservationTransform):
                 fields[out_key] = self._normalised(in_key, value)
 
         return step
+
+    def _time_form(self) -> TimeForm | None:
+        made = all(self._buffers[name] is not None for name in self._names.values())
+        if not made or self._missing_tolerance or self.lock is not None:
+            return None  # With a lock the statistics may move between two steps.
+        reads, writes = tuple(self.in_keys), tuple(self.out_keys)
+        return TimeForm(self._normalise_chunk, reads, writes, scan=True)
+
+    def _normalise_chunk(self, chunk: Chunk) -> None:
+        for in_key, out_key in self._pairs:
+            steps, resets = chunk.steps.get(in_key), chunk.resets.get(in_key)
+            if steps is None:
+                raise self._missing(in_key, chunk.steps)
+            statistics = self._buffers[self._names[in_key]]
+            assert statistics is not None
+            if not self.training or self._frozen:
+                chunk.map(in_key, out_key, self._fixed(statistics, steps.dtype))
+                continue
+            rows = None if resets is None else chunk.reset_rows(in_key, resets)
+            moments = moments_over_time(statistics, steps, resets, rows, chunk.times, self.decay)
+            dtype = _float_dtype(steps.dtype)
+            for columns, values, known in zip(
+                (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
+            ):
+                if values is not None:
+                    # [3, T, ...]: the statistics at each step, with ones for the batch dims.
+                    shape = (3, len(values), *[1] * (values.ndim - known.ndim + 1))
+                    wide = known.transpose(0, 1).reshape(*shape, *known.shape[2:])
+                    loc, scale = loc_and_scale(wide, self.eps, dtype)
+                    columns[out_key] = (values - loc) / scale
+
+    def _fixed(self, statistics: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        loc, scale = loc_and_scale(statistics, self.eps, _float_dtype(dtype))
+        return lambda value: (value - loc) / scale
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase

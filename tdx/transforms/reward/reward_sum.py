@@ -14,6 +14,7 @@ from tdx.keys import NestedKey, format_key, join_keys, key_parts, sibling_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
 from tdx.transforms.base import RunningTransform
+from tdx.transforms.base.chunk import Chunk, running_sum
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import missing_key
 from tdx.transforms.base.spec_edits import shape_in, with_entries
@@ -89,6 +90,13 @@ class RewardSum(RunningTransform):
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
         assert value is not None
         return state + value
+
+    def _over_chunk(
+        self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
+    ) -> Tensor:
+        assert values is not None
+        keys = key, self._reset_key_of.get(key, key)
+        return running_sum(chunk, state, keys, initial, values)
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         rewards = output_spec["full_reward_spec"]

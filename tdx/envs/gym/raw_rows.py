@@ -1,0 +1,102 @@
+"""A Gymnasium env without TensorDicts: what a loop over many steps calls by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.envs.gym.codec import Codec
+from tdx.envs.gym.stepping import Conversion, Raw
+from tdx.errors import TdxError
+
+
+@dataclass(frozen=True, slots=True)
+class RawEnv:
+    """A single Gymnasium env and the way from many of its values to tensors and back.
+
+    What is kept of the steps becomes tensors at once in the end, which costs a tenth of a
+    TensorDict each.
+
+    Args:
+        step: the env's own step.
+        reset: the env's own reset, with the seed that waits, if any; returns the observation.
+        keep: an observation as it can be kept: it shares no memory with the env.
+        stack: kept observations, as entries ``[T, ...]``.
+        decode: actions in a TensorDict ``[T]``, as a sequence of what ``step`` takes.
+        conversion: from and to TensorDicts, for a single value.
+    """
+
+    step: Callable[[Any], Raw]
+    reset: Callable[[], Any]
+    keep: Callable[[Any], Any]
+    stack: Callable[[Sequence[Any]], dict[str, Any]]
+    decode: Callable[[TensorDictBase], Sequence[Any]]
+    conversion: Conversion
+
+    def failure(self, phase: str, error: Exception) -> TdxError:
+        """The error to raise instead of what the env raised."""
+        return self.conversion.failure(None, phase, error)
+
+
+def raw_env(env: Any, take_seed: Callable[[], int | None], conversion: Conversion) -> RawEnv | None:
+    """The env without TensorDicts; ``None`` where more belongs to its step than can be kept.
+
+    Args:
+        env: a single Gymnasium env.
+        take_seed: the seed for its next reset, once.
+        conversion: from and to TensorDicts.
+    """
+    if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
+        return None
+    observation = conversion.observation
+    keep, stack = _dense(observation) if observation.held is not None else _sparse(observation)
+
+    def reset() -> Any:
+        return env.reset(seed=take_seed())[0]
+
+    return RawEnv(env.step, reset, keep, stack, _decoder(conversion.action), conversion)
+
+
+def _dense(codec: Codec) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]:
+    array, held = np.array, codec.held
+    ((key, _),) = codec.spec.items()  # type: ignore[attr-defined]
+
+    def keep(value: Any) -> Any:
+        return array(value, held, order="C")
+
+    def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        return {key: torch.from_numpy(array(rows))}
+
+    return keep, stack
+
+
+def _sparse(codec: Codec) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]:
+    def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+    return codec.encode, stack
+
+
+def _decoder(codec: Codec) -> Callable[[TensorDictBase], Sequence[Any]]:
+    if codec.decode_rows is not None:
+        return codec.decode_rows
+
+    def decode(tensordict: TensorDictBase) -> Sequence[Any]:
+        return [codec.decode(row) for row in tensordict.unbind(0)]
+
+    return decode
+
+
+def reward_column(rewards: Sequence[Any]) -> Tensor:
+    """The rewards of ``T`` steps, float32, ``[T, 1]``.
+
+    Args:
+        rewards: numbers, or arrays of one number.
+    """
+    return torch.from_numpy(np.array(rewards, np.float32).reshape(-1, 1))
