@@ -71,7 +71,12 @@ from .data import SliceSampler as SliceSampler
 from .data import Storage as Storage
 from .data import TensorDictReplayBuffer as TensorDictReplayBuffer
 from .engine import StageSpecs as StageSpecs
+from .engine import StageTrace as StageTrace
+from .engine import StepTrace as StepTrace
+from .engine import TraceHistory as TraceHistory
+from .engine import Tracer as Tracer
 from .engine import TransformedEnv as TransformedEnv
+from .engine import ValueVersion as ValueVersion
 from .engine import stage_specs as stage_specs
 from .pipeline import EnvConfig as EnvConfig
 from .pipeline import Pipeline as Pipeline

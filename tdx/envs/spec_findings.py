@@ -142,8 +142,17 @@ def entry_at(tensordict: TensorDictBase, key: NestedKey) -> Any:
 
 
 def leaf_findings(
-    key: NestedKey, leaf: TensorSpec, value: Any, phase: Phase, check_dtype: bool
+    key: NestedKey, leaf: TensorSpec, value: Any, phase: Phase, check_dtype: bool = True
 ) -> Iterator[SpecFinding]:
+    """Hold one value ``[*B, ...]`` against its spec.
+
+    Args:
+        key: the key of both.
+        leaf: the spec.
+        value: a tensor; a list of rows where they differ in shape.
+        phase: where the value comes from.
+        check_dtype: whether dtypes are compared.
+    """
     if isinstance(value, list):
         for row, part in zip(leaf.unbind(), value, strict=True):
             yield from leaf_findings(key, row, part, phase, check_dtype)

@@ -1,0 +1,104 @@
+"""The latest traces, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdx.engine.traced.traces import StepTrace
+from tdx.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpan:
+    """The part of an episode that a history holds.
+
+    Args:
+        episode: its number.
+        first: index of its first trace that is held.
+        last: index of its last one.
+        steps: how many steps of it are held.
+    """
+
+    episode: int
+    first: int
+    last: int
+    steps: int
+
+
+class TraceHistory:
+    """Keeps the latest traces and forgets the oldest, by number and by memory.
+
+    The newest trace is always kept, however large it is.
+
+    Args:
+        max_traces: the most resets and steps.
+        max_bytes: the most memory that their tensors hold. What two traces share is counted in
+            both, so the true use is never above it.
+
+    Raises:
+        ArgumentError: a limit is below 1.
+
+    Example:
+        >>> from tdx import PendulumEnv, TraceHistory, Tracer
+        >>> history = TraceHistory(max_traces=3)
+        >>> _ = Tracer(PendulumEnv(), history=history).run(10)
+        >>> [trace.step for trace in history], history.forgotten
+        ([7, 8, 9], 8)
+    """
+
+    def __init__(self, max_traces: int = 10_000, max_bytes: int = 256 * 2**20) -> None:
+        for name, limit in (("max_traces", max_traces), ("max_bytes", max_bytes)):
+            if limit < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {limit}")
+        self.max_traces, self.max_bytes = max_traces, max_bytes
+        self.forgotten = 0
+        self._held: deque[tuple[StepTrace, int]] = deque()
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The memory held."""
+        return self._nbytes
+
+    def append(self, trace: StepTrace) -> None:
+        """Keep one more trace."""
+        size = trace.nbytes
+        self._held.append((trace, size))
+        self._nbytes += size
+        while len(self._held) > 1 and (
+            len(self._held) > self.max_traces or self._nbytes > self.max_bytes
+        ):
+            self._nbytes -= self._held.popleft()[1]
+            self.forgotten += 1
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.forgotten += len(self._held)
+        self._held.clear()
+        self._nbytes = 0
+
+    def find(self, index: int) -> StepTrace | None:
+        """The trace with this ``index``; ``None`` where it is forgotten or not yet made."""
+        place = index - self._held[0][0].index if self._held else -1
+        return self._held[place][0] if 0 <= place < len(self._held) else None
+
+    def episodes(self) -> list[EpisodeSpan]:
+        """The episodes that are held, in order."""
+        spans: dict[int, EpisodeSpan] = {}
+        for trace in self:
+            known = spans.get(trace.episode)
+            first = trace.index if known is None else known.first
+            steps = (0 if known is None else known.steps) + (trace.phase == "step")
+            spans[trace.episode] = EpisodeSpan(trace.episode, first, trace.index, steps)
+        return list(spans.values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[StepTrace]:
+        return (trace for trace, _ in self._held)
+
+    def __getitem__(self, position: int) -> StepTrace:
+        return self._held[position][0]

@@ -1,0 +1,361 @@
+"""When a traced run stops: small conditions that are joined by ``|`` and ``&``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from tdx.engine.traced.lies import Promises
+from tdx.engine.traced.traces import StageTrace, StepTrace, ValueVersion
+from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+
+if TYPE_CHECKING:
+    from tdx.engine.traced.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """Why a run stopped.
+
+    Args:
+        condition: class name of the condition.
+        message: one line that says it.
+        step: the step after which, or in whose trace, it was met.
+        by: the stage, env or policy that it arose in, where there is one.
+        key: the key that it arose in, where there is one.
+    """
+
+    condition: str
+    message: str
+    step: int
+    by: StageTrace | None = None
+    key: NestedKey | None = None
+
+
+class Stop(ABC):
+    """A condition that ends a run.
+
+    A subclass implements :meth:`check`, and :meth:`begin` where it counts.
+    """
+
+    def begin(self, tracer: Tracer) -> None:  # noqa: B027 - most conditions need none
+        """Called once when a run begins."""
+
+    @abstractmethod
+    def check(self, trace: StepTrace) -> StopReason | None:
+        """Called with each trace; gives the reason to stop, or ``None`` to go on."""
+
+    def __or__(self, other: Stop) -> AnyOf:
+        return AnyOf(self, other)
+
+    def __and__(self, other: Stop) -> AllOf:
+        return AllOf(self, other)
+
+    def _reason(
+        self,
+        trace: StepTrace,
+        message: str,
+        by: StageTrace | None = None,
+        key: NestedKey | None = None,
+    ) -> StopReason:
+        return StopReason(type(self).__name__, message, trace.step, by, key)
+
+
+class AnyOf(Stop):
+    """Stops where one of several conditions does; the first of them gives the reason."""
+
+    def __init__(self, *stops: Stop) -> None:
+        self.stops = stops
+
+    def begin(self, tracer: Tracer) -> None:
+        for stop in self.stops:
+            stop.begin(tracer)
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        found = [stop.check(trace) for stop in self.stops]
+        return next((reason for reason in found if reason is not None), None)
+
+
+class AllOf(AnyOf):
+    """Stops where several conditions hold at the same trace."""
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        found = [stop.check(trace) for stop in self.stops]
+        reasons = [reason for reason in found if reason is not None]
+        if len(reasons) < len(found):
+            return None
+        message = " and ".join(reason.message for reason in reasons)
+        return self._reason(trace, message, reasons[0].by, reasons[0].key)
+
+
+class Steps(Stop):
+    """Stops after a number of steps; resets do not count.
+
+    Raises:
+        ArgumentError: the number is below 1.
+    """
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ArgumentError(f"the number of steps must be at least 1, got {count}")
+        self.count = count
+        self._made = 0
+
+    def begin(self, tracer: Tracer) -> None:
+        self._made = 0
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        self._made += trace.phase == "step"
+        if self._made < self.count:
+            return None
+        plural = "" if self.count == 1 else "s"
+        return self._reason(trace, f"{self.count} step{plural} made")
+
+
+class Done(Stop):
+    """Stops after a step that sets a done flag, in any row and any group.
+
+    Args:
+        flag: the name of the flag.
+    """
+
+    def __init__(self, flag: str = "done") -> None:
+        self.flag = flag
+        self._keys: list[NestedKey] = []
+
+    def begin(self, tracer: Tracer) -> None:
+        self._keys = [key for key in tracer.env.done_keys if key_parts(key)[-1] == self.flag]
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        if trace.phase == "reset":
+            return None
+        for key in self._keys:
+            value = trace.env_tensordict.get(key, None)
+            if isinstance(value, Tensor) and bool(value.any()):
+                by = _writer(trace, key)
+                return self._reason(trace, f"{format_key(key)} is set", by, key)
+        return None
+
+
+class Truncated(Done):
+    """Stops after a step that truncates an episode."""
+
+    def __init__(self) -> None:
+        super().__init__("truncated")
+
+
+class NotFinite(Stop):
+    """Stops at a nan or an infinity, and names the stage and key in which it first arose."""
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        for stage in trace.stages:
+            for version in stage.written.values():
+                what = _not_finite(version)
+                if what is not None:
+                    message = f"{version.name} holds {what}, written by {stage.place}"
+                    return self._reason(trace, message, stage, version.key)
+        return None
+
+
+def _not_finite(version: ValueVersion) -> str | None:
+    values = version.value if isinstance(version.value, list) else [version.value]
+    for value in values:
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+            continue
+        if not bool(value.isfinite().all()):
+            return "nan" if bool(value.isnan().any()) else "inf"
+    return None
+
+
+class OutOfSpec(Stop):
+    """Stops at a value that is not what its spec says, and names the stage that lies."""
+
+    def __init__(self) -> None:
+        self._promises: Promises | None = None
+
+    def begin(self, tracer: Tracer) -> None:
+        self._promises = Promises(tracer.env)
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        assert self._promises is not None
+        # A spec without bounds allows nan.
+        lies = [lie for lie in self._promises.lies(trace) if lie.finding.code != "nan"]
+        if not lies:
+            return None
+        by, finding = lies[0].by, lies[0].finding
+        named = "" if finding.key is None else f", key {format_key(finding.key)!r}"
+        return self._reason(trace, f"{by.place}{named}: {finding.message}", by, finding.key)
+
+
+Compare = Callable[[Any, Any], Any]
+_OPERATORS: dict[str, Compare] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_COMPARISON = re.compile(
+    r"\s*(?P<key>[^\s<>=!]+)\s*(?P<op>>=|<=|==|!=|>|<)\s*"
+    r"(?P<number>[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan))\s*"
+)
+
+
+class KeyIs(Stop):
+    """Stops where any element of a key compares with a number as is said.
+
+    The key is looked for in what came out of the chain, then in what went in.
+
+    Args:
+        key: the key.
+        op: one of ``>``, ``>=``, ``<``, ``<=``, ``==``, ``!=``.
+        number: what it is compared with.
+
+    Raises:
+        ArgumentError: there is no such comparison.
+
+    Example:
+        >>> KeyIs.parse("agents.reward > 0.5").key
+        ('agents', 'reward')
+    """
+
+    def __init__(self, key: NestedKey, op: str, number: float) -> None:
+        if op not in _OPERATORS:
+            raise ArgumentError(f"no comparison {op!r}", hint=f"one of {' '.join(_OPERATORS)}")
+        self.key, self.op, self.number = normal_key(key), op, number
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A condition written as ``key op number``, such as ``"reward > 0.5"``.
+
+        Raises:
+            ArgumentError: the text is no such condition.
+        """
+        match = _COMPARISON.fullmatch(text)
+        parts = match["key"].split(".") if match else []
+        if match is None or not all(parts):
+            raise ArgumentError(
+                f"{text!r} is no condition on a key",
+                hint="write key, comparison and number: 'reward > 0.5', 'agents.count == 3'",
+            )
+        return cls(normal_key(tuple(parts)), match["op"], float(match["number"]))
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        value = self._value(trace)
+        if value is None:
+            return None
+        met = _OPERATORS[self.op](value, self.number)
+        if not bool(met.any()):
+            return None
+        first = value[met].reshape(-1)[0].item()
+        name = format_key(self.key)
+        message = f"{name} is {first:g}, {name} {self.op} {self.number:g}"
+        return self._reason(trace, message, _writer(trace, self.key), self.key)
+
+    def _value(self, trace: StepTrace) -> Tensor | None:
+        for level in (trace.env_tensordict, trace.tensordict):
+            value = level.get(self.key, None)
+            if isinstance(value, Tensor):
+                return value
+        if trace.phase == "reset":
+            # Rewards, for one, come with the first step.
+            return None
+        known = [format_key(normal_key(key)) for key in trace.env_tensordict.keys(True, True)]
+        name = format_key(self.key)
+        hint = did_you_mean(name, known, otherwise=f"the keys are {', '.join(known)}")
+        raise KeyNotFoundError(f"a run is to stop by {name!r}, which is no key", hint=hint)
+
+
+class Seconds(Stop):
+    """Stops when a run has taken so long.
+
+    Args:
+        budget: seconds by the tracer's clock.
+
+    Raises:
+        ArgumentError: the budget is not above 0.
+    """
+
+    def __init__(self, budget: float) -> None:
+        if not budget > 0:
+            raise ArgumentError(f"the seconds must be above 0, got {budget}")
+        self.budget = budget
+        self._clock: Callable[[], int] = lambda: 0
+        self._start = 0
+
+    def begin(self, tracer: Tracer) -> None:
+        self._clock = tracer.clock
+        self._start = self._clock()
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        if self._clock() - self._start < self.budget * 1e9:
+            return None
+        return self._reason(trace, f"{self.budget:g} s are over")
+
+
+class Cancelled(Stop):
+    """Stops once an event is set, from whatever thread."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        return self._reason(trace, "cancelled") if self.event.is_set() else None
+
+
+_WORDS: dict[str, Callable[[], Stop]] = {
+    "done": Done,
+    "nan": NotFinite,
+    "spec": OutOfSpec,
+    "terminated": lambda: Done("terminated"),
+    "truncated": Truncated,
+}
+
+
+def parse_stop(text: str) -> Stop:
+    """A condition from text: a word, or a comparison; several with ``or`` between.
+
+    The words are ``done``, ``terminated``, ``truncated``, ``nan`` and ``spec``.
+
+    Args:
+        text: such as ``"done or reward > 0.5"``. It is parsed, never evaluated.
+
+    Raises:
+        ArgumentError: it is neither.
+
+    Example:
+        >>> [type(stop).__name__ for stop in parse_stop("nan or reward > 0.5").stops]
+        ['NotFinite', 'KeyIs']
+    """
+    parts = re.split(r"\s+or\s+", text.strip())
+    stops = [_parsed(part) for part in parts]
+    return stops[0] if len(stops) == 1 else AnyOf(*stops)
+
+
+def _parsed(text: str) -> Stop:
+    word = _WORDS.get(text)
+    if word is not None:
+        return word()
+    if re.search("[<>=!]", text):
+        return KeyIs.parse(text)
+    hint = did_you_mean(
+        text, _WORDS, otherwise=f"write {', '.join(_WORDS)}, or a condition such as 'reward > 0.5'"
+    )
+    raise ArgumentError(f"{text!r} is no condition to stop by", hint=hint)
+
+
+def _writer(trace: StepTrace, key: NestedKey) -> StageTrace | None:
+    """Who wrote the last version of a key on the way out."""
+    for stage in reversed(trace.stages):
+        if stage.direction == "forward" and key in stage.written:
+            return stage
+    return None
