@@ -12,11 +12,13 @@ from tdx.keys import NestedKey, format_key
 if TYPE_CHECKING:
     from tdx.specs import Composite, TensorSpec
 
-Part = Literal["observation", "reward", "done", "action", "state"]
+Part = Literal["observation", "reward", "done", "action", "state", "stored"]
+"""What a key is to an env; ``"stored"`` in data that is in no env."""
 
 OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
 INPUT_PARTS: tuple[Part, ...] = ("action", "state")
 PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
+"""The parts of an env."""
 MOST_LISTED = 100_000
 """Ends of a range that are listed element by element."""
 

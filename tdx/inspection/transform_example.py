@@ -1,4 +1,4 @@
-"""What a transform makes of the specs of an env that it fits, found by trying."""
+"""What a transform makes of an env that it fits, found by trying, or else of stored data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import TdxError
+from tdx.inspection.docstring_example import example_code, run_example
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
 
@@ -23,6 +24,7 @@ _SETTINGS = (
     Pipeline(_PIXELS),
     Pipeline(_PIXELS, (StageConfig("ToTensorImage"),)),
     Pipeline.of("Pendulum-v1", 'UnsqueezeTransform(-2, in_keys=["observation"])'),
+    Pipeline.of("Pendulum-v1", 'UnsqueezeTransform(-2, in_keys_inv=["action"])'),
 )
 """Envs, and stages that come before, from the most to the least common need."""
 
@@ -31,15 +33,17 @@ _KNOWN_KEYS = (("observation",), ("pixels",), ("reward",), ("action",), ("done",
 
 @dataclass(frozen=True, slots=True)
 class TransformExample:
-    """A transform at the end of a chain.
+    """A transform at the end of a chain, or in the code of its docstring.
 
     Args:
-        pipeline: the env and the chain; the transform is its last stage.
-        stage: what that stage did to the specs.
+        stage: what it did to the specs, or to stored data.
+        pipeline: the env and the chain, whose last stage it is; none where no env fits.
+        code: the Python code that shows it, where there is no pipeline.
     """
 
-    pipeline: Pipeline
     stage: StageReport
+    pipeline: Pipeline | None = None
+    code: str | None = None
 
     @property
     def changes(self) -> tuple[KeyChange, ...]:
@@ -47,8 +51,10 @@ class TransformExample:
         return self.stage.changes
 
     @property
-    def command(self) -> str:
-        """The command that shows the same."""
+    def command(self) -> str | None:
+        """The command that shows the same, where there is a pipeline."""
+        if self.pipeline is None:
+            return None
         env = self.pipeline.env
         words = ["tdx", "inspect", "spec", "--env", env.id]
         words += ["--from-pixels"] if env.from_pixels else []
@@ -57,21 +63,23 @@ class TransformExample:
         return shlex.join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data; there is ``code`` only where there is no command."""
         keys = [change.to_dict() for change in self.changes]
-        return {"command": self.command, "keys": keys}
+        shown = {"command": self.command} | ({"code": self.code} if self.code else {})
+        return {**shown, "keys": keys}
 
 
 def find_example(info: TransformInfo) -> TransformExample | None:
     """An env on which a transform can be shown, best one where it changes a spec.
 
-    The transform's arguments are those of the example in its docstring.
+    The transform's arguments are those of the example in its docstring. Where no env fits, the
+    example itself is run.
 
     Args:
         info: the transform.
 
     Returns:
-        None where it fits none of the envs that are tried.
+        None where it fits none of the envs that are tried, and its example uses none either.
     """
     fallback = None
     for stage in _calls(info):
@@ -81,7 +89,15 @@ def find_example(info: TransformInfo) -> TransformExample | None:
             if example and any(change.change != "same" for change in example.changes):
                 return example
             fallback = fallback or example
-    return fallback
+    return fallback or _run(info)
+
+
+def _run(info: TransformInfo) -> TransformExample | None:
+    try:
+        stage = run_example(info)
+    except TdxError:
+        return None
+    return None if stage is None else TransformExample(stage, code=example_code(info.doc))
 
 
 def _fitted(stage: StageConfig, key: str) -> StageConfig:
@@ -102,7 +118,7 @@ def _tried(pipeline: Pipeline) -> TransformExample | None:
     except TdxError:
         return None
     try:
-        return TransformExample(pipeline, inspect_spec(env).stages[-1])
+        return TransformExample(inspect_spec(env).stages[-1], pipeline)
     except TdxError:
         return None
     finally:
@@ -111,7 +127,7 @@ def _tried(pipeline: Pipeline) -> TransformExample | None:
 
 def _calls(info: TransformInfo) -> Iterator[StageConfig]:
     """The transform as its docstring makes it, then without arguments."""
-    for node in ast.walk(_example_code(info.doc)):
+    for node in ast.walk(ast.parse(example_code(info.doc))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == info.name:
             try:
                 yield parse_stage(ast.unparse(node))
@@ -119,13 +135,3 @@ def _calls(info: TransformInfo) -> Iterator[StageConfig]:
                 continue
     if not any(parameter.required for parameter in info.parameters):
         yield StageConfig(info.name)
-
-
-def _example_code(doc: str) -> ast.Module:
-    """The code after the prompts of a docstring; empty where it is no Python."""
-    lines = [line.strip() for line in doc.splitlines()]
-    code = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
-    try:
-        return ast.parse(code)
-    except SyntaxError:
-        return ast.Module([], [])

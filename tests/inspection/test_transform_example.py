@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from tdx import Reward2GoTransform
 from tdx.inspection.transform_example import find_example
 from tdx.pipeline import catalogue, parse_stage
 
@@ -35,12 +36,46 @@ def test_an_example_shows_what_the_transform_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", catalogue().names)
-def test_an_example_is_a_command_that_can_be_run(name: str) -> None:
-    """There is none for a transform that fits no common env, or needs a Python object."""
+def test_every_transform_has_an_example_that_can_be_run(name: str) -> None:
+    """A command, or code where it fits no common env or needs a Python object."""
+    if name == "DoubleToFloat":
+        pytest.importorskip("mujoco", reason="the only envs with float64 observations")
     example = find_example(catalogue()[name])
-    if example is not None:
-        *_, stage = example.pipeline.transforms
-        assert stage.name == name
-        words = shlex.split(example.command)
-        assert words[:4] == ["tdx", "inspect", "spec", "--env"]
-        assert parse_stage(words[-1]) == stage
+    assert example is not None
+    assert example.changes
+    if example.pipeline is None:
+        assert name in str(example.code)
+        return
+    *_, stage = example.pipeline.transforms
+    assert stage.name == name
+    words = shlex.split(str(example.command))
+    assert words[:4] == ["tdx", "inspect", "spec", "--env"]
+    assert parse_stage(words[-1]) == stage
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "before", "after"),
+    [
+        ("FlattenAction", "action", (1, 1), (1,)),
+        ("Reward2GoTransform", "reward_to_go", None, (4, 1)),
+        ("BurnInTransform", "value", (2, 5, 1), (2, 2, 1)),
+        ("TerminateTransform", "terminated", (1,), (1,)),
+        ("ActionMask", "action_mask", (6,), (6,)),
+    ],
+)
+def test_what_needs_more_than_a_common_env_is_shown_too(
+    name: str, key: str, before: tuple[int, ...] | None, after: tuple[int, ...]
+) -> None:
+    example = find_example(catalogue()[name])
+    assert example is not None
+    change = next(one for one in example.changes if one.key == key)
+    assert (change.before and change.before.shape) == before
+    assert change.after is not None
+    assert change.after.shape == after
+    assert ("code" in example.to_dict()) == (example.command is None)
+
+
+def test_a_transform_is_as_it_was_after_its_example_was_run() -> None:
+    own = dict(vars(Reward2GoTransform))
+    find_example(catalogue()["Reward2GoTransform"])
+    assert dict(vars(Reward2GoTransform)) == own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Table
+from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -26,6 +26,8 @@ def _block(block: Block) -> str:
             return f"{'#' * block.level} {_escape(block.text)}{aside}"
         case Paragraph():
             return "".join(_escape(cell.text) for cell in block.cells)
+        case Code():
+            return f"```python\n{block.text}\n```"
         case Table():
             return _table(block)
 

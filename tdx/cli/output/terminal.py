@@ -7,7 +7,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table
+from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Style, Table
 
 UNLIMITED = 10_000
 """Columns of a pipe: nothing is cut or wrapped there."""
@@ -59,10 +59,13 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
 def _wants_space(block: Block, before: Block) -> bool:
     if isinstance(block, Table):
         return not (isinstance(before, Heading) and before.level > 1)
-    return isinstance(block, Heading) or isinstance(before, Table)
+    return isinstance(block, Heading) or isinstance(before, Table | Code)
 
 
 def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
+    if isinstance(block, Code):
+        yield from (f"  {line}" for line in block.text.splitlines())
+        return
     if isinstance(block, Table):
         rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
         if table_width(block) <= width:

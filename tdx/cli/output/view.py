@@ -71,7 +71,14 @@ class Paragraph:
     indent: int = 0
 
 
-Block = Table | Heading | Paragraph
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Python code, which is shown as it is."""
+
+    text: str
+
+
+Block = Table | Heading | Paragraph | Code
 
 
 @dataclass(frozen=True, slots=True)

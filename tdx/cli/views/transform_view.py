@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.comparison import comparison
 from tdx.cli.views.prose import paragraphs, plain
 
@@ -94,7 +94,9 @@ def _type(parameter: Parameter) -> str:
 def _example(example: TransformExample | None, width: int) -> list[Block]:
     if example is None:
         return []
+    code = [Code(example.code)] if example.code else []
     return [
-        Heading("example", example.command),
+        Heading("example", example.command or ""),
+        *code,
         comparison(example.changes, width, sides=("before", "after")),
     ]

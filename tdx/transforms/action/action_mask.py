@@ -37,9 +37,14 @@ class ActionMask(Transform):
             its specs are computed, or in a step).
 
     Example:
-        >>> from tdx import ActionMask
-        >>> ActionMask(mask_key="legal")
-        ActionMask(action_key='action', mask_key='legal')
+        >>> from tdx import ActionMask, GymEnv, TransformedEnv, default_info_dict_reader
+        >>> taxi = GymEnv("Taxi-v4", categorical_action_encoding=True)
+        >>> reader = default_info_dict_reader(["action_mask"])
+        >>> env = TransformedEnv(taxi.set_info_dict_reader(reader), ActionMask())
+        >>> start = env.reset()
+        >>> chosen = env.rand_action(start)["action"]
+        >>> start["action_mask"][chosen].item()
+        1
     """
 
     time_behaviour = TimeBehaviour.CONTROL
