@@ -14,8 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 from tdx.cli.defaults import default_options, notice_of_broken_settings
 
 _HELP = {"--help", "-h"}
-_TOLERANT = ("config",)
-"""Groups whose commands are there to mend what the user has set."""
+_TOLERANT = {"config", "doctor"}
+"""Commands that are there to find and mend what is wrong with what the user has set."""
 
 
 class _LightValue:
@@ -41,9 +41,9 @@ class _Light:
             if parent is None and _HELP & set(args):
                 notice_of_broken_settings()
             elif isinstance(self, TyperCommand) and not _HELP & set(args):
-                within = None if parent is None else parent.info_name
+                called = {info_name, None if parent is None else parent.info_name}
                 names = {param.name for param in self.params}
-                extra["default_map"] = default_options(names, tolerant=within in _TOLERANT)
+                extra["default_map"] = default_options(names, tolerant=bool(called & _TOLERANT))
         return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
 
     def get_params(self, ctx: Any) -> Any:

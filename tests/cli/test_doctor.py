@@ -1,0 +1,130 @@
+"""What the doctor finds, on this machine and on broken ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.cli.choices import Color, Format
+from tdx.cli.options import OutputOptions
+from tdx.cli.output.write import as_text
+from tdx.cli.views.doctor_view import doctor_view
+from tdx.inspection.doctor import Diagnosis, DoctorReport
+from tdx.inspection.doctor.surroundings import files, shell, terminal
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden
+
+ROOT = Path(__file__).parents[2]
+REPORT = DoctorReport(
+    (
+        Diagnosis("versions", "python", "ok", "3.11.7 on Linux x86_64"),
+        Diagnosis("versions", "torch", "fail", "not installed", "pip install torch"),
+        Diagnosis("envs", "gymnasium", "ok", "34 env ids"),
+        Diagnosis("terminal", "unicode", "warn", "ascii", "set LANG=C.UTF-8"),
+    )
+)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_each_format(golden: Golden, form: Format) -> None:
+    text = as_text(doctor_view(REPORT), OutputOptions(form, Color.NEVER))
+    golden(f"doctor.{'pipe.txt' if form is Format.TABLE else form}", text)
+
+
+def test_narrow_terminal_has_the_hints_below(golden: Golden) -> None:
+    text = as_text(doctor_view(REPORT), OutputOptions(color=Color.NEVER), width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    golden("doctor.60.txt", text)
+
+
+def examined(environ: dict[str, str]) -> tuple[int, dict[str, dict[str, str]]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tdx", "doctor", "--format", "json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    report = json.loads(done.stdout)
+    assert report["kind"] == "doctor"
+    assert report["ok"] == (done.returncode == 0)
+    return done.returncode, {f"{each['group']} {each['name']}": each for each in report["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("torch", "status"),
+    [
+        ("raise OSError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13"),
+        ("import os; os._exit(139)", "ended the process with code 139"),
+    ],
+    ids=["raises", "dies"],
+)
+def test_torch_that_is_broken(tmp_path: Path, torch: str, status: str) -> None:
+    (tmp_path / "torch.py").write_text(torch)
+    code, found = examined({"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    assert code == 1
+    assert found["versions torch"]["status"] == "fail"
+    assert status in found["versions torch"]["value"]
+    assert "reinstall it" in found["versions torch"]["hint"]
+    assert found["devices cpu"]["status"] == "warn"
+    assert found["envs gymnasium"]["status"] == "ok"
+
+
+def test_settings_that_are_broken(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("frmat = 1")
+    code, found = examined({"PYTHONPATH": str(ROOT), "TDX_CONFIG": str(config)})
+    assert code == 1
+    assert "no setting 'frmat'" in found["files settings"]["value"]
+    assert found["versions torch"]["status"] == "ok"
+    assert found["envs gymnasium"]["value"].endswith("env ids")
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "file" / "config.toml"))
+    config = next(each for each in files() if each.name == "config")
+    assert (config.status, config.hint) == ("warn", "TDX_CONFIG=FILE puts it elsewhere")
+
+
+def test_shell_that_does_not_find_tdx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/fish")
+    path, completion = shell()
+    assert (path.status, completion.status) == ("warn", "warn")
+    script = tmp_path / ".config" / "fish" / "completions" / "tdx.fish"
+    script.parent.mkdir(parents=True)
+    script.write_text("")
+    assert [each.status for each in shell()] == ["warn", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "size", "found"),
+    [
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, (100, 30), ["ok", "16 million"]),
+        ({"TERM": "xterm-256color", "COLORTERM": ""}, (60, 20), ["warn", "256"]),
+        ({"TERM": "dumb"}, (80, 24), ["ok", "none: TERM is 'dumb'"]),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, (80, 24), ["ok", "off: NO_COLOR is set"]),
+    ],
+)
+def test_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str],
+    size: tuple[int, int],
+    found: list[str],
+) -> None:
+    for name, text in {"NO_COLOR": "", **environ}.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size(size))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    first, colours, unicode = terminal(sys.stdout)
+    assert [first.status, colours.value] == found
+    assert unicode.status == "ok"
