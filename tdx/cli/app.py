@@ -11,6 +11,7 @@ from tdx import __version__
 from tdx.cli.commands.check import check
 from tdx.cli.commands.config import config_init, config_path, config_show
 from tdx.cli.commands.doctor import doctor
+from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.inspect_chain import inspect_chain
 from tdx.cli.commands.inspect_keys import inspect_keys
@@ -20,7 +21,7 @@ from tdx.cli.commands.show import show_transform
 from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
-_ORDER = ("inspect", "check", "list", "show", "schema", "config", "doctor")
+_ORDER = ("inspect", "check", "list", "show", "schema", "init", "config", "doctor")
 _BEGIN = "Begin with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -54,6 +55,7 @@ def build_command() -> Any:
     )
     app.command("check", cls=LightCommand)(takes_options(check))
     app.command("doctor", cls=LightCommand)(takes_options(doctor))
+    app.command("init", cls=LightCommand)(takes_options(init))
     config = _group(path=config_path, show=config_show, init=config_init)
     app.add_typer(config, name="config", help="Defaults of options: where they are set, and how.")
     app.command("schema", cls=LightCommand)(takes_options(schema))

@@ -93,6 +93,14 @@ class DiagramOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputLessOptions:
+    """For a command that writes a file and talks to the user meanwhile."""
+
+    color: ColorOption = Color.AUTO
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True)
 class DebugOptions:
     """For a command whose output has one form only."""
 

@@ -1,0 +1,180 @@
+"""A pipeline file for an env, with and without questions."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.cli.choices import Color
+from tdx.cli.interview import Interview
+from tdx.inspection.check_report import check_pipeline
+from tdx.inspection.suggestion import suggest_stages
+from tdx.pipeline import EnvConfig, PipelineFile, format_stage
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+ROOT = Path(__file__).parents[2]
+PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
+
+
+def fitting(env: EnvConfig) -> list[str]:
+    return [format_stage(each.stage) for each in suggest_stages(env)]
+
+
+def answers(*texts: str) -> Callable[[str], str]:
+    remaining: Iterator[str] = iter(texts)
+
+    def ask(question: str) -> str:
+        try:
+            return next(remaining)
+        except StopIteration:
+            raise EOFError from None
+
+    return ask
+
+
+def interview(*texts: str, env: str = "") -> Interview:
+    config = EnvConfig(env)
+    return Interview(config, (), allow_code=False, color=Color.NEVER, ask=answers(*texts))
+
+
+def test_images_become_small_grey_stacked_floats() -> None:
+    assert fitting(PIXELS) == [
+        "ToTensorImage",
+        "GrayScale",
+        "Resize(w=84, h=84)",
+        "CatFrames(N=4, dim=-3)",
+        "InitTracker",
+        "RewardSum",
+        "StepCounter",
+    ]
+
+
+def test_env_without_an_end_gets_one() -> None:
+    endless = EnvConfig("Pendulum-v1", kwargs={"max_episode_steps": -1})
+    assert fitting(endless)[-1] == "StepCounter(max_steps=1000)"
+    assert fitting(EnvConfig("Pendulum-v1"))[-1] == "StepCounter"
+
+
+def test_double_precision_becomes_single() -> None:
+    pytest.importorskip("mujoco", reason="the only envs with float64 observations")
+    assert fitting(EnvConfig("InvertedPendulum-v5"))[0] == "DoubleToFloat"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--from-pixels",), ("--num-envs", "2")])
+def test_what_is_written_passes_the_check(tdx: Tdx, arguments: tuple[str, ...]) -> None:
+    outcome = tdx("init", "-", "--env", "CartPole-v1", *arguments, "-y")
+    assert outcome.code == 0, outcome.err
+    pipeline = PipelineFile(outcome.out).pipeline
+    assert check_pipeline(pipeline).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("fits", ("--env", "Pendulum-v1", "-y")),
+        ("given", ("--env", "Pendulum-v1", "--t", "RewardScaling(0., 0.1)", "--t", "StepCounter")),
+    ],
+)
+def test_text_of_the_file(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
+    golden(f"init_{name}.yaml", tdx("init", "-", *arguments).out)
+
+
+def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    arguments = ("init", str(file), "--env", "Pendulum-v1", "-y")
+    assert tdx(*arguments).code == 0
+    first = file.read_text()
+    file.write_text("mine")
+    refused = tdx(*arguments)
+    assert (refused.code, file.read_text()) == (2, "mine")
+    assert "--force overwrites it" in refused.err
+    assert tdx(*arguments, "--force").code == 0
+    assert file.read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "hint"),
+    [
+        ((), 2, "add --env ID"),
+        (("--env", "Pendulm-v1"), 3, "Pendulum-v1"),
+        (("--env", "Pendulum-v1", "--t", "StepCouter"), 2, "did you mean StepCounter?"),
+    ],
+)
+def test_mistakes_write_nothing(
+    tdx: Tdx, tmp_path: Path, arguments: tuple[str, ...], code: int, hint: str
+) -> None:
+    outcome = tdx("init", str(tmp_path / "x.yaml"), *arguments, "-y")
+    assert outcome.code == code
+    assert hint in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_that_cannot_be_written(tdx: Tdx, tmp_path: Path) -> None:
+    outcome = tdx("init", str(tmp_path / "no" / "x.yaml"), "--env", "Pendulum-v1", "-y")
+    assert outcome.code == 3
+    assert "cannot write" in outcome.err
+
+
+def test_answers_make_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = interview(
+        *("Pendulm-v1", "Pendulum-v1", "n", "StepCouter", "RewardSum", "StepCounter"),
+        *("-", "InitTracker", ""),
+    ).pipeline()
+    assert pipeline.env.id == "Pendulum-v1"
+    assert [stage.name for stage in pipeline.transforms] == ["RewardSum", "InitTracker"]
+    shown = capsys.readouterr().err
+    assert "did you mean StepCounter?" in shown
+    assert "episode_reward" in shown
+    assert "Pendulum-v1" in shown.partition("hint: ")[2].splitlines()[0]
+
+
+def test_what_fits_is_taken_by_return(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = interview("", env="Pendulum-v1").pipeline()
+    assert [stage.name for stage in pipeline.transforms] == [
+        "InitTracker",
+        "RewardSum",
+        "StepCounter",
+    ]
+    assert "marks the first step of every episode" in capsys.readouterr().err
+
+
+def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        os.execve(sys.executable, [sys.executable, "-m", "tdx", "init"], environ)
+    for awaited, typed in (
+        ("env: ", "Pendulum-v\t\n"),
+        ("take them?", "n\n"),
+        ("stage 0", "StepCo\t\n"),
+        ("stage 1", "\n"),
+    ):
+        expect(terminal, awaited)
+        os.write(terminal, typed.encode())
+    expect(terminal, "wrote pipeline.yaml")
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    os.close(terminal)
+    written = PipelineFile.load(tmp_path / "pipeline.yaml").pipeline
+    assert written.env.id == "Pendulum-v1"
+    assert [stage.name for stage in written.transforms] == ["StepCounter"]
+
+
+def expect(terminal: int, text: str) -> None:
+    """Read what is shown until ``text`` is there."""
+    shown = ""
+    end = time.monotonic() + 60
+    while text not in shown:
+        assert time.monotonic() < end, shown
+        if select.select([terminal], [], [], 1)[0]:
+            shown += os.read(terminal, 65536).decode(errors="replace")
