@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from tdx import GRUModule, TensorDictPrimer, get_primers_from_module
-from tdx.pipeline import Pipeline, build_env, read_pipeline, validate
+from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_module
+from tdx.inspection.check_report import check_pipeline
+from tdx.pipeline import Pipeline, build_env, catalogue, read_pipeline
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
 NEEDS = {"atari_pixels": "ale_py", "mujoco": "mujoco"}
+SCRIPT = FOLDER / "offline_returns.py"
 
 
 def sample(name: str) -> Pipeline:
@@ -28,8 +32,10 @@ def sample(name: str) -> Pipeline:
 @pytest.mark.parametrize("name", [path.stem for path in SAMPLES])
 def test_it_is_valid_and_rolls_out(name: str) -> None:
     pipeline = sample(name)
-    assert validate(pipeline) == []
-    env = build_env(pipeline)
+    report = check_pipeline(pipeline, allow_code=True)
+    assert [each for each in report.findings if each.severity != "advice"] == []
+    assert "steps" in report.checks
+    env = build_env(pipeline, allow_code=True)
     try:
         env.set_seed(0)
         rollout = env.rollout(3)
@@ -39,6 +45,61 @@ def test_it_is_valid_and_rolls_out(name: str) -> None:
             assert spec.why_not_in(value) is None, key
     finally:
         env.close()
+
+
+def test_every_transform_is_in_a_sample() -> None:
+    shown = {name for name in catalogue().names if name in SCRIPT.read_text(encoding="utf-8")}
+    for path in SAMPLES:
+        pipeline = read_pipeline(path.read_text(encoding="utf-8"), path.name)
+        shown |= {stage.name for stage in pipeline.transforms}
+    assert sorted(set(catalogue().names) - shown) == []
+
+
+def test_each_says_at_its_top_what_it_is_for() -> None:
+    for path in SAMPLES:
+        assert path.read_text(encoding="utf-8").startswith("# "), path.name
+
+
+def test_a_goal_that_is_reached_ends_the_episode_and_rewards_it() -> None:
+    env = build_env(sample("goal_observation"), allow_code=True)
+
+    def towards_the_goal(tensordict: TensorDictBase) -> TensorDictBase:
+        way = tensordict["goal", "wanted"] - tensordict["goal", "reached"]
+        return tensordict.set("action", way / way.abs().max())
+
+    env.set_seed(0)
+    following = env.rollout(50, towards_the_goal)["next"]
+    assert 1 < len(following) < 50
+    assert following["reward"].flatten().tolist() == [0] * (len(following) - 1) + [1]
+    assert following["terminated"].flatten().tolist() == [False] * (len(following) - 1) + [True]
+    assert torch.equal(following["goal", "reward"], following["reward"].expand(-1, 2))
+
+
+def test_discretised_actions_are_six_choices_of_one_of_five() -> None:
+    env = build_env(sample("discretised_actions"), allow_code=True)
+    assert env.action_spec == MultiCategorical([5] * 6)
+    still = env.step(env.reset().set("action", torch.full((6,), 2)))
+    assert torch.allclose(still["next", "observation"], still["observation"], atol=1e-6)
+
+
+def test_masked_actions_are_all_of_use() -> None:
+    env = build_env(sample("masked_actions"), allow_code=True)
+    rollout = env.rollout(50)
+    assert not rollout["action_mask"].all()
+    chosen = rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1))
+    assert chosen.all()
+
+
+def test_offline_returns_are_those_of_whole_episodes() -> None:
+    module = import_module("sample_pipelines.offline_returns")
+    batch = module.filled_buffer().sample()
+    assert batch.shape == (4, 6)
+    returns, done = batch["return"], batch["next", "done"]
+    # The sampler marks the last step of a sequence as truncated.
+    assert (returns[batch["next", "terminated"]] == 1).all()
+    going_on = ~done[:, :-1]
+    assert torch.allclose(returns[:, :-1][going_on], 1 + 0.99 * returns[:, 1:][going_on])
+    assert (batch["hidden"][:, 0] != 0).any()
 
 
 def test_r3m_encoder_gives_vectors_and_no_pictures() -> None:

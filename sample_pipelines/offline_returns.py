@@ -1,0 +1,63 @@
+"""Fill a replay buffer with episodes and their returns, and sample sequences for a GRU.
+
+Run it from the folder above: python -m sample_pipelines.offline_returns
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from tensordict import TensorDictBase
+
+from tdx import (
+    BurnInTransform,
+    DeviceCastTransform,
+    GRUModule,
+    LazyTensorStorage,
+    ReplayBuffer,
+    Reward2GoTransform,
+    SliceSampler,
+)
+from tdx.pipeline import build_env, read_pipeline
+
+PIPELINE = Path(__file__).with_suffix(".yaml")
+STEPS_PER_SEQUENCE = 8
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def collect() -> TensorDictBase:
+    """Random episodes ``[B, T]``, the last step marked as an end."""
+    pipeline = read_pipeline(PIPELINE.read_text(encoding="utf-8"), PIPELINE.name)
+    env = build_env(pipeline)
+    assert pipeline.rollout.max_steps is not None
+    # Without an end at the last step its return would not be known.
+    return env.rollout(pipeline.rollout.max_steps, break_when_any_done=False, set_truncated=True)
+
+
+def filled_buffer() -> ReplayBuffer:
+    """A buffer whose samples are sequences with returns, the GRU's state brought up to date."""
+    gru = GRUModule(
+        4, 8, in_keys=["observation", "hidden"], out_keys=["features", ("next", "hidden")]
+    )
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(1000, ndim=2),  # [B, T], as rollouts are
+        sampler=SliceSampler(slice_len=STEPS_PER_SEQUENCE, end_key=("next", "done")),
+        batch_size=4 * STEPS_PER_SEQUENCE,
+    )
+    # On the way in, over whole episodes: the discounted rewards from each step to the end.
+    buffer.append_transform(Reward2GoTransform(gamma=0.99, out_keys=["return"]))
+    # On the way out: to the learner's device, sequences side by side, and the state after their
+    # first two steps, as the network of today has it.
+    buffer.append_transform(DeviceCastTransform(DEVICE, orig_device="cpu"))
+    buffer.append_transform(lambda steps: steps.reshape(-1, STEPS_PER_SEQUENCE))
+    buffer.append_transform(BurnInTransform([gru], burn_in=2))
+    buffer.extend(collect())
+    return buffer
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    sample = filled_buffer().sample()
+    sys.stdout.write(f"{tuple(sample.shape)}, mean return {sample['return'].mean():.1f}\n")
