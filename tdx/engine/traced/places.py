@@ -12,6 +12,9 @@ from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.transforms.base import Transform
+from tdx.transforms.base.callable_transform import CallableTransform
+from tdx.transforms.episode.frame_skip_transform import FrameSkipTransform
+from tdx.transforms.episode.noop_reset_env import NoopResetEnv
 
 _OURS = ("tdx.", "torch.nn.")
 
@@ -51,9 +54,17 @@ class Place:
         return any(normal_key(parts[:length]) in declared for length in range(1, len(parts)))
 
 
-def stage_place(index: int, stage: Transform) -> Place:
-    """The place that a stage stands at."""
-    names = (*stage.out_keys, *stage._undeclared_writes)
+def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
+    """The place that a stage stands at.
+
+    Args:
+        index: its place in the chain.
+        stage: the stage.
+        added: the keys that its specs have and those before it have not.
+    """
+    names = (*stage.out_keys, *stage._undeclared_writes, *added)
+    # What steps the env itself hands on all that the env wrote anew.
+    anything = stage._changes_batch or isinstance(stage, (FrameSkipTransform, NoopResetEnv))
     own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
     invertible = stage.invertible
     return Place(
@@ -63,8 +74,8 @@ def stage_place(index: int, stage: Transform) -> Place:
         stage=stage,
         reads={"forward": _normal(stage.in_keys), "inverse": _normal(stage.out_keys_inv)},
         writes={
-            "forward": None if stage._changes_batch else frozenset(_normal(names)),
-            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._handed_out))),
+            "forward": None if anything else frozenset(_normal(names)),
+            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._handed_out, *added))),
         },
         pure=is_pure(stage),
         acts=invertible,
@@ -101,8 +112,6 @@ def _normal(keys: Iterable[NestedKey]) -> tuple[NestedKey, ...]:
 
 def is_pure(module: nn.Module) -> bool:
     """Whether all of a module's code is known not to write in place."""
-    from tdx.transforms.base.callable_transform import CallableTransform
-
     return all(
         type(part).__module__.startswith(_OURS) and not isinstance(part, CallableTransform)
         for part in module.modules()

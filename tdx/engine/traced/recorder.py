@@ -118,6 +118,8 @@ class Recorder:
             result = function(*arguments)
         except Exception as error:
             took = clock() - start
+            if probe is not None:
+                probe.after(place, direction, self._hook)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )

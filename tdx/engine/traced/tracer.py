@@ -93,16 +93,16 @@ class Tracer:
         self._policy: Policy = env.rand_action if policy is None else as_policy(policy, env)
         self._actor = policy_place(policy, name="random" if policy is None else None)
         self._result: TensorDictBase | None = None
-        self._stepped = False
+        self._current: TensorDictBase | None = None
         self._cancel = Event()
         self._living: weakref.WeakSet[StepTrace] = weakref.WeakSet()
 
     @property
     def current(self) -> TensorDictBase | None:
         """The input of the next step, ``[*B]``, before any due reset; ``None`` before a reset."""
-        if self._result is None or not self._stepped:
-            return self._result
-        return self.env.step_mdp(self._result)
+        if self._current is None and self._result is not None:
+            self._current = self.env.step_mdp(self._result)
+        return self._current
 
     @property
     def reset_due(self) -> bool:
@@ -147,14 +147,15 @@ class Tracer:
         """Make one step; before it a reset where one is due, which is a trace of its own.
 
         Args:
-            action: a tensor, or a number, for the env's one action key; or a TensorDict with the
-                action keys. The policy gives it by default.
+            action: for the env's one action key, a tensor, list or number that expands to the
+                shape of its spec; or a TensorDict with the action keys. The policy gives it by
+                default.
 
         Raises:
             TdxError: the env, a stage or the policy raised; ``last`` holds what was traced until
                 then.
         """
-        if self._result is None:
+        if self.current is None:
             self.reset()
         self.reset_done()
         current = self.current
@@ -178,9 +179,14 @@ class Tracer:
             if is_tensor_collection(action):
                 return tensordict.update(action)
             spec = self.env.full_action_spec[self.env.action_key]
-            value = action
-            if not isinstance(value, Tensor):
-                value = torch.as_tensor(value, dtype=spec.dtype, device=spec.device)
+            value = torch.as_tensor(action, dtype=spec.dtype, device=spec.device)
+            try:
+                value = value.expand(spec.shape)
+            except RuntimeError:
+                given, wanted = tuple(value.shape), tuple(spec.shape)
+                raise ArgumentError(
+                    f"an action of shape {given} was given, the env takes {wanted}"
+                ) from None
             return tensordict.set(self.env.action_key, value)
 
         return give
@@ -232,7 +238,7 @@ class Tracer:
         return TraceRun(self.steps - begun, traces, reason, self.last)
 
     def _going_on(self) -> Iterator[StepTrace]:
-        if self._result is None:
+        if self.current is None:
             yield self.reset()
         while True:
             reset = self.reset_done()
@@ -322,7 +328,7 @@ class Tracer:
         self.traces += 1
         self.last = trace
         if error is None:
-            self._result, self._stepped = result, phase == "step"
+            self._result, self._current = (result, None) if phase == "step" else (None, result)
             self.steps += phase == "step"
         self._living.add(trace)
         if self.history is not None:

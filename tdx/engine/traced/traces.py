@@ -139,7 +139,7 @@ class StepTrace:
                 continue
             if stage.kind in ("env", "stage") and not _reached(stage.index, index, direction):
                 break
-            if stage.kind == "kept" and index != self._last_index:
+            if stage.kind == "kept" and index < self._last_index:
                 continue
             current.update(stage.written)
             for key in stage.dropped:

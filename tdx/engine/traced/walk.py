@@ -7,10 +7,13 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.engine.stage_specs import StageSpecs, stage_specs
 from tdx.engine.traced.places import Place, depth, env_place, is_plain, stage_place
 from tdx.engine.traced.recorder import Recorder
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
+from tdx.envs.spec_findings import leaves_of
+from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
 from tdx.transforms.base import Compose
 
@@ -37,9 +40,9 @@ class TracedWalk:
 
     def refresh(self) -> None:
         """Look at the chain anew where it has changed."""
-        version = self.env._spec_version
-        if version == self.version:
+        if self.env._spec_version == self.version:
             return
+        specs = [_keys(place) for place in stage_specs(self.env)]
         levels: list[TransformedEnv] = []
         env = self.env
         while env is not self.inner:
@@ -49,10 +52,11 @@ class TracedWalk:
         index = depth(self.inner)
         self._stages = {}
         for level in reversed(levels):
-            level._compute_specs()
-            places = [stage_place(place, stage) for place, stage in enumerate(level.stages, index)]
+            places = []
+            for stage in level.stages:
+                places.append(stage_place(index, stage, specs[index + 1] - specs[index]))
+                index += 1
             self._stages[id(level)] = places
-            index += len(places)
         self.env_place = env_place(self.inner)
         self.env_place.index = depth(self.inner) - 1
         self.version = self.env._spec_version
@@ -126,6 +130,10 @@ class TracedWalk:
         for key in env._handed_out:
             write(tensordict, key, read(inner, key))
         return inner
+
+
+def _keys(place: StageSpecs) -> set[NestedKey]:
+    return {key for _, part in place.output_spec.items() for key in leaves_of(part)}
 
 
 def _with(
