@@ -10,7 +10,9 @@ from typer.main import get_command
 from tdx import __version__
 from tdx.cli.commands.check import check
 from tdx.cli.commands.config import config_init, config_path, config_show
+from tdx.cli.commands.diff import diff
 from tdx.cli.commands.doctor import doctor
+from tdx.cli.commands.explain import explain
 from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.inspect_chain import inspect_chain
@@ -21,7 +23,7 @@ from tdx.cli.commands.show import show_transform
 from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
-_ORDER = ("inspect", "check", "list", "show", "schema", "init", "config", "doctor")
+_ORDER = ("inspect", "check", "explain", "diff", "list", "show", "schema", "init", "config", "doctor")
 _BEGIN = "Begin with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -54,6 +56,8 @@ def build_command() -> Any:
         _group(transform=show_transform), name="show", help="Show all about one transform."
     )
     app.command("check", cls=LightCommand)(takes_options(check))
+    app.command("explain", cls=LightCommand)(takes_options(explain))
+    app.command("diff", cls=LightCommand)(takes_options(diff))
     app.command("doctor", cls=LightCommand)(takes_options(doctor))
     app.command("init", cls=LightCommand)(takes_options(init))
     config = _group(path=config_path, show=config_show, init=config_init)

@@ -34,6 +34,17 @@ class DiagramFormat(StrEnum):
     MERMAID = "mermaid"
 
 
+class CheckFormat(StrEnum):
+    """How what is found is written to stdout."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    SARIF = "sarif"
+
+
 class Color(StrEnum):
     """When to colour."""
 

@@ -32,6 +32,22 @@ def complete_name(incomplete: str) -> list[Offer]:
     )
 
 
+def complete_codes(incomplete: str) -> list[Offer]:
+    """Codes of errors and rules; where none begins with the word, those that contain it."""
+    from tdx.inspection.explanations import explanations
+
+    return _matching(incomplete, [(each.code, each.title) for each in explanations()])
+
+
+def complete_rules(incomplete: str) -> list[Offer]:
+    """Codes of rules behind the last comma of a list of them."""
+    from tdx.inspection.lint.registry import all_rules
+
+    done, comma, word = incomplete.rpartition(",")
+    offers = _matching(word, [(rule.code, rule.title) for rule in all_rules()])
+    return [(f"{done}{comma}{code}", title) for code, title in offers]
+
+
 def complete_transform(incomplete: str) -> list[Offer]:
     """A stage of the chain: names of transforms, then names and values of their arguments.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, TextIO
 
-from tdx.cli.choices import Color, Format
+from tdx.cli.choices import CheckFormat, Color, Format
 from tdx.errors import TdxError
 
 
@@ -37,7 +37,7 @@ class Early:
     @property
     def json(self) -> bool:
         """Whether the output would have been JSON."""
-        return (self.format or _setting("format")) in (Format.JSON, Format.JSONL)
+        return (self.format or _setting("format")) in (Format.JSON, Format.JSONL, CheckFormat.SARIF)
 
     def wants_color(self, stream: TextIO) -> bool:
         """Whether to colour what goes to ``stream``."""

@@ -16,6 +16,7 @@ import typer
 
 from tdx.cli.choices import (
     Batching,
+    CheckFormat,
     Color,
     DiagramFormat,
     Format,
@@ -98,6 +99,32 @@ class OutputLessOptions:
 
     color: ColorOption = Color.AUTO
     debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsOptions:
+    """How what is found is shown."""
+
+    format: Annotated[
+        CheckFormat,
+        typer.Option(
+            "--format",
+            parser=one_of(CheckFormat, "--format"),
+            metavar="|".join(CheckFormat),
+            autocompletion=members_of(CheckFormat),
+            help="How to write the result.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = CheckFormat.TABLE
+    color: ColorOption = Color.AUTO
+    debug: Debug = False
+
+    @property
+    def output(self) -> OutputOptions:
+        """The same for what writes rows and documents; SARIF counts as JSON."""
+        if self.format is CheckFormat.SARIF:
+            return OutputOptions(Format.JSON, self.color, self.debug)
+        return OutputOptions(Format(self.format.value), self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)

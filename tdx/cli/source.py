@@ -14,7 +14,7 @@ from tdx.errors import ArgumentError, PipelineError, TdxError
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
-    from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
 
 
 def read_pipeline(options: PipelineOptions) -> Pipeline:
@@ -27,10 +27,16 @@ def read_pipeline(options: PipelineOptions) -> Pipeline:
         ArgumentError: neither an env nor a file is given, or both.
         PipelineError: the file or a stage cannot be read.
     """
+    return read_source(options)[0]
+
+
+def read_source(options: PipelineOptions) -> tuple[Pipeline, PipelineFile | None]:
+    """The pipeline as :func:`read_pipeline` gives it, and the file that it comes from, if any."""
     from tdx.pipeline import EnvConfig, Pipeline
     from tdx.pipeline.pipeline_file import PipelineFile
 
     stages = _stages(options.transforms or [])
+    file = None
     if options.pipeline is not None:
         if options.env is not None or options.env_kwargs is not None:
             given = "--env" if options.env is not None else "--env-kwargs"
@@ -38,7 +44,8 @@ def read_pipeline(options: PipelineOptions) -> Pipeline:
                 f"{given} and --pipeline cannot be given together",
                 hint="the file names the env: leave one of them out",
             )
-        pipeline = PipelineFile.load(options.pipeline).pipeline
+        file = PipelineFile.load(options.pipeline)
+        pipeline = file.pipeline
         stages = (*pipeline.transforms, *stages)
     elif options.env is not None:
         pipeline = Pipeline(EnvConfig(options.env, kwargs=_env_kwargs(options.env_kwargs)))
@@ -46,7 +53,8 @@ def read_pipeline(options: PipelineOptions) -> Pipeline:
         raise ArgumentError(
             "no env is given", hint="add --env ID (`tdx list envs` has them) or --pipeline FILE"
         )
-    return replace(pipeline, env=_with_options(pipeline.env, options), transforms=stages)
+    env = _with_options(pipeline.env, options)
+    return replace(pipeline, env=env, transforms=stages), file
 
 
 def _stages(texts: list[str]) -> tuple[StageConfig, ...]:

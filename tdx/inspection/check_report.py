@@ -1,4 +1,4 @@
-"""Whether a pipeline can be built, and its env and chain keep what their specs promise."""
+"""Whether a pipeline can be built, keeps what its specs promise, and breaks no rule."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.errors import CheckError, EnvError, ExitCode, TdxError, Where
+from tdx.inspection.lint.registry import all_rules
+from tdx.inspection.lint.run import LintFinding, lint, lint_context
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
+    from tdx.engine import TransformedEnv
     from tdx.envs.spec_findings import SpecFinding
+    from tdx.inspection.lint.fix import Fix
+    from tdx.inspection.lint.rule import Rule, Severity
     from tdx.pipeline import Pipeline
 
-Check = Literal["arguments", "specs", "steps"]
+Check = Literal["arguments", "specs", "steps", "lints"]
+_RULED = ("missing", "undeclared")
+"""The lies of which a rule speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +29,15 @@ class Finding:
 
     Args:
         check: the check that found it.
-        code: the stable code of its error.
+        code: the stable code of its error or its rule.
         message: what is wrong, on one line.
         hint: what to do about it.
         where: the stage, the transform, the key, the line in the file.
         lie: what kind of promise is broken, such as ``"dtype"`` or ``"bounds"``.
+        severity: an ``error`` cannot work, a ``warning`` is a likely mistake, and an ``advice``
+            makes something better that works.
+        title: the rule that is broken, in a few words; none for an error.
+        fix: the edit of the pipeline that mends it, where there is just one that does.
     """
 
     check: Check
@@ -35,6 +46,9 @@ class Finding:
     hint: str | None
     where: Where
     lie: str | None = None
+    severity: Severity = "error"
+    title: str | None = None
+    fix: Fix | None = None
 
     @classmethod
     def of(cls, error: TdxError, check: Check) -> Finding:
@@ -44,17 +58,28 @@ class Finding:
     @classmethod
     def of_lie(cls, lie: SpecFinding, pipeline: Pipeline) -> Finding:
         """The finding that a lie of a spec is."""
-        file = line = None
-        if lie.stage is not None and lie.stage < len(pipeline.transforms):
-            file, line = pipeline.file, pipeline.transforms[lie.stage].line
-        where = Where(lie.stage, lie.transform, lie.key, file=file, line=line)
+        where = _where(pipeline, lie.stage).merged(Where(transform=lie.transform, key=lie.key))
         return cls("steps", CheckError.code, lie.message, lie.hint, where, lie.code)
+
+    @classmethod
+    def of_rule(cls, finding: LintFinding, pipeline: Pipeline) -> Finding:
+        """The finding that a broken rule is."""
+        rule, found = finding.rule, finding.found
+        where = replace(_where(pipeline, found.stage), key=found.key)
+        check: Check = "lints" if found.lie is None else "steps"
+        return cls(
+            *(check, rule.code, found.message, found.hint, where, found.lie),
+            *(rule.severity, rule.title, found.fix),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
+        edits = None if self.fix is None else [edit.to_dict() for edit in self.fix.edits]
         return {
             "check": self.check,
             "code": self.code,
+            "severity": self.severity,
+            "title": self.title,
             "lie": self.lie,
             "stage": self.where.stage,
             "transform": self.where.transform,
@@ -64,6 +89,7 @@ class Finding:
             "column": self.where.column,
             "message": self.message,
             "hint": self.hint,
+            "fix": None if self.fix is None else {"title": self.fix.title, "edits": edits},
         }
 
 
@@ -74,7 +100,7 @@ class CheckReport:
     Args:
         env: the env's id.
         stages: how many stages its chain has.
-        checks: the checks that ran, in order; one that finds something is the last.
+        checks: the checks that ran, in order.
         findings: what they found.
     """
 
@@ -85,8 +111,16 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether nothing was found but advice."""
+        return not self.failed()
+
+    def failed(self, *, strict: bool = False) -> bool:
+        """Whether something was found that is an error or a warning.
+
+        Args:
+            strict: whether advice counts too.
+        """
+        return any(strict or finding.severity != "advice" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -99,15 +133,24 @@ class CheckReport:
         }
 
 
-def check_pipeline(pipeline: Pipeline, *, allow_code: bool = False) -> CheckReport:
-    """Check a pipeline: its arguments, then its specs, then some steps.
+def check_pipeline(
+    pipeline: Pipeline,
+    *,
+    allow_code: bool = False,
+    rules: Sequence[Rule] | None = None,
+    steps: bool = True,
+) -> CheckReport:
+    """Check a pipeline: its arguments, its specs, some steps, and the rules for chains.
 
     Args:
         pipeline: what to check.
         allow_code: whether Python objects that it names may be imported.
+        rules: the rules that it is held against; all of them by default.
+        steps: whether the env may be stepped.
 
     Returns:
-        What was found; a check runs only where those before it found nothing.
+        What was found. Specs, steps and rules are looked at where the arguments are right, and
+        steps are made where the specs are.
 
     Raises:
         EnvError: the env cannot be made, or raises when it is reset or stepped.
@@ -117,31 +160,96 @@ def check_pipeline(pipeline: Pipeline, *, allow_code: bool = False) -> CheckRepo
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
     if findings:
         return _report(pipeline, ("arguments",), findings)
-    return _check_built(pipeline, allow_code)
+    return _check_built(pipeline, allow_code, all_rules() if rules is None else rules, steps)
 
 
-def _check_built(pipeline: Pipeline, allow_code: bool) -> CheckReport:
-    from tdx.envs.check import find_spec_lies
-    from tdx.pipeline import check_specs
+def _check_built(
+    pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule], steps: bool
+) -> CheckReport:
+    from tdx.inspection.lint.policy import imported_policy
     from tdx.pipeline.build import assemble
 
-    checks: tuple[Check, ...] = ("arguments", "specs")
+    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
+        policy = imported_policy(pipeline, allow_code)
         env = assemble(pipeline, allow_code)
     except TdxError as error:
-        return _report(pipeline, checks, _findings([error], "specs"))
+        broken = _findings([error], "specs")
+        found = lint(lint_context(pipeline), rules)
+        return _report(pipeline, checks, _merged(broken, found, pipeline))
     try:
-        findings = _findings(check_specs(env, pipeline), "specs")
-        if not findings:
-            checks = (*checks, "steps")
-            lies = find_spec_lies(env, seed=pipeline.env.seed)
-            findings = [Finding.of_lie(lie, pipeline) for lie in lies]
+        findings, lies, stepped = _checked_env(env, pipeline, steps)
+        context = lint_context(pipeline, env, policy=policy, lies=lies)
+        found = lint(context, rules)
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise
     finally:
         env.close()
-    return _report(pipeline, checks, findings)
+    if stepped:
+        checks = ("arguments", "specs", "steps", "lints")
+    return _report(pipeline, checks, _merged(findings, found, pipeline))
+
+
+def _checked_env(
+    env: TransformedEnv, pipeline: Pipeline, steps: bool
+) -> tuple[list[Finding], list[SpecFinding], bool]:
+    """What specs and steps show, the lies seen, and whether there were steps."""
+    from tdx.envs.check import find_spec_lies
+    from tdx.pipeline import check_specs
+    from tdx.pipeline.validation import located
+
+    findings = _findings(check_specs(env, pipeline), "specs")
+    if findings or not steps:
+        return findings, [], False
+    try:
+        lies = find_spec_lies(env, seed=pipeline.env.seed)
+    except TdxError as error:
+        stage = error.where.stage
+        if stage is not None and stage < len(pipeline.transforms):
+            located(error, pipeline, stage)
+        return _findings([error], "steps"), [], True
+    plain = [Finding.of_lie(lie, pipeline) for lie in lies if lie.code not in _RULED]
+    return plain, list(lies), True
+
+
+def _merged(
+    broken: Sequence[Finding], found: Sequence[LintFinding], pipeline: Pipeline
+) -> list[Finding]:
+    """Both, with a rule that says it better in the place of an error at the same stage."""
+    result = list(broken)
+    for lint_finding in found:
+        finding = Finding.of_rule(lint_finding, pipeline)
+        said = [each for each in result if _says_better(lint_finding, each)]
+        if said:
+            finding = replace(finding, check=said[0].check)
+        result = [each for each in result if each not in said]
+        result.append(finding)
+    return sorted(result, key=_place)
+
+
+def _says_better(lint_finding: LintFinding, finding: Finding) -> bool:
+    stage = lint_finding.found.stage
+    if not lint_finding.rule.replaces or stage is None or finding.title is not None:
+        return False
+    late = [stage]
+    fix = lint_finding.found.fix
+    if fix is not None:
+        # A stage that stands too early is found out where another one meets its result.
+        late += [edit.to for edit in fix.edits if edit.kind == "move" and edit.to is not None]
+    return finding.where.stage in late
+
+
+def _place(finding: Finding) -> tuple[bool, int]:
+    stage = finding.where.stage
+    return (stage is None, stage or 0)
+
+
+def _where(pipeline: Pipeline, stage: int | None) -> Where:
+    if stage is None or stage >= len(pipeline.transforms):
+        return Where(stage, file=None if stage is not None else pipeline.file)
+    config = pipeline.transforms[stage]
+    return Where(stage, config.name, file=pipeline.file, line=config.line)
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:

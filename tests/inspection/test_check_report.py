@@ -38,7 +38,7 @@ def check(*stages: str, env: str = "Pendulum-v1", allow_code: bool = False) -> C
 def test_nothing_to_find() -> None:
     report = check("StepCounter(max_steps=2)", "RewardSum")
     assert report.ok
-    assert report.checks == ("arguments", "specs", "steps")
+    assert report.checks == ("arguments", "specs", "steps", "lints")
     assert report.to_dict()["findings"] == []
 
 
@@ -50,7 +50,7 @@ def test_every_wrong_argument_is_found_at_once() -> None:
 
 
 def test_key_that_is_not_there() -> None:
-    report = check('ObservationNorm(0.0, 1.0, in_keys=["obs"])')
+    report = check('ObservationNorm(0.0, 2.0, in_keys=["obs"])')
     (finding,) = report.findings
     assert (finding.check, finding.where.stage, finding.where.key) == ("specs", 0, "obs")
     assert "observation" in (finding.hint or "")
@@ -72,7 +72,7 @@ def test_stage_that_lies_is_named(
     monkeypatch.syspath_prepend(str(tmp_path))
     arguments = '(in_keys=["observation"], out_keys=["observation"])' if name == "Wrong" else ""
     report = check("RewardSum", f"liar_transforms:{name}{arguments}", allow_code=True)
-    assert report.checks == ("arguments", "specs", "steps")
+    assert report.checks == ("arguments", "specs", "steps", "lints")
     first = report.findings[0]
     assert (first.lie, first.where.stage, first.where.key) == (lie, 1, key)
     assert first.where.transform == name

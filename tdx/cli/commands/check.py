@@ -2,25 +2,97 @@
 
 from __future__ import annotations
 
-from tdx.cli.options import OutputOptions, PipelineOptions
-from tdx.errors import ExitCode
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from tdx.cli.completion import complete_rules
+from tdx.cli.options import FindingsOptions, PipelineOptions
+from tdx.errors import ArgumentError, ExitCode
+
+_RULES = "Rules"
 
 
-def check(pipeline: PipelineOptions, output: OutputOptions) -> int:
-    """Check a pipeline: that it can be built, and that env and chain keep what their specs promise.
+def check(
+    pipeline: PipelineOptions,
+    output: FindingsOptions,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="A pipeline file; the same as --pipeline FILE."),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select",
+            metavar="CODES",
+            autocompletion=complete_rules,
+            help="Look for these rules only: TDX421,TDX44. `tdx explain` lists them.",
+            rich_help_panel=_RULES,
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="CODES",
+            autocompletion=complete_rules,
+            help="Leave these rules out.",
+            rich_help_panel=_RULES,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Let advice count like a warning.", rich_help_panel=_RULES),
+    ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show the mended pipeline as a diff.", rich_help_panel=_RULES),
+    ] = False,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Write the mended pipeline into its file; for --env and --t print its options.",
+            rich_help_panel=_RULES,
+        ),
+    ] = False,
+) -> int:
+    """Check a pipeline: that it can be built, keeps what its specs promise, and breaks no rule.
 
-    Ends with exit code 1 where something is found.
+    Ends with exit code 1 where an error or a warning is found.
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.foreign_code import foreign_code
-    from tdx.cli.output.write import write
-    from tdx.cli.source import read_pipeline
-    from tdx.cli.views.check_view import check_view
+    from tdx.cli.mending import Mending
+    from tdx.cli.source import read_source
+    from tdx.cli.views.check_view import write_report
     from tdx.inspection.check_report import check_pipeline
+    from tdx.inspection.lint.select import chosen_rules
 
-    config = read_pipeline(pipeline)
+    rules = chosen_rules(_codes(select), _codes(ignore))
+    options = _with_file(pipeline, file)
+    config, source = read_source(options)
+    mending = None
     with foreign_code():
-        report = check_pipeline(config, allow_code=pipeline.allow_code)
-    write(check_view(report), output)
-    return ExitCode.OK if report.ok else ExitCode.FINDINGS
+        if diff or fix:
+            mending = Mending.of(config, source, options, rules, strict=strict)
+            if fix:
+                config = mending.written(diff)
+        report = check_pipeline(config, allow_code=pipeline.allow_code, rules=rules)
+    write_report(report, rules, output, None if mending is None else mending.told(fix=fix))
+    return ExitCode.FINDINGS if report.failed(strict=strict) else ExitCode.OK
+
+
+def _codes(given: list[str] | None) -> list[str]:
+    """Codes that are given one by one or with commas between."""
+    return [code for text in given or () for code in text.split(",") if code.strip()]
+
+
+def _with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
+    if file is None:
+        return options
+    if options.pipeline is not None:
+        raise ArgumentError("FILE and --pipeline are given", hint="give the file once")
+    return replace(options, pipeline=file)

@@ -2,24 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import get_args
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.choices import CheckFormat
+from tdx.cli.options import FindingsOptions
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.output.write import write
+from tdx.cli.streams import speaks_unicode
 from tdx.inspection.check_report import Check, CheckReport, Finding
+
+if TYPE_CHECKING:
+    from tdx.cli.mending import Told
+    from tdx.inspection.lint.rule import Rule
 
 _MEANING: dict[Check, str] = {
     "arguments": "every stage is known and its arguments are of the declared types",
     "specs": "env and chain can be built, and every stage finds the keys it reads",
     "steps": "reset, step and rollout write what the specs promise",
+    "lints": "the chain breaks no rule; tdx explain lists the rules",
 }
+_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
 
 
-def check_view(report: CheckReport) -> View:
+def write_report(
+    report: CheckReport, rules: Sequence[Rule], options: FindingsOptions, told: Told | None
+) -> None:
+    """Write what was found, or what was mended, in the format asked for.
+
+    Args:
+        report: what was found.
+        rules: the rules that it was held against.
+        options: the format.
+        told: what is said of a mended pipeline.
+    """
+    from tdx.cli.mending import narrate
+
+    narrate(None if told is None else told.narration)
+    if options.format is CheckFormat.SARIF:
+        from tdx.cli.output.sarif import sarif
+
+        log = sarif(report, [rule.code for rule in rules])
+        ascii_only = not speaks_unicode(sys.stdout)
+        sys.stdout.write(json.dumps(log, indent=2, ensure_ascii=ascii_only) + "\n")
+    elif told is not None and told.text is not None and options.format is CheckFormat.TABLE:
+        sys.stdout.write(told.text)
+    else:
+        write(check_view(report, None if told is None else told.data), options.output)
+
+
+def check_view(report: CheckReport, mended: dict[str, Any] | None = None) -> View:
     """Lay out what the checks of a pipeline found.
 
     Args:
         report: what to show.
+        mended: the mended pipeline as plain data.
     """
 
     def blocks(width: int) -> list[Block]:
@@ -31,7 +70,8 @@ def check_view(report: CheckReport) -> View:
         return [head, table, *([Heading("findings"), *findings] if findings else [])]
 
     records = [finding.to_dict() for finding in report.findings]
-    return View("check", report.to_dict(), records, blocks)
+    data = report.to_dict() if mended is None else {**report.to_dict(), "mended": mended}
+    return View("check", data, records, blocks)
 
 
 def _all() -> tuple[Check, ...]:
@@ -39,9 +79,11 @@ def _all() -> tuple[Check, ...]:
 
 
 def _outcome(check: Check, report: CheckReport) -> Cell:
-    found = [finding.lie for finding in report.findings if finding.check == check]
+    found = [finding for finding in report.findings if finding.check == check]
+    if found and all(finding.severity == "advice" for finding in found):
+        return Cell("advice", "dim")
     if found:
-        lies = check == "steps" and any(lie != "nan" for lie in found)
+        lies = check == "steps" and any(each.lie not in (None, "nan") for each in found)
         return Cell("lies" if lies else "wrong", "bad")
     return Cell("ok", "good") if check in report.checks else Cell("not run", "dim")
 
@@ -49,6 +91,10 @@ def _outcome(check: Check, report: CheckReport) -> Cell:
 def _finding(finding: Finding) -> Iterator[Paragraph]:
     place = str(finding.where)
     lead = f"{place}: " if place else ""
-    yield Paragraph([Cell(f"{finding.code} ", "bad"), Cell(lead, "name"), Cell(finding.message)])
+    kind = [] if finding.title is None else [Cell(f"{finding.severity} ", "dim")]
+    code = Cell(f"{finding.code} ", _STYLES[finding.severity])
+    yield Paragraph([code, *kind, Cell(lead, "name"), Cell(finding.message)])
     if finding.hint:
         yield Paragraph([Cell("hint: ", "dim"), Cell(finding.hint)], indent=7)
+    if finding.fix is not None:
+        yield Paragraph([Cell("fix: ", "dim"), Cell(finding.fix.title)], indent=7)
