@@ -12,6 +12,7 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
+from tdx.transforms.base.linear_image import LinearImage, crop_matrix
 from tdx.transforms.base.shape_transform import viewed_spec
 from tdx.transforms.image.layout import check_channels_first, image_size
 
@@ -58,6 +59,17 @@ class CenterCrop(ObservationTransform):
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_image(spec.shape)
         return viewed_spec(spec, self._apply_transform)
+
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        if dtype != LinearImage.out_dtype:
+            return None
+        self._check_image(torch.Size(shape))
+        (_, height, width), (w, h) = shape, (self.w, self.h)
+        # Halves are rounded as torchvision rounds them, to even.
+        rows = crop_matrix(height, round((height - w) / 2), w)
+        return LinearImage(
+            shape, dtype, rows=rows, cols=crop_matrix(width, round((width - h) / 2), h)
+        )
 
     def _check_image(self, shape: torch.Size) -> None:
         check_channels_first(shape, "CenterCrop")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,10 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
+from tdx.transforms.base.linear_image import LinearImage
 from tdx.transforms.image.layout import channels_last, check_channels_first
+
+GRAY = (0.2989, 0.587, 0.114)
 
 
 class GrayScale(ObservationTransform):
@@ -51,6 +55,11 @@ class GrayScale(ObservationTransform):
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         _check_channels(tensor.shape)
         return _kernel()(tensor)
+
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        if dtype != LinearImage.out_dtype or shape[0] != 3:  # integers are rounded down
+            return None
+        return LinearImage(shape, dtype, mix=np.array([GRAY]))
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return mapped_spec(spec, self._apply_transform)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,6 +14,7 @@ from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
+from tdx.transforms.base.linear_image import LinearImage, Matrix
 from tdx.transforms.image.layout import check_channels_first, image_size
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
@@ -75,6 +76,16 @@ class Resize(ObservationTransform):
         resized = resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
         return resized.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else resized
 
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        if dtype != LinearImage.out_dtype:
+            return None
+        check_channels_first(torch.Size(shape), "Resize")
+        rows, cols = (
+            None if size == new else _weights(size, new, self.interpolation)
+            for size, new in zip(shape[1:], (self.w, self.h), strict=True)
+        )
+        return LinearImage(shape, dtype, rows=rows, cols=cols)
+
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         check_channels_first(spec.shape, "Resize")
         if isinstance(spec, Bounded) and self.interpolation != "bicubic":
@@ -101,3 +112,14 @@ def _kernel(interpolation: str) -> tuple[Callable[..., Tensor], Any]:
     from torchvision.transforms.v2.functional import resize_image
 
     return resize_image, InterpolationMode(interpolation)
+
+
+@lru_cache(maxsize=64)
+def _weights(size: int, new: int, interpolation: str) -> Matrix:
+    """What resizes ``size`` rows to ``new``: how the unit images, one a column, come out."""
+    resize, mode = _kernel(interpolation)
+    units = torch.eye(size, dtype=LinearImage.out_dtype, device="cpu").unsqueeze(0)
+    resized = resize(units, [new, size], interpolation=mode, antialias=True)
+    matrix: Matrix = resized[0].double().numpy()
+    matrix.setflags(write=False)
+    return matrix

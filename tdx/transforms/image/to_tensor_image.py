@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
+from tdx.transforms.base.linear_image import LinearImage
 
 
 class ToTensorImage(ObservationTransform):
@@ -77,6 +79,17 @@ class ToTensorImage(ObservationTransform):
         if divide:
             tensor = tensor / 255
         return tensor.unsqueeze(0) if self.unsqueeze and tensor.ndim == 3 else tensor
+
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        made = self.dtype or torch.get_default_dtype()
+        if made != LinearImage.out_dtype or self.unsqueeze:
+            return None
+        if dtype.is_floating_point and dtype != made:
+            return None
+        last = not self.shape_tolerant or shape[-1] == 3
+        divide = not dtype.is_floating_point if self.from_int is None else self.from_int
+        channels = shape[-1] if last else shape[0]
+        return LinearImage(shape, dtype, last, mix=np.eye(channels) / 255 if divide else None)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return mapped_spec(spec, self._apply_transform)
