@@ -23,7 +23,18 @@ from tdx.cli.commands.show import show_transform
 from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
-_ORDER = ("inspect", "check", "explain", "diff", "list", "show", "schema", "init", "config", "doctor")
+_ORDER = (
+    "inspect",
+    "check",
+    "explain",
+    "diff",
+    "list",
+    "show",
+    "schema",
+    "init",
+    "config",
+    "doctor",
+)
 _BEGIN = "Begin with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,

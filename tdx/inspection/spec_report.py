@@ -185,10 +185,10 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
     whole = stage_specs(env)
     leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
     stages = tuple(
-        StageReport(index, stage.name, _compare(leaves[index], leaves[index + 1], (index,)))
+        StageReport(index, stage.name, compare_leaves(leaves[index], leaves[index + 1], (index,)))
         for index, stage in enumerate(whole[1:])
     )
-    changes = _attributed(_compare(leaves[0], leaves[-1]), stages)
+    changes = _attributed(compare_leaves(leaves[0], leaves[-1]), stages)
     return SpecReport(
         name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), changes, stages
     )
@@ -203,7 +203,7 @@ def innermost(env: EnvBase) -> EnvBase:
     return env
 
 
-def _compare(
+def compare_leaves(
     before: Sequence[LeafSpec], after: Sequence[LeafSpec], stages: tuple[int, ...] = ()
 ) -> tuple[KeyChange, ...]:
     """Pair the specs of two sides by part and key, in the order of the second side."""

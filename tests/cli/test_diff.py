@@ -1,0 +1,92 @@
+"""``tdx diff`` from outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+A = """version: 1
+env: Pendulum-v1
+transforms:
+  - RewardSum
+  - StepCounter: {max_steps: 200}
+  - InitTracker
+  - DoubleToFloat
+"""
+B = """version: 1
+env: {id: Pendulum-v1, seed: 3}
+transforms:
+  - InitTracker
+  - RewardClipping: {clamp_min: -1.0, clamp_max: 0.0}
+  - RewardSum
+  - StepCounter: {max_steps: 100}
+  - ActionScaling
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(A)
+    (tmp_path / "b.yaml").write_text(B)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("form", ["60", "100", "pipe", "json", "jsonl", "csv", "md"])
+def test_each_format(tdx: Tdx, golden: Golden, form: str) -> None:
+    columns = int(form) if form.isdecimal() else None
+    as_table = form == "pipe" or columns
+    outcome = tdx(
+        *("diff", "a.yaml", "b.yaml", "--format", "table" if as_table else form), columns=columns
+    )
+    assert (outcome.code, outcome.err) == (1, "")
+    if columns:
+        assert max(map(len, outcome.out.splitlines())) <= columns
+    golden(f"diff.{f'{form}.txt' if as_table else form}", outcome.out)
+
+
+def test_exit_codes_are_those_of_diff(tdx: Tdx, files: Path) -> None:
+    (files / "reordered.yaml").write_text(A.replace("{max_steps: 200}", "[200]"))
+    same = tdx("diff", "a.yaml", "reordered.yaml", "--steps", "3")
+    assert (same.code, same.err) == (0, "")
+    assert "same" in same.out.splitlines()[0]
+    assert tdx("diff", "a.yaml", "b.yaml").code == 1
+
+
+def test_values_of_rollouts(tdx: Tdx, files: Path) -> None:
+    (files / "c.yaml").write_text(A.replace("max_steps: 200", "max_steps: 2"))
+    report = json.loads(
+        tdx("diff", "a.yaml", "c.yaml", "--steps", "5", "--seed", "1", "--format", "json").out
+    )
+    values = {each["key"]: each for each in report["values"]}
+    assert (report["steps"], report["seed"]) == (5, 1)
+    assert values["next.truncated"]["first_step"] == 1
+    assert values["observation"]["first_step"] == 2
+    assert values["action"]["status"] == "same"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("a.yaml",), "missing argument", "tdx diff --help"),
+        (("a.yaml", "missing.yaml"), "cannot read missing.yaml", ""),
+        (("-", "-"), "stdin can be one side only", "name a file"),
+        (("a.yaml", "b.yaml", "--seed", "1"), "--seed says nothing without --steps", "--steps N"),
+        (("a.yaml", "b.yaml", "--steps", "0"), "--steps must be a whole number", ""),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    outcome = tdx("diff", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err.lower()
+    assert hint in outcome.err
