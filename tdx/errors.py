@@ -37,6 +37,7 @@ class Where:
         stage: index of the stage in the chain, from 0.
         transform: class name of the transform at that stage.
         key: the key of the TensorDict.
+        step: the step of a rollout, from 0.
         env: the env, as the user named it.
         file: the pipeline file.
         line: line in that file, from 1.
@@ -46,6 +47,7 @@ class Where:
     stage: int | None = None
     transform: str | None = None
     key: NestedKey | None = None
+    step: int | None = None
     env: str | None = None
     file: str | None = None
     line: int | None = None
@@ -53,6 +55,8 @@ class Where:
 
     def __str__(self) -> str:
         parts = [self._file_part(), self._stage_part()]
+        if self.step is not None:
+            parts.append(f"step {self.step}")
         if self.env is not None:
             parts.append(f"env {self.env}")
         if self.key is not None:

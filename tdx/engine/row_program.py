@@ -87,7 +87,7 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
     rows: list[tuple[Transform, RowStep]] = []
     for stage in stages:
         kind: type = type(stage)
-        step = stage._row_step() if _row_step_holds(kind) else None
+        step = stage._row_step() if row_step_holds(kind) else None
         if step is None:
             break
         rows.append((stage, step))
@@ -96,7 +96,7 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
 
 
 @cache
-def _row_step_holds(kind: type) -> bool:
+def row_step_holds(kind: type) -> bool:
     """Whether no subclass has implemented anew what the function over dicts stands for."""
 
     def owner(hook: str) -> type:

@@ -12,6 +12,7 @@ from tdx.engine.row_program import RowProgram, compile_rows
 from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import flat_entries, new_tensordict, read, write
 from tdx.transforms.base import Compose, TimeBehaviour, Transform
@@ -26,6 +27,8 @@ class TransformedEnv(EnvBase):
         transform: a transform, a ``Compose`` of them, or a function over a TensorDict; none by
             default.
         device: where the env is moved; its own by default.
+        planned: whether rollouts may run by a plan, with the stages that can wait applied to many
+            steps at once. What comes out is the same either way.
 
     Raises:
         ArgumentError: ``env`` is not an env, or ``transform`` not a transform.
@@ -44,6 +47,7 @@ class TransformedEnv(EnvBase):
         transform: Transform | TensorDictFunction | None = None,
         *,
         device: torch.device | str | int | None = None,
+        planned: bool = True,
     ) -> None:
         if not isinstance(env, EnvBase):
             raise ArgumentError(
@@ -55,6 +59,7 @@ class TransformedEnv(EnvBase):
             env.to(device)
         self._known_base_version = self._placed_version = -1
         self._program: RowProgram | None = None
+        self.planned = planned
         self.base_env = env
         self._set_transform(Compose() if transform is None else as_transform(transform))
 
@@ -306,6 +311,13 @@ class TransformedEnv(EnvBase):
     def _steps_some_rows(self) -> bool:  # type: ignore[override]
         alone = all(stage.time_behaviour is TimeBehaviour.POINTWISE for stage in self.stages)
         return alone and self.base_env._steps_some_rows
+
+    @property
+    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+        # The forms of stages need this class.
+        from tdx.engine.plan.forms import step_reads
+
+        return step_reads(self)
 
     @property
     def batch_locked(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ from tdx.envs.base.done_flags import (
 )
 from tdx.envs.base.env_module import EnvModule
 from tdx.envs.base.policies import Policy
-from tdx.envs.base.rollout import Callback, collect, stacked, start_of
+from tdx.envs.base.rollout import Callback, check_steps
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, sibling_key
@@ -83,6 +83,9 @@ class EnvBase(EnvModule):
     def _step_fields(self) -> StepFields | None:
         """:meth:`_step` as a dict of root entries, and the info; ``None`` without such a form."""
         return None
+
+    planned: bool = True
+    """Whether rollouts may run by a plan, with what can wait applied to many steps at once."""
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
@@ -349,21 +352,82 @@ class EnvBase(EnvModule):
         Raises:
             ArgumentError: ``max_steps`` is below 1, or there is nothing to start from.
         """
-        if max_steps < 1:
-            raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
-        start = start_of(self, auto_reset, tensordict)
-        steps = collect(
+        check_steps(max_steps)
+        engine = import_module("tdx.engine.planned.rollout")
+        request = engine.Request(
+            policy,
+            callback,
+            auto_cast_to_device,
+            break_when_any_done and not break_when_all_done,
+            break_when_all_done,
+        )
+        rolled_out: TensorDictBase = engine.rollout(
             self,
             max_steps,
-            self.rand_action if policy is None else policy,
-            callback,
-            start,
-            auto_cast_to_device=auto_cast_to_device,
-            break_when_any_done=break_when_any_done and not break_when_all_done,
-            break_when_all_done=break_when_all_done,
+            request,
+            auto_reset=auto_reset,
+            return_contiguous=return_contiguous,
+            tensordict=tensordict,
             set_truncated=set_truncated,
         )
-        return stacked(steps, start.ndim, return_contiguous)
+        return rolled_out
+
+    def iter_rollout(
+        self,
+        max_steps: int | None = None,
+        policy: Policy | None = None,
+        callback: Callback | None = None,
+        *,
+        chunk_steps: int | None = None,
+        chunk_bytes: int | None = None,
+        auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool = False,
+        tensordict: TensorDictBase | None = None,
+    ) -> Iterator[TensorDictBase]:
+        """A rollout chunk after chunk, of any length in constant memory.
+
+        The chunks one after another are what :meth:`rollout` returns. Where a step raises, the
+        chunk with the steps before it comes first.
+
+        Args:
+            max_steps: the most steps to make; without end by default.
+            policy: see :meth:`rollout`.
+            callback: see :meth:`rollout`.
+            chunk_steps: the number of steps in a chunk; chosen by their size by default.
+            chunk_bytes: how much memory a chunk may take, instead.
+            auto_reset: whether to reset the env first.
+            auto_cast_to_device: whether the policy gets its input on its own device.
+            break_when_any_done: whether to stop at the first done flag; otherwise the rows
+                that are done are reset and the rollout goes on.
+            tensordict: where to start from if ``auto_reset`` is off.
+
+        Yields:
+            TensorDicts of shape ``[*B, t]``, their last dim named ``time``.
+
+        Raises:
+            ArgumentError: a number of steps or a size is below 1, or both sizes are given.
+
+        Example:
+            >>> from tdx import GymEnv
+            >>> chunks = GymEnv("Pendulum-v1").iter_rollout(1000, chunk_steps=400)
+            >>> [chunk.shape[0] for chunk in chunks]
+            [400, 400, 200]
+        """
+        if max_steps is not None:
+            check_steps(max_steps)
+        engine = import_module("tdx.engine.planned.rollout")
+        request = engine.Request(policy, callback, auto_cast_to_device, break_when_any_done, False)
+        chunks: Iterator[TensorDictBase] = engine.iter_rollout(
+            self,
+            max_steps,
+            request,
+            chunk_steps=chunk_steps,
+            chunk_bytes=chunk_bytes,
+            auto_reset=auto_reset,
+            tensordict=tensordict,
+        )
+        return chunks
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.

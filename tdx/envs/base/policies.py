@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, key_parts
-from tdx.tensordicts import read
+from tdx.tensordicts import new_tensordict, read
 
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
@@ -31,10 +32,12 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
     """
     if not isinstance(policy, nn.Module) or hasattr(policy, "in_keys"):
         return policy
+    if type(policy).__module__.startswith("torch.nn."):
+        return OverTensors(policy, _read_by(policy, env), env.action_keys)
     names = _arguments(policy)
     by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
     if names and all(name in by_name for name in names):
-        return _OverTensors(policy, [by_name[name] for name in names], env.action_keys)
+        return OverTensors(policy, [by_name[name] for name in names], env.action_keys)
     if len(names) == 1 and names[0].startswith(_OVER_TENSORDICTS):
         return policy
     return _Tried(policy, names, env)
@@ -49,31 +52,50 @@ def _arguments(policy: nn.Module) -> list[str]:
     ]
 
 
-class _OverTensors:
-    """Reads the observations, writes the action."""
+def _read_by(module: nn.Module, env: EnvBase) -> list[NestedKey]:
+    """The observations for a module of which no argument's name says which it takes."""
+    keys = env.observation_keys
+    return ["observation"] if "observation" in keys else keys
+
+
+class OverTensors:
+    """Reads the observations, writes the action.
+
+    Args:
+        module: takes the observations, returns the action.
+        keys: the observations, in the order of the module's arguments.
+        outs: the action's key.
+    """
 
     def __init__(self, module: nn.Module, keys: list[NestedKey], outs: list[NestedKey]) -> None:
         self.module, self.keys, self.outs = module, keys, outs
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action = self.module(*(read(tensordict, key) for key in self.keys))
+        values = [read(tensordict, key) for key in self.keys]
+        return tensordict.set(self.outs[0], self.action(values))
+
+    def action(self, values: Sequence[Tensor]) -> Tensor:
+        """The action for these observations.
+
+        Raises:
+            ArgumentError: the module returned no tensor, or the env takes several.
+        """
+        action = self.module(*values)
         if not isinstance(action, Tensor) or len(self.outs) != 1:
             listed = ", ".join(map(format_key, self.outs))
             raise ArgumentError(
                 f"the policy returned {type(action).__name__}, the env takes {listed}",
                 hint="give a TensorDictModule, which names its out_keys",
             )
-        return tensordict.set(self.outs[0], action)
+        return action
 
 
 class _Tried:
     """Finds out in its first call whether a module takes the TensorDict or tensors."""
 
     def __init__(self, module: nn.Module, names: list[str], env: EnvBase) -> None:
-        keys = env.observation_keys
-        if len(names) == 1 and "observation" in keys:
-            keys = ["observation"]
-        self._over_tensors = _OverTensors(module, keys, env.action_keys)
+        keys = _read_by(module, env) if len(names) == 1 else env.observation_keys
+        self._over_tensors = OverTensors(module, keys, env.action_keys)
         self._module = module
         self._decided: Policy | None = None
 
@@ -88,3 +110,140 @@ class _Tried:
             result = self._over_tensors(tensordict)
             self._decided = self._over_tensors
         return result
+
+
+class ActionSequence:
+    """A policy that looks at nothing and plays given actions one after another.
+
+    A rollout begins with the first of them; ``iter_rollout`` goes on through its chunks.
+
+    Args:
+        actions: of an env with one action key a tensor ``[*B, T, ...]``; else a TensorDict
+            ``[*B, T]`` with all of them.
+
+    Example:
+        >>> import torch
+        >>> from tdx import ActionSequence, GymEnv
+        >>> push = ActionSequence(torch.linspace(-2.0, 2.0, 5).unsqueeze(-1))
+        >>> GymEnv("Pendulum-v1").rollout(5, push)["action"].flatten()
+        tensor([-2., -1.,  0.,  1.,  2.])
+    """
+
+    def __init__(self, actions: Tensor | TensorDictBase) -> None:
+        if not isinstance(actions, (Tensor, TensorDictBase)):
+            raise ArgumentError(
+                f"actions must be a tensor or a TensorDict, got {type(actions).__name__}",
+                hint="torch.stack the actions along a dim of time",
+            )
+        self.actions = actions
+        self.position = 0
+
+    def rewind(self) -> None:
+        """Begin with the first action again."""
+        self.position = 0
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the next action.
+
+        Args:
+            tensordict: ``[*B]``.
+
+        Raises:
+            ArgumentError: there are no more, or they are not of this batch.
+        """
+        batch_size = tensordict.batch_size
+        if isinstance(self.actions, Tensor):
+            return tensordict.set("action", self._rows(self.actions, batch_size, 1)[0])
+        return tensordict.update(self._rows(self.actions, batch_size, 1)[0])
+
+    def taken(self, env: EnvBase, count: int) -> TensorDictBase:
+        """The next actions as a TensorDict ``[count, *B]``, time first.
+
+        Raises:
+            ArgumentError: there are not so many, or they are not of this env's batch.
+        """
+        rows = self._rows(self.actions, env.batch_size, count)
+        if isinstance(rows, TensorDictBase):
+            return rows.to(env.device)
+        size = torch.Size((count, *env.batch_size))
+        return new_tensordict({}, size, env.device).set(env.action_key, rows.to(env.device))
+
+    def _rows(self, actions: Any, batch_size: torch.Size, count: int) -> Any:
+        dim = len(batch_size)
+        if actions.shape[:dim] != batch_size or actions.ndim <= dim:
+            raise ArgumentError(
+                f"the actions are of shape {tuple(actions.shape)}, the env's batch size is "
+                f"{tuple(batch_size)}",
+                hint="give them as [*B, T, ...]",
+            )
+        start, held = self.position, actions.shape[dim]
+        if start + count > held:
+            raise ArgumentError(
+                f"the sequence holds {held} actions, and number {max(start, held) + 1} is needed",
+                hint="make fewer steps, or give more actions",
+            )
+        self.position += count
+        index = (*[slice(None)] * dim, slice(start, start + count))
+        rows = actions[index]
+        return rows.movedim(dim, 0) if isinstance(rows, Tensor) else rows.permute(dim, *range(dim))
+
+
+class ActionCheck:
+    """Holds what a policy writes against the action spec, before the env takes it.
+
+    Args:
+        env: whose actions they are.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        spec = env.full_action_spec
+        self._expected = [
+            (key, spec[key].shape, spec[key].dtype.is_floating_point) for key in env.action_keys
+        ]
+
+    def __call__(self, get: Callable[[NestedKey], Any], step: int) -> None:
+        """Raise where an action is not what the env takes.
+
+        Args:
+            get: gives the entry of a key, or ``None``.
+            step: which step of the rollout it is, from 0.
+
+        Raises:
+            ArgumentError: an action is missing, or of another shape or kind of number.
+        """
+        for key, shape, floating in self._expected:
+            action = get(key)
+            if not isinstance(action, Tensor):
+                if action is None:
+                    raise ArgumentError(
+                        f"the policy wrote no {format_key(key)!r} at step {step}",
+                        hint="name the action's key in the policy's out_keys",
+                    )
+                continue
+            if action.shape != shape or action.is_floating_point() != floating:
+                raise ArgumentError(
+                    f"the policy wrote {format_key(key)!r} of shape {tuple(action.shape)} and "
+                    f"{action.dtype} at step {step}, the action spec says {tuple(shape)} and "
+                    f"{'floats' if floating else 'integers'}",
+                    hint="hold it against env.action_spec",
+                )
+
+
+def refuse_nan(actions: Tensor, key: NestedKey, first: int) -> None:
+    """Raise where a policy's actions are not all numbers.
+
+    Args:
+        actions: of the steps from ``first`` on, ``[T, *B, ...]``.
+        key: their key.
+        first: the number of the first step.
+
+    Raises:
+        ArgumentError: one is NaN; says at which step.
+    """
+    if actions.is_floating_point() and bool(actions.isnan().any()):
+        bad = actions.isnan().reshape(len(actions), -1).any(-1)
+        step = first + int(bad.nonzero()[0])
+        raise ArgumentError(
+            f"the policy wrote NaN into {format_key(key)!r} at step {step}",
+            hint="look at what it reads there: env.rollout(n)[..., -1]",
+        )

@@ -8,10 +8,10 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.envs.base.done_flags import any_done
-from tdx.envs.base.policies import Policy, as_policy
-from tdx.errors import ArgumentError, EnvError
+from tdx.envs.base.policies import ActionCheck, Policy, as_policy, refuse_nan
+from tdx.errors import ArgumentError, EnvError, TdxError
 from tdx.keys import key_parts
-from tdx.tensordicts import read, write
+from tdx.tensordicts import read
 
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
@@ -21,6 +21,16 @@ class Callback(Protocol):
     """Called after each step with the env and that step's TensorDict."""
 
     def __call__(self, env: EnvBase, tensordict: TensorDictBase, /) -> Any: ...
+
+
+def check_steps(max_steps: int) -> None:
+    """Raise where a number of steps is none.
+
+    Raises:
+        ArgumentError: it is no integer of at least 1.
+    """
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
 
 
 def start_of(env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -49,17 +59,34 @@ def collect(
     policy: Policy,
     callback: Callback | None,
     start: TensorDictBase,
+    steps: list[TensorDictBase],
     *,
+    first_step: int = 0,
     auto_cast_to_device: bool,
     break_when_any_done: bool,
     break_when_all_done: bool,
-    set_truncated: bool,
-) -> list[TensorDictBase]:
-    """Step the env and keep every step's TensorDict, each of shape ``[*B]``."""
+) -> bool:
+    """Step the env and keep every step's TensorDict, each of shape ``[*B]``.
+
+    Args:
+        env: the env.
+        max_steps: the most steps to make.
+        policy: see ``EnvBase.rollout``, like all that is not said here.
+        callback: called after each step.
+        start: the first step's input, ``[*B]``.
+        steps: where they are appended, so that those before an error are not lost.
+        first_step: the number of the first one, for messages.
+        auto_cast_to_device: whether the policy gets its input on its own device.
+        break_when_any_done: whether to stop at the first done flag.
+        break_when_all_done: whether to stop once every row is done.
+
+    Returns:
+        whether an end stopped it.
+    """
+    check = None if policy == env.rand_action else ActionCheck(env)
     policy_device = _policy_device(policy) if auto_cast_to_device else None
     policy = as_policy(policy, env)
-    current, steps = start, []
-    done_keys = env.done_keys
+    current, done_keys = start, env.done_keys
     for index in range(max_steps):
         if policy_device is not None:
             current = policy(current.to(policy_device)).to(env.device)
@@ -70,24 +97,37 @@ def collect(
                 "the policy returned None, it must return a TensorDict",
                 hint="end the policy with `return tensordict`",
             )
-        current = env.step(current)
+        if check is not None:
+            check_step(check, env, current, first_step + index)
+        try:
+            current = env.step(current)
+        except TdxError as error:
+            raise error.at(step=first_step + index) from error.__cause__
         last = index == max_steps - 1
-        if last and set_truncated:
-            _truncate(env, current)
         steps.append(current)
         if callback is not None:
             callback(env, current)
-        if last:
-            break
         following = current.get("next")
         if break_when_any_done and any_done(following, done_keys):
-            break
+            return True
         if break_when_all_done and _all_done(following, done_keys):
-            break
+            return True
+        if last:
+            return False
         current = env.step_mdp(current)
         if not break_when_any_done and not break_when_all_done:
             current = env.maybe_reset(current)
-    return steps
+    return False
+
+
+def check_step(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
+    """Raise where what a policy wrote for a step is no action of the env's."""
+    check(lambda key: read(tensordict, key), step)
+    if env.device.type == "cpu":
+        for key in env.action_keys:
+            action = read(tensordict, key)
+            if isinstance(action, torch.Tensor):
+                refuse_nan(action.unsqueeze(0), key, step)
 
 
 def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
@@ -118,13 +158,21 @@ def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
     return bool(flags) and all(bool(flag.all()) for flag in flags)
 
 
-def _truncate(env: EnvBase, tensordict: TensorDictBase) -> None:
+def truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
+    """A rollout ``[*B, T]`` with its last step marked as truncated and done.
+
+    Raises:
+        ArgumentError: the env has no truncated flag.
+    """
     names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]
     if not any(key_parts(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
             "set_truncated needs a truncated key, and the env has none",
             hint="declare truncated in the done spec",
         )
-    following = tensordict.get("next")
+    following, last = rollout.get("next"), rollout.ndim - 1
     for key in names:
-        write(following, key, torch.ones_like(read(following, key)))
+        flag = read(following, key).clone()
+        flag.select(last, -1).fill_(True)
+        following.set(key, flag)
+    return rollout

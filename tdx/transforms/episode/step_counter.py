@@ -157,6 +157,7 @@ class StepCounter(RunningTransform):
 
     def _count_and_truncate(self, chunk: Chunk) -> None:
         self._run_chunk(chunk)
+        assert self.max_steps is not None
         for group in self._groups:
             ended = chunk.steps[group.beside(self.step_count_key)] >= self.max_steps
             names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)

@@ -222,7 +222,7 @@ class VecNorm(ObservationTransform):
             for columns, values, known in zip(
                 (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
             ):
-                if values is not None:
+                if values is not None and known is not None:
                     # [3, T, ...]: the statistics at each step, with ones for the batch dims.
                     shape = (3, len(values), *[1] * (values.ndim - known.ndim + 1))
                     wide = known.transpose(0, 1).reshape(*shape, *known.shape[2:])

@@ -1,0 +1,79 @@
+"""What could wait: the chain over a whole chunk of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tdx.engine.plan.build import Program
+from tdx.engine.plan.forms import StageForm
+from tdx.engine.planned.collected import Collected
+from tdx.errors import ChainError, TdxError, Where
+from tdx.keys import NestedKey
+from tdx.transforms.base.chunk import Chunk
+
+
+def run_chain(
+    program: Program,
+    collected: Collected,
+    first: Mapping[NestedKey, Tensor],
+    batch_size: torch.Size,
+) -> Chunk:
+    """The chain over the steps that were collected.
+
+    Args:
+        program: the stages, and which of them have run already.
+        collected: what the env returned, and what those stages made of it.
+        first: the root's entries before the first step, ``[*B, ...]``.
+        batch_size: the env's, ``[*B]``.
+
+    Returns:
+        the chunk, as it comes out of the chain.
+
+    Raises:
+        ChainError: a stage raised.
+    """
+    chunk = Chunk(
+        collected.length,
+        batch_size,
+        first,
+        dict(collected.steps),
+        dict(collected.resets),
+        collected.times,
+        collected.masks,
+    )
+    for form in program.forms:
+        if form.index in program.now:
+            _take_over(chunk, form, collected)
+            continue
+        assert form.form is not None
+        try:
+            form.form.run(chunk)
+        except Exception as error:
+            raise located(error, form) from error.__cause__
+    return chunk
+
+
+def _take_over(chunk: Chunk, form: StageForm, collected: Collected) -> None:
+    """Put what a stage has written step by step into the chunk, at the stage's place."""
+    for key in form.drops:
+        chunk.steps.pop(key, None)
+        chunk.resets.pop(key, None)
+    chunk.steps.update(collected.now_steps.get(form.index, {}))
+    chunk.resets.update(collected.now_resets.get(form.index, {}))
+
+
+def located(error: Exception, form: StageForm, step: int | None = None) -> Exception:
+    """The error, with the stage it came from and the step, if it is known."""
+    where = "" if step is None else f" at step {step}"
+    if isinstance(error, TdxError):
+        error.at(stage=form.index, transform=form.name)
+        return error
+    made = ChainError(
+        f"it raised {type(error).__name__}{where}: {next(iter(str(error).splitlines()), '')}",
+        where=Where(stage=form.index, transform=form.name),
+    )
+    made.__cause__ = error
+    return made

@@ -1,0 +1,370 @@
+"""Collects the steps of single Gymnasium envs, one or a few in turns, without TensorDicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.error import ResetNeeded
+from torch import Tensor
+
+from tdx.engine.planned.collected import Collected, Stop
+from tdx.engine.planned.columns import leaves_of
+from tdx.engine.planned.inputs import ClosedLoop, Inputs, OpenLoop
+from tdx.engine.planned.now_program import NowProgram
+from tdx.envs.base.policies import ActionCheck
+from tdx.envs.gym.raw_rows import RawEnv, reward_column
+from tdx.errors import TdxError
+from tdx.keys import NestedKey
+from tdx.tensordicts import new_tensordict
+from tdx.transforms.base.chunk import StepLimit
+
+NEVER = 2**62
+"""A step that no rollout reaches."""
+
+
+class GymRows:
+    """Steps ``n`` Gymnasium envs in turns; its columns are ``[T, ...]`` or ``[T, n, ...]``.
+
+    Args:
+        envs: the envs.
+        batch_size: of the env that they make up: ``[]`` for one, or ``[n]``.
+        limits: after how many steps the chain ends an episode.
+        now: the stages that run along.
+        check: holds a policy's actions against the action spec.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[RawEnv],
+        batch_size: torch.Size,
+        limits: Sequence[StepLimit],
+        now: NowProgram,
+        check: ActionCheck,
+    ) -> None:
+        self._envs, self._batch_size = tuple(envs), batch_size
+        self._single = not batch_size
+        self._limits = tuple(limits)
+        self._most = min((limit.most for limit in limits), default=NEVER)
+        self._now, self._check = now, check
+
+    def collect(
+        self, first: Mapping[NestedKey, Tensor], inputs: Inputs, length: int, stop: Stop
+    ) -> Collected:
+        """See :class:`~tdx.engine.planned.collected.Collector`."""
+        run = _Run(self, self._first_limits(first), stop, length)
+        if isinstance(inputs, OpenLoop):
+            drawn = inputs.draw(length)
+            if self._single:
+                run.play_one(self._envs[0].decode(drawn.inner))
+            else:
+                run.play(self._decoded(drawn.inner, length))
+            drawn.keep(run.made)
+            run.inputs = {key: value[: run.made] for key, value in drawn.columns.items()}
+        else:
+            assert isinstance(inputs, ClosedLoop)
+            run.follow(inputs, first)
+        return run.collected()
+
+    def _decoded(self, inner: Any, length: int) -> Sequence[Sequence[Any]]:
+        """The actions of each step, for each env."""
+        by_env = [env.decode(inner[:, index]) for index, env in enumerate(self._envs)]
+        return list(zip(*by_env, strict=True)) if length else []
+
+    def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
+        """In which step each env's episode is cut off, from how far it has got."""
+        found = [NEVER] * len(self._envs)
+        for limit in self._limits:
+            counted = first.get(limit.count_key)
+            counts = [0] * len(found) if counted is None else counted.reshape(-1).tolist()
+            found = [
+                min(known, limit.most - count - 1)
+                for known, count in zip(found, counts, strict=True)
+            ]
+        return found
+
+
+class _Run:
+    """One chunk's loop, and what it keeps."""
+
+    def __init__(self, rows: GymRows, limits: list[int], stop: Stop, length: int) -> None:
+        self.rows, self.limits, self.length = rows, limits, length
+        self.stops = stop == "any"
+        self.made = 0
+        self.stopped = False
+        self.error: Exception | None = None
+        self.observations: list[Any] = []
+        self.rewards: list[Any] = []
+        self.ends: list[tuple[int, int, bool, bool]] = []
+        self.times: list[int] = []
+        self.reset_rows: list[list[int]] = []
+        self.begun: list[Any] = []
+        self.inputs: dict[NestedKey, Tensor] = {}
+
+    # Loops
+
+    def play_one(self, actions: Sequence[Any]) -> None:
+        """The loop over one env with actions that are there already."""
+        env, limit = self.rows._envs[0], self.limits[0]
+        step, keep = env.step, env.keep
+        add, add_reward = self.observations.append, self.rewards.append
+        index, start = -1, len(self.observations)
+        try:
+            for index, action in enumerate(actions, start):
+                observation, reward, terminated, truncated, _ = step(action)
+                add(keep(observation))
+                add_reward(reward)
+                if terminated or truncated or index >= limit:
+                    if self._ended(index, [(0, terminated, truncated)]):
+                        break
+                    limit = self.limits[0]
+            self.made = len(self.observations)
+        except ResetNeeded:
+            env.reset()
+            self.play_one(actions[len(self.observations) - start :])
+        except Exception as error:
+            self._failed(index, env, error)
+
+    def play(self, actions: Sequence[Sequence[Any]]) -> None:
+        """The loop over several envs with actions that are there already."""
+        envs, limits = self.rows._envs, self.limits
+        steps = [(_with_first_reset(env), env.keep) for env in envs]
+        add, add_reward = self.observations.append, self.rewards.append
+        index, env = -1, envs[0]
+        try:
+            for index, each in enumerate(actions):
+                over = []
+                for row, (step, keep) in enumerate(steps):
+                    observation, reward, terminated, truncated, _ = step(each[row])
+                    add(keep(observation))
+                    add_reward(reward)
+                    if terminated or truncated or index >= limits[row]:
+                        over.append((row, terminated, truncated))
+                if over and self._ended(index, over):
+                    break
+            self.made = index + 1
+        except Exception as error:
+            self._failed(index, env, error)
+
+    def follow(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
+        """The loop with a policy, which sees what the stages that run along make of each step."""
+        rows, now, kept = self.rows, self.rows._now, _Kept()
+        envs, check = rows._envs, rows._check
+        steps = [(_with_first_reset(env), env.keep, env.decode) for env in envs]
+        root: dict[NestedKey, Any] = dict(first)
+        index, env = -1, envs[0]
+        try:
+            for index in range(self.length):
+                written = inputs.act(root)
+                check(written.get, index)
+                inner, shown = inputs.inward(written)
+                kept.add({**written, **shown})
+                over, observed = [], []
+                for row, (step, keep, decode) in enumerate(steps):
+                    given = inner if rows._single else inner[row]
+                    ((action),) = decode(given.unsqueeze(0))
+                    observation, reward, terminated, truncated, _ = step(action)
+                    observed.append(keep(observation))
+                    self.rewards.append(reward)
+                    if terminated or truncated or index >= self.limits[row]:
+                        over.append((row, terminated, truncated))
+                self.observations.extend(observed)
+                fields = self._fields(observed, over)
+                root = {**root, **now.step({**root, **written}, fields)}
+                if over:
+                    if self._ended(index, over):
+                        break
+                    if self.times and self.times[-1] == index + 1:
+                        root = self._begun_root(root, observed)
+            self.made = index + 1
+        except Exception as error:
+            self._failed(index, env, error)
+        self.inputs = kept.columns(self.made)
+
+    def _fields(self, observed: list[Any], over: list[tuple[int, bool, bool]]) -> dict[Any, Any]:
+        """What the env returned, as far as a stage may read it."""
+        rows = self.rows
+        stacked = _stacked(rows._envs[0], observed)
+        count = len(rows._envs)
+        flags = np.zeros((2, count, 1), np.bool_)
+        for row, terminated, truncated in over:
+            flags[:, row, 0] = terminated, truncated
+        rewards = reward_column(self.rewards[-count:])
+        fields: dict[Any, Any] = {
+            **stacked,
+            "reward": rewards,
+            "terminated": torch.from_numpy(flags[0]),
+            "truncated": torch.from_numpy(flags[1]),
+            "done": torch.from_numpy(flags[0] | flags[1]),
+        }
+        return {key: value[0] for key, value in fields.items()} if rows._single else fields
+
+    def _begun_root(self, root: dict[NestedKey, Any], observed: list[Any]) -> dict[NestedKey, Any]:
+        """The root after the reset that was just made."""
+        rows = self.rows
+        fields = _stacked(rows._envs[0], self._begun_rows(-1, observed))
+        flag = torch.zeros(len(rows._envs), 1, dtype=torch.bool)
+        fields |= {name: flag.clone() for name in ("done", "terminated", "truncated")}
+        if rows._single:
+            fields = {key: value[0] for key, value in fields.items()}
+        mask = self._mask(-1)
+        after = rows._now.reset(root, fields, {"_reset": mask})
+        return {
+            **root,
+            **{key: _merged(mask, value, root.get(key)) for key, value in after.items()},
+        }
+
+    # Ends
+
+    def _ended(self, index: int, over: list[tuple[int, bool, bool]]) -> bool:
+        """Note which rows ended, and begin them anew; whether to stop instead."""
+        self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in over)
+        if self.stops:
+            self.stopped = True
+            return True
+        if index + 1 < self.length:
+            self.times.append(index + 1)
+            self.reset_rows.append([row for row, _, _ in over])
+            for row, _, _ in over:
+                env = self.rows._envs[row]
+                try:
+                    observation = env.reset()
+                except Exception as error:
+                    self._undo_reset()
+                    raise env.failure("reset", error) from error
+                self.begun.append(env.keep(observation))
+                self.limits[row] = index + self.rows._most
+        return False
+
+    def _undo_reset(self) -> None:
+        rows = self.reset_rows.pop()
+        self.times.pop()
+        missing = len(self.begun) - sum(map(len, self.reset_rows))
+        del self.begun[len(self.begun) - missing :]
+        del rows
+
+    def _failed(self, index: int, env: RawEnv, error: Exception) -> None:
+        """Keep the steps that were complete, and what went wrong after them."""
+        count = len(self.rows._envs)
+        self.made = len(self.observations) // count
+        complete = self.made * count
+        del self.observations[complete:], self.rewards[complete:]
+        self.ends = [end for end in self.ends if end[0] < self.made]
+        if self.times and self.times[-1] >= self.made:
+            # The reset belongs to a step that was not made.
+            self._undo_reset()
+        if isinstance(error, TdxError):
+            self.error = error
+        else:
+            self.error = env.failure("step", error)
+            self.error.__cause__ = error
+
+    # Columns
+
+    def _mask(self, reset: int) -> Tensor:
+        mask = torch.zeros(len(self.rows._envs), 1, dtype=torch.bool)
+        mask[self.reset_rows[reset]] = True
+        return mask[0] if self.rows._single else mask
+
+    def _begun_rows(self, reset: int, before: list[Any]) -> list[Any]:
+        """What the rows of a reset observe: those that were not reset, what they did before."""
+        place = reset % len(self.reset_rows)
+        start = sum(len(rows) for rows in self.reset_rows[:place])
+        observed = list(before)
+        for offset, row in enumerate(self.reset_rows[place]):
+            observed[row] = self.begun[start + offset]
+        return observed
+
+    def collected(self) -> Collected:
+        """What the loop has gathered, as columns."""
+        rows, made, count = self.rows, self.made, len(self.rows._envs)
+        result = Collected(made, stopped=self.stopped, error=self.error, inputs=self.inputs)
+        if not made:
+            return result
+        raw, shape = rows._envs[0], (made, *rows._batch_size)
+        flags = np.zeros((2, made, count, 1), np.bool_)
+        for index, row, terminated, truncated in self.ends:
+            flags[:, index, row, 0] = terminated, truncated
+        flags = flags.reshape(2, *shape, 1)
+        result.steps = {
+            **_shaped(_stacked(raw, self.observations), shape),
+            "reward": reward_column(self.rewards).reshape(*shape, 1),
+            "terminated": torch.from_numpy(flags[0]),
+            "truncated": torch.from_numpy(flags[1]),
+            "done": torch.from_numpy(flags[0] | flags[1]),
+        }
+        if self.times:
+            self._add_resets(result)
+        result.now_steps, result.now_resets = rows._now.columns()
+        rows._now.forget()
+        return result
+
+    def _add_resets(self, result: Collected) -> None:
+        rows, count = self.rows, len(self.rows._envs)
+        result.times = tuple(self.times)
+        observed: list[Any] = []
+        if rows._single:
+            observed = self.begun
+        else:
+            place = 0
+            for time, reset in zip(self.times, self.reset_rows, strict=True):
+                before = self.observations[(time - 1) * count : time * count]
+                for row in reset:
+                    before[row] = self.begun[place]
+                    place += 1
+                observed.extend(before)
+        shape = (len(self.times), *rows._batch_size)
+        none = torch.zeros(*shape, 1, dtype=torch.bool)
+        result.resets = {
+            **_shaped(_stacked(rows._envs[0], observed), shape),
+            **{name: none.clone() for name in ("done", "terminated", "truncated")},
+        }
+        result.masks = {"_reset": torch.stack([self._mask(i) for i in range(len(self.times))])}
+
+
+class _Kept:
+    """The entries of many steps, by key."""
+
+    def __init__(self) -> None:
+        self._rows: dict[NestedKey, list[Tensor]] = {}
+
+    def add(self, entries: Mapping[NestedKey, Tensor]) -> None:
+        for key, value in entries.items():
+            self._rows.setdefault(key, []).append(value)
+
+    def columns(self, length: int) -> dict[NestedKey, Tensor]:
+        return {key: torch.stack(rows[:length]) for key, rows in self._rows.items() if length}
+
+
+def _with_first_reset(env: RawEnv) -> Callable[[Any], Any]:
+    """The env's step; one that was never reset is reset first, as a single step does."""
+    step, reset = env.step, env.reset
+
+    def stepped(action: Any) -> Any:
+        try:
+            return step(action)
+        except ResetNeeded:
+            reset()
+            return step(action)
+
+    return stepped
+
+
+def _stacked(env: RawEnv, rows: Sequence[Any]) -> dict[NestedKey, Tensor]:
+    stacked = env.stack(rows)
+    if all(isinstance(value, Tensor) for value in stacked.values()):
+        return {key: value for key, value in stacked.items()}  # noqa: C416 - widens the key
+    return leaves_of(new_tensordict(stacked, torch.Size((len(rows),)), None))
+
+
+def _shaped(columns: Mapping[NestedKey, Tensor], shape: tuple[int, ...]) -> dict[NestedKey, Tensor]:
+    return {key: value.reshape(*shape, *value.shape[1:]) for key, value in columns.items()}
+
+
+def _merged(mask: Tensor, value: Tensor, before: Any) -> Tensor:
+    if not isinstance(before, Tensor) or before.shape != value.shape:
+        return value
+    wide = mask.reshape(*mask.shape[:-1], *[1] * (value.ndim - mask.ndim + 1))
+    return torch.where(wide, value, before)

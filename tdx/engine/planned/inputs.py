@@ -1,0 +1,198 @@
+"""Where the actions come from: drawn or given in advance, or asked of a policy step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.engine.planned.columns import as_tensordict, leaves_of
+from tdx.envs.base import EnvBase
+from tdx.keys import NestedKey
+from tdx.specs import TensorSpec
+from tdx.specs.binary import Binary
+from tdx.specs.bounded import Bounded
+from tdx.specs.categorical import Categorical
+from tdx.specs.one_hot import OneHot
+from tdx.tensordicts import read
+from tdx.transforms.base import Transform
+
+_CPU = torch.device("cpu")
+
+
+class WayIn:
+    """The chain's way in, for actions with any leading dims.
+
+    Args:
+        env: the env, with its chain.
+        base: the env before all chains.
+        stages: the stages that do something on the way in, in order.
+        handed_out: what these write that the outside gets to see.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        base: EnvBase,
+        stages: Sequence[Transform],
+        handed_out: Sequence[NestedKey],
+    ) -> None:
+        self.stages = tuple(stages)
+        self.action_keys = tuple(base.action_keys)
+        self.handed_out = tuple(handed_out)
+        self._device = base.device
+
+    def through(self, outer: TensorDictBase) -> tuple[TensorDictBase, dict[NestedKey, Tensor]]:
+        """What the env takes, and what is handed out, from what the outside gives."""
+        inner = outer
+        if self.stages:
+            inner = outer.clone(recurse=False)
+            for stage in reversed(self.stages):
+                inner = stage._inv_call(inner)
+        shown = {key: read(inner, key) for key in self.handed_out}
+        return inner, {key: value for key, value in shown.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Actions for many steps.
+
+    Args:
+        inner: what the env takes, ``[T, *B]``.
+        columns: what the outside gave, and what is handed out, ``[T, *B, ...]``.
+        keep: told how many of them were used.
+    """
+
+    inner: TensorDictBase
+    columns: dict[NestedKey, Tensor]
+    keep: Callable[[int], None]
+
+
+class Inputs:
+    """What gives the actions of a rollout.
+
+    Args:
+        way_in: the chain's way in.
+    """
+
+    def __init__(self, way_in: WayIn) -> None:
+        self.way_in = way_in
+
+
+class OpenLoop(Inputs):
+    """Actions that look at nothing: those of many steps are there at once."""
+
+    def draw(self, length: int) -> Drawn:
+        """The actions of the next ``length`` steps."""
+        outer, keep = self._outer(length)
+        inner, shown = self.way_in.through(outer)
+        columns = {**leaves_of(outer), **shown}
+        return Drawn(inner, columns, keep)
+
+    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
+        raise NotImplementedError
+
+
+class RandomActions(OpenLoop):
+    """Random actions, the same numbers as when drawn step by step.
+
+    Args:
+        env: the env, with its chain.
+        way_in: the chain's way in.
+    """
+
+    def __init__(self, env: EnvBase, way_in: WayIn) -> None:
+        super().__init__(way_in)
+        self._env = env
+        leaves = list(env.full_action_spec.items(True, True))
+        # Several leaves are drawn in turns, and rare distributions use up numbers by the block.
+        self._leaf: tuple[Any, TensorSpec] | None = None
+        if len(leaves) == 1 and _draws_in_order(leaves[0][1]):
+            self._leaf = leaves[0]
+
+    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
+        state = torch.get_rng_state()
+        outer = self._drawn(length)
+        after = torch.get_rng_state()
+
+        def keep(used: int) -> None:
+            if used < length and torch.equal(torch.get_rng_state(), after):
+                torch.set_rng_state(state)
+                if used:
+                    self._drawn(used)
+
+        return outer, keep
+
+    def _drawn(self, length: int) -> TensorDictBase:
+        env = self._env
+        size = torch.Size((length, *env.batch_size))
+        if self._leaf is not None:
+            key, spec = self._leaf
+            return as_tensordict({key: spec.rand((length,))}, size, env.device)
+        rows = [env.full_action_spec.rand() for _ in range(length)]
+        stacked: TensorDictBase = torch.stack(rows, 0)
+        return stacked
+
+
+def _draws_in_order(spec: TensorSpec) -> bool:
+    """Whether a block of draws holds the numbers of as many single draws."""
+    if spec.device is not None and spec.device.type != "cpu":
+        return False
+    if isinstance(spec, (Categorical, OneHot)):
+        return type(spec) in (Categorical, OneHot) and spec.mask is None
+    return isinstance(spec, (Bounded, Binary))
+
+
+class GivenActions(OpenLoop):
+    """A sequence of actions that is there from the beginning.
+
+    Args:
+        sequence: the actions, ``[*B, T]``; remembers how many were used.
+        env: whose actions they are.
+        way_in: the chain's way in.
+    """
+
+    def __init__(self, sequence: Any, env: EnvBase, way_in: WayIn) -> None:
+        super().__init__(way_in)
+        self._sequence, self._env = sequence, env
+
+    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
+        outer = self._sequence.taken(self._env, length)
+        sequence = self._sequence
+
+        def keep(used: int) -> None:
+            sequence.position -= length - used
+
+        return outer, keep
+
+
+class ClosedLoop(Inputs):
+    """Actions of a policy that reads some entries.
+
+    Args:
+        policy: the policy, by the keys that it reads and writes.
+        env: the env, with its chain.
+        way_in: the chain's way in.
+    """
+
+    def __init__(self, policy: Any, env: EnvBase, way_in: WayIn) -> None:
+        super().__init__(way_in)
+        self.policy = policy
+        self._batch_size, self._device = env.batch_size, env.device
+        self._specs = [(key, env.full_action_spec[key]) for key in env.action_keys]
+
+    def act(self, root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        """What the policy writes, from the root's entries ``[*B, ...]``."""
+        written: dict[NestedKey, Tensor] = self.policy.act(root)
+        return written
+
+    def inward(
+        self, written: Mapping[NestedKey, Tensor]
+    ) -> tuple[TensorDictBase, dict[NestedKey, Tensor]]:
+        """What the env takes of it ``[*B]``, and what is handed out."""
+        outer = as_tensordict(written, self._batch_size, self._device)
+        return self.way_in.through(outer)

@@ -1,0 +1,123 @@
+"""The stages that run step by step, while the env is stepped: on dicts, or by their hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.engine.plan.forms import StageForm
+from tdx.engine.planned.columns import as_tensordict, leaves_of
+from tdx.keys import NestedKey
+from tdx.transforms.base.chunk import Columns
+
+_Rows = list[Any]
+
+
+class NowProgram:
+    """Runs some stages along with the env, and keeps what they write.
+
+    Args:
+        forms: those stages, in order.
+        batch_size: the env's, ``[*B]``.
+        device: the env's.
+        on_dicts: whether each of them can run on a dict of root entries.
+    """
+
+    def __init__(
+        self,
+        forms: Sequence[StageForm],
+        batch_size: torch.Size,
+        device: torch.device,
+        on_dicts: bool,
+    ) -> None:
+        self.forms = tuple(forms)
+        self._batch_size, self._device = batch_size, device
+        self._on_dicts = on_dicts
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of what was written so far."""
+        self._steps: dict[int, dict[NestedKey, _Rows]] = {
+            form.index: {key: [] for key in form.writes or ()} for form in self.forms
+        }
+        self._resets: dict[int, dict[NestedKey, _Rows]] = {form.index: {} for form in self.forms}
+        # Flat: what to call, and where to append what it wrote.
+        self._calls = [
+            (form.row, [(key, kept.append) for key, kept in self._steps[form.index].items()])
+            for form in self.forms
+        ]
+
+    def step(
+        self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
+    ) -> dict[NestedKey, Any]:
+        """Run the stages on one step.
+
+        Args:
+            root: the step's input, by key.
+            fields: the env's output, by key; written to.
+
+        Returns:
+            what is known of the output after the chain.
+        """
+        if not self._on_dicts:
+            return self._step_tensordict(root, fields)
+        for row, keep in self._calls:
+            assert row is not None
+            row(root, fields)  # type: ignore[arg-type]
+            for key, append in keep:
+                append(fields[key])
+        return fields
+
+    def _step_tensordict(
+        self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
+    ) -> dict[NestedKey, Any]:
+        given = as_tensordict(root, self._batch_size, self._device)
+        made = as_tensordict(fields, self._batch_size, self._device)
+        for form in self.forms:
+            made = form.stage._step(given, made)
+            written = leaves_of(made)
+            for key, kept in self._steps[form.index].items():
+                kept.append(written[key])
+        return leaves_of(made)
+
+    def reset(
+        self,
+        root: Mapping[NestedKey, Any],
+        fields: dict[NestedKey, Any],
+        masks: Mapping[NestedKey, Tensor],
+    ) -> dict[NestedKey, Any]:
+        """Run the stages on one reset of some rows.
+
+        Args:
+            root: what the rows hold before it, by key.
+            fields: what the env's reset returned.
+            masks: which rows are reset, by the mask's key.
+
+        Returns:
+            what is known of the reset's output after the chain.
+        """
+        given = as_tensordict({**root, **masks}, self._batch_size, self._device)
+        made: TensorDictBase = as_tensordict(fields, self._batch_size, self._device)
+        for form in self.forms:
+            made = form.stage._reset(given, made)
+            written = leaves_of(made)
+            kept = self._resets[form.index]
+            for key in form.writes or ():
+                if key in written:
+                    kept.setdefault(key, []).append(written[key])
+        return leaves_of(made)
+
+    def columns(self) -> tuple[dict[int, Columns], dict[int, Columns]]:
+        """What each stage wrote in the steps and in the resets, by its index and key."""
+        return _stacked(self._steps), _stacked(self._resets)
+
+
+def _stacked(kept: dict[int, dict[NestedKey, _Rows]]) -> dict[int, Columns]:
+    return {
+        index: {key: torch.stack(rows) for key, rows in columns.items() if rows}
+        for index, columns in kept.items()
+    }

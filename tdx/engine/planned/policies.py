@@ -1,0 +1,128 @@
+"""Policies by the keys that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from tdx.engine.planned.columns import as_tensordict
+from tdx.envs.base import EnvBase
+from tdx.envs.base.policies import OverTensors, as_policy
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.tensordicts import read
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_KEPT_TO_KEYS = ("tensordict.", "torchrl.")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPolicy:
+    """A policy of which it is known what it reads and writes.
+
+    Args:
+        reads: the keys that it reads.
+        writes: the keys that it writes.
+        act: from the entries that it reads, ``[*B, ...]``, by key, to those that it writes.
+    """
+
+    reads: tuple[NestedKey, ...]
+    writes: tuple[NestedKey, ...]
+    act: Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]
+
+
+def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
+    """The policy by its keys; ``None`` for one that may read and write any entry.
+
+    Args:
+        policy: a callable over TensorDicts, or a module over tensors.
+        env: the env that it acts in.
+    """
+    over = as_policy(policy, env)
+    if isinstance(over, OverTensors):
+        return _over_tensors(over)
+    if not isinstance(policy, nn.Module) or not _keeps_to_keys(policy):
+        return None
+    reads = tuple(map(normal_key, policy.in_keys))  # type: ignore[arg-type]
+    writes = tuple(map(normal_key, policy.out_keys))  # type: ignore[arg-type]
+    if any(key_parts(key)[0] in ("next", "_") for key in writes):
+        return None
+    if _is_plain(policy):
+        return KeyedPolicy(
+            reads, writes, _through_module(cast("Callable[..., Any]", policy.module), reads, writes)
+        )
+    return KeyedPolicy(reads, writes, _through_tensordict(policy, reads, writes, env))
+
+
+def _over_tensors(policy: OverTensors) -> KeyedPolicy:
+    keys, (out, *_) = policy.keys, policy.outs
+
+    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        return {out: policy.action([root[key] for key in keys])}
+
+    return KeyedPolicy(tuple(keys), (out,), act)
+
+
+def _keeps_to_keys(policy: nn.Module) -> bool:
+    """Whether its class is one that reads and writes the keys that it names, and no others."""
+    declares = hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
+    parts = [each for each in policy.modules() if hasattr(each, "in_keys")]
+    return declares and all(type(each).__module__.startswith(_KEPT_TO_KEYS) for each in parts)
+
+
+def _is_plain(policy: nn.Module) -> bool:
+    """Whether calling it does no more than to call its module with the in-keys."""
+    if type(policy) is not TensorDictModule or any(getattr(policy, name) for name in _HOOKS):
+        return False
+    made: Any = policy
+    return (
+        not made._kwargs
+        and made.method in (None, "forward", "__call__")
+        and not made.method_kwargs
+        and made.inplace is True
+        and list(made.out_keys) == list(made._out_keys)
+    )
+
+
+def _through_module(
+    module: Callable[..., Any], reads: Sequence[NestedKey], writes: Sequence[NestedKey]
+) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
+    single = writes[0] if len(writes) == 1 else None
+
+    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        result = module(*[root[key] for key in reads])
+        if single is not None and isinstance(result, Tensor):
+            return {single: result}
+        results = result if isinstance(result, tuple) else (result,)
+        if len(results) != len(writes) or not all(isinstance(each, Tensor) for each in results):
+            raise ArgumentError(
+                f"the policy's module returned {len(results)} values for {len(writes)} out_keys",
+                hint="return one tensor for each of them",
+            )
+        return dict(zip(writes, results, strict=True))
+
+    return act
+
+
+def _through_tensordict(
+    policy: Callable[[Any], Any],
+    reads: Sequence[NestedKey],
+    writes: Sequence[NestedKey],
+    env: EnvBase,
+) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
+    batch_size, device = env.batch_size, env.device
+
+    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        given = as_tensordict({key: root[key] for key in reads}, batch_size, device)
+        result = policy(given)
+        written = {key: read(result, key) for key in writes}
+        missing = [format_key(key) for key, value in written.items() if value is None]
+        if missing:
+            raise ArgumentError(f"the policy names {missing[0]!r} and wrote no such entry")
+        return written
+
+    return act

@@ -1,0 +1,187 @@
+"""``env.rollout`` and ``env.iter_rollout``: by a plan where it is safe, else step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from tdx.engine.planned.chunk_size import chunk_steps_for
+from tdx.engine.planned.run import Part, PlannedRun, prepared
+from tdx.envs.base import EnvBase
+from tdx.envs.base.policies import ActionSequence
+from tdx.envs.base.rollout import Callback, collect, stacked, start_of, truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a rollout is asked to do; see :meth:`~tdx.envs.base.EnvBase.rollout`."""
+
+    policy: Any
+    callback: Callback | None
+    auto_cast_to_device: bool
+    break_when_any_done: bool
+    break_when_all_done: bool
+
+    @property
+    def ends(self) -> bool:
+        """Whether an end stops the rollout."""
+        return self.break_when_any_done or self.break_when_all_done
+
+
+def rollout(
+    env: EnvBase,
+    max_steps: int,
+    request: Request,
+    *,
+    auto_reset: bool,
+    return_contiguous: bool,
+    tensordict: TensorDictBase | None,
+    set_truncated: bool,
+) -> TensorDictBase:
+    """A whole rollout, ``[*B, T]``; see :meth:`~tdx.envs.base.EnvBase.rollout`."""
+    start = _started(env, request, auto_reset, tensordict)
+    parts: list[TensorDictBase | list[TensorDictBase]] = []
+    for part in _parts(env, request, start, max_steps, chunk_steps_for(env, None, None)):
+        if part.error is not None:
+            raise part.error
+        parts.append(part.data)
+    result = _joined(parts, start.ndim, return_contiguous)
+    reached = result.shape[start.ndim] == max_steps
+    return truncated(env, result) if set_truncated and reached else result
+
+
+def iter_rollout(
+    env: EnvBase,
+    max_steps: int | None,
+    request: Request,
+    *,
+    chunk_steps: int | None,
+    chunk_bytes: int | None,
+    auto_reset: bool,
+    tensordict: TensorDictBase | None,
+) -> Iterator[TensorDictBase]:
+    """A rollout chunk after chunk, each ``[*B, t]``; see ``EnvBase.iter_rollout``."""
+    size = chunk_steps_for(env, chunk_steps, chunk_bytes)
+    return _chunks(env, max_steps, request, size, auto_reset, tensordict)
+
+
+def _chunks(
+    env: EnvBase,
+    max_steps: int | None,
+    request: Request,
+    size: int,
+    auto_reset: bool,
+    tensordict: TensorDictBase | None,
+) -> Iterator[TensorDictBase]:
+    start = _started(env, request, auto_reset, tensordict)
+    for part in _parts(env, request, start, max_steps, size):
+        if part.length:
+            yield _joined([part.data], start.ndim, True)
+        if part.error is not None:
+            raise part.error
+
+
+def _started(
+    env: EnvBase, request: Request, auto_reset: bool, tensordict: TensorDictBase | None
+) -> TensorDictBase:
+    if isinstance(request.policy, ActionSequence):
+        request.policy.rewind()
+    return start_of(env, auto_reset, tensordict)
+
+
+def _parts(
+    env: EnvBase, request: Request, start: TensorDictBase, max_steps: int | None, size: int
+) -> Iterator[Part]:
+    """The stretches of a rollout, each as long as a chunk at most."""
+    run = _planned(env, request, start)
+    eager = None if run is not None else _EagerRun(env, request)
+    made = 0
+    while max_steps is None or made < max_steps:
+        length = size if max_steps is None else min(size, max_steps - made)
+        if run is not None:
+            part = run.chunk(start, length)
+        else:
+            assert eager is not None
+            part = eager.chunk(start, length)
+        made += part.length
+        over = part.stopped or part.error is not None or made == max_steps
+        yield part
+        if over or part.following is None:
+            return
+        start = part.following()
+        del part
+        if not request.ends:
+            start = env.maybe_reset(start)
+
+
+def _planned(env: EnvBase, request: Request, start: TensorDictBase) -> PlannedRun | None:
+    if request.callback is not None or request.break_when_all_done:
+        return None
+    if request.auto_cast_to_device and _is_elsewhere(request.policy, env.device):
+        return None
+    stop = "any" if request.break_when_any_done else "never"
+    return prepared(env, request.policy, start, stop)  # type: ignore[arg-type]
+
+
+def _is_elsewhere(policy: Any, device: torch.device) -> bool:
+    parameters = getattr(policy, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return first is not None and first.device != device
+
+
+class _EagerRun:
+    """Steps an env step after step, with the interface of a planned run.
+
+    Args:
+        env: the env.
+        request: what to do.
+    """
+
+    def __init__(self, env: EnvBase, request: Request) -> None:
+        self._env, self._request = env, request
+        self._made = 0
+
+    def chunk(self, start: TensorDictBase, length: int) -> Part:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+        env, request = self._env, self._request
+        steps: list[TensorDictBase] = []
+        error: Exception | None = None
+        try:
+            stopped = collect(
+                env,
+                length,
+                env.rand_action if request.policy is None else request.policy,
+                request.callback,
+                start,
+                steps,
+                first_step=self._made,
+                auto_cast_to_device=request.auto_cast_to_device,
+                break_when_any_done=request.break_when_any_done,
+                break_when_all_done=request.break_when_all_done,
+            )
+        except Exception as raised:
+            stopped, error = False, raised
+        self._made += len(steps)
+        following = None if not steps else lambda: env.step_mdp(steps[-1])
+        return Part(list(steps), len(steps), stopped, error, following)
+
+
+def _joined(
+    parts: list[TensorDictBase | list[TensorDictBase]], dim: int, contiguous: bool
+) -> TensorDictBase:
+    """The parts as one TensorDict with a dim of time."""
+    if len(parts) == 1 and not isinstance(parts[0], list) and contiguous:
+        parts[0].refine_names(..., "time")
+        return parts[0]
+    if contiguous and not any(isinstance(part, list) for part in parts):
+        result: TensorDictBase = torch.cat(parts, dim)  # type: ignore[arg-type]
+        result.refine_names(..., "time")
+        return result
+    rows: list[TensorDictBase] = []
+    for part in parts:
+        rows.extend(part if isinstance(part, list) else part.unbind(dim))
+    return stacked(rows, dim, contiguous)

@@ -1,0 +1,203 @@
+"""One planned rollout: from chunk to chunk, with what is carried from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.engine.plan.build import Program, program_of
+from tdx.engine.planned.assemble import assembled, last_root
+from tdx.engine.planned.collected import Collected, Collector, Stop
+from tdx.engine.planned.columns import leaves_of
+from tdx.engine.planned.deferred import run_chain
+from tdx.engine.planned.gym_rows import GymRows
+from tdx.engine.planned.inputs import ClosedLoop, GivenActions, Inputs, RandomActions, WayIn
+from tdx.engine.planned.now_program import NowProgram
+from tdx.engine.planned.policies import KeyedPolicy, keyed_policy
+from tdx.engine.planned.tensordict_rows import TensorDictRows
+from tdx.engine.transformed_env import TransformedEnv
+from tdx.envs.base import EnvBase
+from tdx.envs.base.policies import ActionCheck, ActionSequence, refuse_nan
+from tdx.errors import TdxError
+from tdx.keys import NestedKey
+
+
+@dataclass(slots=True)
+class Part:
+    """A stretch of a rollout.
+
+    Args:
+        data: its steps as one block ``[*B, T]``, or each ``[*B]`` where they differ too much.
+        length: how many.
+        stopped: whether an end stopped it.
+        error: what was raised after its last step, if anything was.
+        following: gives the root of the step after, ``[*B]``, as ``step_mdp`` makes it.
+    """
+
+    data: TensorDictBase | list[TensorDictBase]
+    length: int
+    stopped: bool = False
+    error: Exception | None = None
+    following: Callable[[], TensorDictBase] | None = None
+
+
+class PlannedRun:
+    """Steps an env by a plan, chunk after chunk.
+
+    Args:
+        env: the env, with its chain.
+        program: its plan.
+        policy: a policy by its keys, a sequence of actions, or none for random ones.
+        stop: whether to stop at the first end.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        program: Program,
+        policy: KeyedPolicy | ActionSequence | None,
+        stop: Stop,
+    ) -> None:
+        self._env, self._program, self._stop = env, program, stop
+        self._rewards = frozenset(env.reward_keys)
+        self._inputs = _inputs(env, program, policy)
+        self._collector = _collector(env, program)
+        self._made = 0
+
+    def fits(self, start: TensorDictBase) -> bool:
+        """Whether the root before the first step is one that the plan can go on from."""
+        leaves = leaves_of(start)
+        if not all(isinstance(value, Tensor) for value in leaves.values()):
+            return False
+        for form in self._program.forms:
+            # An entry that no step writes any longer would be read back again and again.
+            for key in form.root:
+                if key in leaves and not self._comes_out(key):
+                    return False
+        return True
+
+    def _comes_out(self, key: NestedKey) -> bool:
+        return any(version.final and version.key == key for version in self._program.plan.versions)
+
+    def chunk(self, start: TensorDictBase, length: int) -> Part:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+        first = leaves_of(start)
+        collected = self._collector.collect(first, self._inputs, length, self._stop)
+        if not collected.length:
+            return Part([], 0, error=self._told(collected.error, self._made))
+        chunk = run_chain(self._program, collected, first, self._env.batch_size)
+        self._check_numbers(collected)
+        error = self._told(collected.error, self._made + collected.length)
+        self._made += collected.length
+        inputs, rewards = collected.inputs, self._rewards
+        data = assembled(chunk, inputs, start, rewards)
+        return Part(
+            data,
+            collected.length,
+            collected.stopped,
+            error,
+            lambda: last_root(chunk, inputs, start, rewards),
+        )
+
+    def _check_numbers(self, collected: Collected) -> None:
+        """Note a NaN among a policy's actions; what was collected stays."""
+        if isinstance(self._inputs, ClosedLoop) and collected.error is None:
+            for key in self._env.action_keys:
+                try:
+                    refuse_nan(collected.inputs[key], key, self._made)
+                except TdxError as error:
+                    collected.error = error
+                    return
+
+    def _told(self, error: Exception | None, step: int) -> Exception | None:
+        """The error, with the number of the step at which it was raised."""
+        if isinstance(error, TdxError):
+            return error.at(step=step)
+        if error is not None:
+            error.add_note(f"tdx: raised at step {step} of the rollout")
+        return error
+
+
+def prepared(env: EnvBase, policy: Any, start: TensorDictBase, stop: Stop) -> PlannedRun | None:
+    """A planned run of this env and policy, or ``None`` where the plan is to run eagerly.
+
+    Args:
+        env: the env, with its chain.
+        policy: as ``env.rollout`` takes it.
+        start: the root before the first step, ``[*B]``.
+        stop: whether to stop at the first end.
+    """
+    known: KeyedPolicy | ActionSequence | None
+    if policy is None or isinstance(policy, ActionSequence):
+        known, reads = policy, None
+    else:
+        known = keyed_policy(policy, env)
+        if known is None:
+            return None
+        reads = known.reads
+    program = cached_program(env, reads)
+    if program.plan.executor == "eager" or not _suits(known, env, program):
+        return None
+    run = PlannedRun(env, program, known, stop)
+    return run if run.fits(start) else None
+
+
+def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
+    """The plan for these reads, made once for as long as the env's specs hold."""
+    cache: dict[Any, Program] = env._key_cache.setdefault("programs", {})
+    modes = tuple(
+        (form.training, getattr(form, "_frozen", None), form._missing_tolerance)
+        for form in _stages(env)
+    )
+    key = (reads, env.planned, modes)
+    program = cache.get(key)
+    if program is None:
+        program = cache[key] = program_of(env, reads)
+    return program
+
+
+def _stages(env: EnvBase) -> tuple[Any, ...]:
+    return env.stages if isinstance(env, TransformedEnv) else ()
+
+
+def _suits(policy: Any, env: EnvBase, program: Program) -> bool:
+    """Whether what the policy reads is there, and what it writes is read by nothing else."""
+    if not isinstance(policy, KeyedPolicy):
+        return True
+    versions = program.plan.versions
+    known = {version.key for version in versions}
+    back = {key for form in program.forms for key in form.root} | set(
+        program.base._step_reads or ()
+    )
+    return (
+        not known.intersection(policy.writes)
+        and not back.intersection(policy.writes)
+        and set(env.action_keys) <= set(policy.writes)
+    )
+
+
+def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None) -> Inputs:
+    handed_out = env._chain._handed_out if isinstance(env, TransformedEnv) else ()
+    stages = [form.stage for form in program.forms if form.stage.invertible]
+    way_in = WayIn(env, program.base, stages, handed_out)
+    if policy is None:
+        return RandomActions(env, way_in)
+    if isinstance(policy, ActionSequence):
+        return GivenActions(policy, env, way_in)
+    return ClosedLoop(policy, env, way_in)
+
+
+def _collector(env: EnvBase, program: Program) -> Collector:
+    raw = program.plan.rows == "raw"
+    now = [form for form in program.forms if form.index in program.now]
+    base = program.base
+    ran = NowProgram(now, base.batch_size, base.device, on_dicts=raw)
+    limits = [limit for form in program.forms for limit in form.stage._step_limits()]
+    check = ActionCheck(env)
+    if raw and base._raw_envs is not None:
+        return GymRows(base._raw_envs, base.batch_size, limits, ran, check)
+    return TensorDictRows(base, limits, ran, check)

@@ -1,0 +1,245 @@
+"""Collects the steps of any env whose steps read no more than they say, as TensorDicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.engine.planned.collected import Collected, Stop
+from tdx.engine.planned.columns import as_tensordict, leaves_of, stacked_leaves
+from tdx.engine.planned.inputs import ClosedLoop, Drawn, Inputs, OpenLoop
+from tdx.engine.planned.now_program import NowProgram
+from tdx.envs.base import EnvBase
+from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.envs.base.policies import ActionCheck
+from tdx.envs.check import first_line
+from tdx.errors import EnvError, TdxError, Where
+from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.transforms.base.chunk import StepLimit
+
+
+class TensorDictRows:
+    """Steps an env through its TensorDicts; its columns are ``[T, *B, ...]``.
+
+    On an accelerator nothing is looked at on the host while it steps, unless the rollout stops
+    at an end: every step may be followed by a reset, of the rows that ended.
+
+    Args:
+        base: the env before all chains.
+        limits: after how many steps the chain ends an episode.
+        now: the stages that run along.
+        check: holds a policy's actions against the action spec.
+    """
+
+    def __init__(
+        self, base: EnvBase, limits: Sequence[StepLimit], now: NowProgram, check: ActionCheck
+    ) -> None:
+        self._base, self._now, self._check = base, now, check
+        self._limits = tuple(limits)
+        self._looks = base.device.type == "cpu"
+        self._reads = tuple(base._step_reads or ())
+        self._ends = {
+            sibling_key(key, "_reset"): key
+            for key in base.done_keys
+            if key_parts(key)[-1] == "done"
+        }
+
+    def collect(
+        self, first: Mapping[NestedKey, Tensor], inputs: Inputs, length: int, stop: Stop
+    ) -> Collected:
+        """See :class:`~tdx.engine.planned.collected.Collector`."""
+        return _Run(self, first, inputs, length, stop).collected()
+
+
+class _Run:
+    """One chunk's loop, and what it keeps."""
+
+    def __init__(
+        self,
+        rows: TensorDictRows,
+        first: Mapping[NestedKey, Tensor],
+        inputs: Inputs,
+        length: int,
+        stop: Stop,
+    ) -> None:
+        self.rows, self.inputs, self.length, self.stop = rows, inputs, length, stop
+        self.first = first
+        self.steps: list[TensorDictBase] = []
+        self.resets: list[TensorDictBase] = []
+        self.masks: list[dict[NestedKey, Tensor]] = []
+        self.times: list[int] = []
+        self.given: list[dict[NestedKey, Tensor]] = []
+        self.counts = {
+            limit.count_key: first[limit.count_key]
+            for limit in rows._limits
+            if limit.count_key in first
+        }
+        self.stopped = False
+        self.error: Exception | None = None
+        self.root: dict[NestedKey, Any] = dict(first)
+        self.drawn: Drawn | None = None
+        if isinstance(inputs, OpenLoop):
+            self.drawn = inputs.draw(length)
+
+    def collected(self) -> Collected:
+        """Make the steps, and return them as columns."""
+        try:
+            self._loop()
+        except Exception as error:
+            self.error = error
+            while self.times and self.times[-1] >= len(self.steps):
+                self.times.pop(), self.resets.pop(), self.masks.pop()
+        made = len(self.steps)
+        result = Collected(made, stopped=self.stopped, error=self.error)
+        if self.drawn is not None:
+            self.drawn.keep(made)
+            result.inputs = {key: value[:made] for key, value in self.drawn.columns.items()}
+        elif made:
+            given = self.given[:made]
+            result.inputs = {key: torch.stack([row[key] for row in given]) for key in given[0]}
+        if made:
+            result.steps = stacked_leaves(self.steps)
+            result.now_steps, result.now_resets = self.rows._now.columns()
+        if self.times:
+            result.times = tuple(self.times)
+            result.resets = stacked_leaves(self.resets)
+            keys = self.masks[0]
+            result.masks = {key: torch.stack([row[key] for row in self.masks]) for key in keys}
+        self.rows._now.forget()
+        return result
+
+    def _loop(self) -> None:
+        actions = None if self.drawn is None else self.drawn.inner.unbind(0)
+        for index in range(self.length):
+            written = {} if actions is not None else self._asked(index)
+            inner = actions[index] if actions is not None else self.inner
+            following = self._stepped(inner)
+            fields = leaves_of(following)
+            if self.rows._now.forms:
+                known = self.rows._now.step({**self.root, **written}, dict(fields))
+                self.root = {**self.root, **known}
+            else:
+                self.root.update(fields)
+            self.steps.append(following)
+            if not self._goes_on(index, following):
+                return
+
+    def _asked(self, index: int) -> dict[NestedKey, Tensor]:
+        """What the policy writes for this step."""
+        assert isinstance(self.inputs, ClosedLoop)
+        written = self.inputs.act(self.root)
+        self.rows._check(written.get, index)
+        self.inner, shown = self.inputs.inward(written)
+        self.given.append({**written, **shown})
+        return written
+
+    def _stepped(self, inner: TensorDictBase) -> TensorDictBase:
+        base = self.rows._base
+        if self.rows._reads:
+            state = {key: self.root[key] for key in self.rows._reads if key in self.root}
+            given = as_tensordict({**state, **leaves_of(inner)}, base.batch_size, base.device)
+        else:
+            given = inner.clone(recurse=False)
+        try:
+            return base._completed_step(given)
+        except Exception as error:
+            raise failed(base, "step", error) from error
+
+    # Ends
+
+    def _goes_on(self, index: int, following: TensorDictBase) -> bool:
+        """Begin anew what has ended; whether the rollout goes on."""
+        masks = self._ended(following)
+        rows = self.rows
+        if rows._looks or self.stop == "any":
+            if not any(bool(mask.any()) for mask in masks.values()):
+                return True
+            if self.stop == "any":
+                self.stopped = True
+                return False
+        if index + 1 < self.length:
+            self._begin(index + 1, following, masks)
+        return True
+
+    def _ended(self, following: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """Which rows are done after this step, by the key of their reset mask."""
+        masks = {}
+        for mask_key, key in self.rows._ends.items():
+            flag = following.get(key)
+            for limit in self.rows._limits:
+                if limit.done_key == key:
+                    before = self.counts.get(limit.count_key)
+                    count = torch.zeros_like(flag, dtype=torch.int64) if before is None else before
+                    self.counts[limit.count_key] = count = count + 1
+                    flag = flag | (count >= limit.most)
+            masks[mask_key] = flag
+        return masks
+
+    def _begin(self, time: int, following: TensorDictBase, masks: dict[NestedKey, Tensor]) -> None:
+        rows = self.rows
+        base = rows._base
+        masks = {key: mask.clone() for key, mask in masks.items()}
+        before = as_tensordict(
+            leaves_of(following),
+            base.batch_size,
+            base.device,
+        )
+        given = before.clone(recurse=False)
+        for key, mask in masks.items():
+            given.set(key, mask.clone())
+        try:
+            begun = base._completed_reset(given)
+        except Exception as error:
+            raise failed(base, "reset", error) from error
+        begun = begun.clone(recurse=False)
+        keep_unmasked_rows(begun, before, masks, len(base.batch_size))
+        for limit in rows._limits:
+            mask = masks[sibling_key(limit.done_key, "_reset")]
+            self.counts[limit.count_key] = self.counts[limit.count_key].masked_fill(mask, 0)
+        fields = leaves_of(begun)
+        after = fields
+        if rows._now.forms:
+            after = rows._now.reset(self.root, dict(fields), masks)
+        for key, value in after.items():
+            self.root[key] = self._merged(key, value, masks)
+        self.times.append(time)
+        self.resets.append(begun)
+        self.masks.append(masks)
+
+    def _merged(self, key: NestedKey, value: Tensor, masks: dict[NestedKey, Tensor]) -> Tensor:
+        before = self.root.get(key)
+        if not isinstance(before, Tensor) or before.shape != value.shape:
+            return value
+        lead = len(self.rows._base.batch_size)
+        return torch.where(as_row_mask(governing(key, masks, lead), value, lead), value, before)
+
+
+def failed(env: EnvBase, doing: str, error: Exception) -> Exception:
+    """The error to raise where an env raised."""
+    if isinstance(error, TdxError):
+        return error
+    return EnvError(
+        f"the env raised {type(error).__name__} in {doing}: {first_line(error)}",
+        where=Where(env=type(env).__name__),
+    )
+
+
+def governing(key: NestedKey, masks: Mapping[NestedKey, Tensor], lead: int) -> Tensor:
+    """The mask that says which rows of an entry a reset concerns.
+
+    Args:
+        key: the entry.
+        masks: by key, ``[*B, ...]``.
+        lead: the number of batch dims.
+    """
+    from tdx.envs.base.done_flags import mask_for
+
+    mask = mask_for(key, dict(masks))
+    if mask is not None:
+        return mask
+    parts = [each.reshape(*each.shape[:lead], -1).any(-1) for each in masks.values()]
+    return torch.stack(parts).any(0)
