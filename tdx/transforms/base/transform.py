@@ -22,7 +22,10 @@ from tdx.transforms.base.transform_specs import TransformSpecs
 if TYPE_CHECKING:
     import torch
 
+    import torch
+
     from tdx.envs.base import EnvBase
+    from tdx.transforms.base.linear_image import LinearImage
     from tdx.transforms.base.linear_image import LinearImage
 
 Entries = Mapping[str, Any]
@@ -78,6 +81,17 @@ class Transform(TransformSpecs):
     def _apply_transform(self, tensor: Any) -> Any:
         """One tensor of the env's output, of shape ``[*B, ...]``."""
         raise NotImplementedError(f"{type(self).__name__} implements no _apply_transform")
+
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        """:meth:`_apply_transform` of one image as a linear map; ``None`` where it is none.
+
+        The engine leaves out one that a subclass's own hooks go beyond.
+
+        Args:
+            shape: the image's, without any batch dims.
+            dtype: the image's.
+        """
+        return None
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         """:meth:`_apply_transform` of one image as a linear map; ``None`` where it is none.
