@@ -19,6 +19,7 @@ from tdx import (
     StepCounter,
     Transform,
     TransformedEnv,
+    VecNorm,
 )
 from tests.engine.stages import Double, Shift
 from tests.envs.mocks import CountingEnv
@@ -50,6 +51,26 @@ def test_a_transform_maps_key_by_key() -> None:
 def test_it_takes_any_batch_size(batch: tuple[int, ...]) -> None:
     data = TensorDict(a=torch.zeros(*batch, 3), batch_size=batch)
     assert (Compose(Shift(["a"]), Double(["a"]))(data)["a"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("transform", "args", "named", "said"),
+    [
+        (RewardScaling(0.0, 1.0), (), {"rewrad": 1}, "no argument 'rewrad' .its arguments are"),
+        (RewardScaling(0.0, 1.0), (1, 2), {}, "takes 1 tensors, got 2"),
+        (Compose(StepCounter(), RewardScaling(0.0, 1.0)), (), {"reward": 1}, "no key 'step_count'"),
+        (StepCounter(), (), {"reward": 1}, "call it with a TensorDict"),
+        (StepCounter(), (), {}, "give it a TensorDict"),
+        (VecNorm(["a", "b"]), (), {"a": 1}, "the call has no key 'b'"),
+    ],
+)
+def test_a_call_with_tensors_that_does_not_fit_is_one_line(
+    transform: Transform, args: tuple[int, ...], named: dict[str, int], said: str
+) -> None:
+    tensors = [torch.ones(1) for _ in args]
+    with pytest.raises((ArgumentError, KeyNotFoundError), match=said) as caught:
+        transform(*tensors, **{name: torch.ones(1) for name in named})
+    assert "\n" not in str(caught.value)
 
 
 def test_keyword_arguments_are_cast_to_the_keys() -> None:
