@@ -12,7 +12,9 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx import (
     BatchSizeTransform,
+    BinarizeReward,
     Bounded,
+    CartPoleEnv,
     CatFrames,
     Compose,
     Composite,
@@ -26,6 +28,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
     Unbounded,
+    check_env_specs,
 )
 from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError, ChainError
@@ -206,6 +209,17 @@ def test_a_batch_of_another_size_before_it() -> None:
 
 
 # Specs and errors
+
+
+def test_rewards_of_zero_or_one_add_up_to_what_the_spec_says() -> None:
+    env = TransformedEnv(
+        CartPoleEnv(batch_size=[2]), Compose(BinarizeReward(), FrameSkipTransform(3))
+    )
+    check_env_specs(env)
+    spec = env.reward_spec
+    assert isinstance(spec, Bounded)
+    assert (spec.low.max(), spec.high.min(), spec.dtype) == (0, 3, torch.int8)
+    assert env.rollout(2)["next", "reward"].max() == 3
 
 
 def test_the_bounds_are_those_of_a_sum() -> None:

@@ -13,7 +13,7 @@ from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
 from tdx.envs.base.step_mdp import advance
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, key_parts, unique_keys
-from tdx.specs import Bounded, Composite, StackedComposite, TensorSpec
+from tdx.specs import Binary, Bounded, Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import Compose, TimeBehaviour, Transform
 from tdx.transforms.base.spec_edits import done_groups
@@ -166,7 +166,12 @@ class FrameSkipTransform(Transform):
         return result
 
     def _summed(self, spec: TensorSpec) -> TensorSpec:
-        if not isinstance(spec, Bounded) or self.frame_skip == 1:
+        if self.frame_skip == 1:
+            return spec
+        if isinstance(spec, Binary):
+            most, kind = self.frame_skip, {"dtype": spec.dtype, "device": spec.device}
+            return Bounded(0, most, shape=spec.shape, **kind)
+        if not isinstance(spec, Bounded):
             return spec
         low, high = spec.low, spec.high
         for _ in range(self.frame_skip - 1):
