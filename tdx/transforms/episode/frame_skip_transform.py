@@ -169,8 +169,8 @@ class FrameSkipTransform(Transform):
         if self.frame_skip == 1:
             return spec
         if isinstance(spec, Binary):
-            most, kind = self.frame_skip, {"dtype": spec.dtype, "device": spec.device}
-            return Bounded(0, most, shape=spec.shape, **kind)
+            most = self.frame_skip
+            return Bounded(0, most, shape=spec.shape, dtype=spec.dtype, device=spec.device)
         if not isinstance(spec, Bounded):
             return spec
         low, high = spec.low, spec.high
