@@ -195,17 +195,17 @@ def _out_of_bounds(
     message = f"after {_told(phase)} {reason}"
     low, high = getattr(leaf, "low", None), getattr(leaf, "high", None)
     if isinstance(low, Tensor) and isinstance(high, Tensor):
-        outside = _outside(value, low, high)
-        if not bool(outside.any()):
+        beyond = outside(value, low, high)
+        if not bool(beyond.any()):
             return
         found, least, most = (
-            side.expand_as(value)[outside][0].item() for side in (value, low, high)
+            side.expand_as(value)[beyond][0].item() for side in (value, low, high)
         )
         message = f"it holds {found:g} after {_told(phase)}, outside [{least:g}, {most:g}]"
     yield SpecFinding("bounds", key, phase, message, hint="widen the spec, or clamp the value")
 
 
-def _outside(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def outside(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Which numbers are beyond the ends by more than a few roundings."""
     if not value.is_floating_point():
         return (value < low) | (value > high)

@@ -49,13 +49,24 @@ class Promises:
         """What is declared of the keys that a stage may write, by key.
 
         Args:
-            stage: the stage's trace.
+            stage: the stage's trace; where a policy wrote, what the outermost stage takes.
             tensordict: of the whole step, ``[*B]``.
         """
-        if stage.direction == "inverse":
-            index = len(self._places) - 2 if stage.kind != "stage" else stage.index - 1
-            return self._leaves(index, "input", tensordict)
-        return self._leaves(stage.index, "output", tensordict)
+        side = "input" if stage.direction == "inverse" else "output"
+        return self._leaves(self._index(stage), side, tensordict)
+
+    def _index(self, stage: StageTrace) -> int:
+        """The place whose specs speak of what a stage writes."""
+        if stage.kind in ("policy", "given", "kept"):
+            return len(self._places) - 2
+        return stage.index - 1 if stage.direction == "inverse" else stage.index
+
+    def part_of(self, stage: StageTrace, key: NestedKey) -> str:
+        """What a key that is declared at a stage's place is to the env: ``reward``, ``action``."""
+        specs = self._places[self._index(stage) + 1]
+        whole = specs.input_spec if stage.direction == "inverse" else specs.output_spec
+        found = (name for name, part in whole.items() if key in part.keys(True, True))
+        return next(found).removeprefix("full_").removesuffix("_spec")
 
     def lies(self, trace: StepTrace) -> list[Lie]:
         """Every value that a stage wrote or promised, and that is not what its spec says.

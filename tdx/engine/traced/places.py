@@ -130,3 +130,7 @@ def is_plain(env: EnvBase) -> bool:
 def depth(env: EnvBase) -> int:
     """How many stages there are from the env inside to the outermost."""
     return depth(env.base_env) + len(env.stages) if isinstance(env, TransformedEnv) else 0
+
+
+GIVEN = policy_place(None, "given", "given")
+KEPT = policy_place(None, "kept", "kept")

@@ -131,11 +131,22 @@ class Recorder:
         self.overhead_ns += clock() - begun - (end - start)
         return result
 
-    def settle(self, place: Place, direction: Direction, result: Any) -> None:
-        """Note what was written outside of any hook; nothing where nothing was."""
+    def settle(
+        self, place: Place, direction: Direction, result: Any, *, known_only: bool = False
+    ) -> None:
+        """Note what was written outside of any hook; nothing where nothing was.
+
+        Args:
+            place: who is said to have written it.
+            direction: on the way in, or on the way out.
+            result: what is there now, ``[*B]``.
+            known_only: whether keys that were not there before are passed over.
+        """
         begun = self._clock()
         if self._values and isinstance(result, TensorDictBase):
             lane = self._lanes[direction]
+            if known_only:
+                result = result.select(*lane.current, strict=False)
             written, dropped = self._changes(place, lane, result, {})
             if written or dropped:
                 trace = StageTrace(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tdx.engine.traced.blame import blamed
 from tdx.engine.traced.history import TraceHistory
-from tdx.engine.traced.places import Place, policy_place
+from tdx.engine.traced.places import GIVEN, KEPT, Place, policy_place
 from tdx.engine.traced.recorder import Clock, Probe, Recorder, save
 from tdx.engine.traced.stops import AnyOf, Cancelled, Steps, Stop, StopReason, parse_stop
 from tdx.engine.traced.traces import Hook, StepTrace, Versions
@@ -162,7 +162,7 @@ class Tracer:
         assert current is not None
         policy, place = self._policy, self._actor
         if action is not None:
-            place = policy_place(action, "given", "given")
+            place = GIVEN
             policy = self._giving(action)
 
         def run(record: Recorder) -> TensorDictBase:
@@ -313,7 +313,7 @@ class Tracer:
             result = new_tensordict({}, self.env.batch_size, self.env.device)
         if error is None:
             after = result.get("next") if phase == "step" else result
-            record.settle(policy_place(None, "kept", "kept"), "forward", after)
+            record.settle(KEPT, "forward", after, known_only=True)
         trace = StepTrace(
             index=self.traces,
             step=self.steps,

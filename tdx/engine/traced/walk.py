@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.engine.stage_specs import StageSpecs, stage_specs
-from tdx.engine.traced.places import Place, depth, env_place, is_plain, stage_place
+from tdx.engine.traced.places import GIVEN, Place, depth, env_place, is_plain, stage_place
 from tdx.engine.traced.recorder import Recorder
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
@@ -66,6 +66,9 @@ class TracedWalk:
     ) -> TensorDictBase:
         """What ``env._completed_reset`` returns, ``[*B]``."""
         call = self.record.call
+        if env is self.env and tensordict is not None:
+            # The masks of a partial reset are written only now.
+            self.record.settle(GIVEN, "inverse", tensordict)
         if env is self.inner:
             result: TensorDictBase = call(
                 self.env_place, "forward", _with(self._inner_reset, kwargs), tensordict
@@ -111,6 +114,7 @@ class TracedWalk:
         if preset is not None:
             known = set(result.keys(True, True))
             result.update(env._chain._inward(preset.exclude(*known)))
+            self.record.settle(GIVEN, "forward", result)
         for place in places:
             stage = place.stage
             assert stage is not None
