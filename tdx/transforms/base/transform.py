@@ -6,26 +6,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import nn
 
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.errors import ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
 from tdx.tensordicts import read, write
 from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm
 from tdx.transforms.base.key_pairs import flat_pairs, map_present, missing_key
-from tdx.transforms.base.tensor_call import called_with_tensors
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform_specs import TransformSpecs
 
 if TYPE_CHECKING:
     import torch
 
-    import torch
-
     from tdx.envs.base import EnvBase
-    from tdx.transforms.base.linear_image import LinearImage
     from tdx.transforms.base.linear_image import LinearImage
 
 Entries = Mapping[str, Any]
@@ -81,17 +77,6 @@ class Transform(TransformSpecs):
     def _apply_transform(self, tensor: Any) -> Any:
         """One tensor of the env's output, of shape ``[*B, ...]``."""
         raise NotImplementedError(f"{type(self).__name__} implements no _apply_transform")
-
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
-        """:meth:`_apply_transform` of one image as a linear map; ``None`` where it is none.
-
-        The engine leaves out one that a subclass's own hooks go beyond.
-
-        Args:
-            shape: the image's, without any batch dims.
-            dtype: the image's.
-        """
-        return None
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         """:meth:`_apply_transform` of one image as a linear map; ``None`` where it is none.
@@ -217,15 +202,6 @@ class Transform(TransformSpecs):
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
         known = [normal_key(each) for each in present]
         return missing_key(key, known, "the TensorDict").at(transform=type(self).__name__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """:meth:`forward` of a TensorDict, or of tensors: by keyword, or in the in-keys' order."""
-        if "tensordict" in kwargs or (args and is_tensor_collection(args[0])):
-            return super().__call__(*args, **kwargs)
-        if not args and not kwargs:
-            raise ArgumentError("it is called with nothing", hint="give it a TensorDict")
-        function = super().__call__
-        return called_with_tensors(function, self.in_keys, self.out_keys, args, kwargs)
 
     @dispatch(source="in_keys", dest="out_keys")
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
