@@ -6,15 +6,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 from torch import nn
 
-from tdx.errors import ChainError, KeyNotFoundError
+from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
 from tdx.tensordicts import read, write
 from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm
 from tdx.transforms.base.key_pairs import flat_pairs, map_present, missing_key
+from tdx.transforms.base.tensor_call import called_with_tensors
 from tdx.transforms.base.time_behaviour import TimeBehaviour
 from tdx.transforms.base.transform_specs import TransformSpecs
 
@@ -202,6 +203,15 @@ class Transform(TransformSpecs):
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
         known = [normal_key(each) for each in present]
         return missing_key(key, known, "the TensorDict").at(transform=type(self).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """:meth:`forward` of a TensorDict, or of tensors: by keyword, or in the in-keys' order."""
+        if "tensordict" in kwargs or (args and is_tensor_collection(args[0])):
+            return super().__call__(*args, **kwargs)
+        if not args and not kwargs:
+            raise ArgumentError("it is called with nothing", hint="give it a TensorDict")
+        function = super().__call__
+        return called_with_tensors(function, self.in_keys, self.out_keys, args, kwargs)
 
     @dispatch(source="in_keys", dest="out_keys")
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
