@@ -249,7 +249,8 @@ def _where(pipeline: Pipeline, stage: int | None) -> Where:
     if stage is None or stage >= len(pipeline.transforms):
         return Where(stage, file=None if stage is not None else pipeline.file)
     config = pipeline.transforms[stage]
-    return Where(stage, config.name, file=pipeline.file, line=config.line)
+    name = config.name if config.code is None else config.code.name
+    return Where(stage, name, file=pipeline.file, line=config.line)
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:

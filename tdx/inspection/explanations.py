@@ -87,7 +87,8 @@ def explanation(code: str) -> Explanation:
         if wanted in (each.code.casefold(), each.name.casefold()):
             return each
     known = [name for each in explanations() for name in (each.code, each.name)]
-    hint = did_you_mean(code, known, "tdx explain has them all")
+    begun = [name for name in known if wanted and name.casefold().startswith(wanted)]
+    hint = did_you_mean(code, begun or known, "tdx explain has them all")
     raise UnknownNameError(f"no code {code}", hint=hint)
 
 

@@ -21,6 +21,16 @@ def check(
         str | None,
         typer.Argument(metavar="[FILE]", help="A pipeline file; the same as --pipeline FILE."),
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="POLICY",
+            help="The policy that is to run on it, random or module:name with --allow-code; "
+            "what it reads and carries is checked too.",
+            rich_help_panel="Pipeline",
+        ),
+    ] = None,
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +84,8 @@ def check(
     rules = chosen_rules(_codes(select), _codes(ignore))
     options = _with_file(pipeline, file)
     config, source = read_source(options)
+    if policy is not None:
+        config = replace(config, policy=policy)
     mending = None
     with foreign_code():
         if diff or fix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ def sarif(report: CheckReport, codes: Sequence[str]) -> dict[str, Any]:
     rules = sorted(dict.fromkeys([*codes, *found]))
     driver = {
         "name": "tdx",
-        "semanticVersion": __version__,
+        "version": __version__,
         "rules": [_rule(explanation(code)) for code in rules],
     }
     run = {
@@ -80,4 +81,4 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    return quote(file.replace("\\", "/"))
+    return Path(file).as_uri() if Path(file).is_absolute() else quote(file.replace("\\", "/"))

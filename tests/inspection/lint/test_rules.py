@@ -1,0 +1,168 @@
+"""Every rule by its own examples, and where it has to keep silent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tdx.errors import MissingPackageError, TdxError
+from tdx.inspection.explanations import explanations
+from tdx.inspection.lint.policy import imported_policy
+from tdx.inspection.lint.registry import all_rules
+from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
+from tdx.inspection.lint.run import LintFinding, lint, lint_context
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
+from tdx.pipeline.build import assemble
+
+SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
+KNOWN_ADVICE = {"pendulum.yaml": ["TDX422"]}
+PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
+PENDULUM = EnvConfig("Pendulum-v1")
+CARTPOLE = EnvConfig("CartPole-v1")
+STACK = 'CatFrames(4, dim=-1, in_keys=["observation"])'
+NORM = 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
+BACK = 'PermuteTransform([-2, -1, -3], in_keys=["pixels"])'
+PERMUTE = 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
+
+
+@pytest.fixture
+def write_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Rule], None]]:
+    """Makes the module that a rule's examples name."""
+
+    def write(rule: Rule) -> None:
+        (tmp_path / f"{EXAMPLE_MODULE}.py").write_text(rule.python or "")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield write
+    sys.modules.pop(EXAMPLE_MODULE, None)
+
+
+def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
+    """What the rules find; the text alone where the env cannot be built."""
+    from tdx.envs.check import find_spec_lies
+
+    assert not check_arguments(pipeline, allow_code=True)
+    policy = imported_policy(pipeline, allow_code=True)
+    try:
+        env = assemble(pipeline, allow_code=True)
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    except TdxError:
+        return lint(lint_context(pipeline, policy=policy))
+    lies = find_spec_lies(env) if steps else []
+    try:
+        return lint(lint_context(pipeline, env, policy=policy, lies=lies))
+    finally:
+        env.close()
+
+
+def codes(pipeline: Pipeline) -> list[str]:
+    return [finding.rule.code for finding in found(pipeline)]
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+def test_examples_of_a_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
+    write_module(rule)
+    right = found(rule.example("right"), steps=rule.follows_lies)
+    assert [finding.rule.code for finding in right if finding.rule.severity != "advice"] == []
+    assert rule.code not in [finding.rule.code for finding in right]
+    wrong = found(rule.example("wrong"), steps=rule.follows_lies)
+    assert [finding.rule.code for finding in wrong] == [rule.code]
+    for finding in wrong:
+        assert "\n" not in finding.found.message
+        if finding.found.fix is not None:
+            assert codes(finding.found.fix.applied_to(rule.example("wrong"))) == []
+
+
+def test_rules_declare_all_there_is_to_say() -> None:
+    rules = all_rules()
+    assert len({rule.code for rule in rules}) == len(rules) > 40
+    assert len({rule.slug for rule in rules}) == len(rules)
+    assert len({each.code for each in explanations()}) == len(explanations())
+    for rule in rules:
+        assert rule.code.startswith("TDX4")
+        assert rule.title
+        assert all(len(paragraph) > 20 for paragraph in rule.paragraphs)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_sample_pipelines_break_no_rule(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(path.parent))
+    pipeline = PipelineFile.load(path).pipeline
+    assert codes(pipeline) == KNOWN_ADVICE.get(path.name, [])
+
+
+@pytest.mark.parametrize(
+    ("env", "stages", "expected"),
+    [
+        (PENDULUM, ["CatFrames(4, dim=-3)", "StepCounter(max_steps=5)"], "TDX413"),
+        (
+            PENDULUM,
+            ['ObservationNorm(0.0, 2.0, in_keys=["episode_reward"])', "RewardSum"],
+            "TDX413",
+        ),
+        (PENDULUM, ['ExcludeTransform("observation")', NORM], "TDX414"),
+        (PENDULUM, ['SelectTransform("observation", keep_rewards=False)'], "TDX417"),
+        (PENDULUM, ['SelectTransform("observation", "done", keep_dones=False)'], "TDX418"),
+        (PENDULUM, ["RewardSum", 'ExcludeTransform("reward", "truncated")'], "TDX417"),
+        (PENDULUM, ["VecNorm", "RewardSum"], "TDX422"),
+        (
+            PIXELS,
+            [PERMUTE, "DTypeCastTransform(torch.uint8, torch.float32)", "Resize(64)"],
+            "TDX431",
+        ),
+        (PIXELS, ["CatFrames(4, dim=-1)", "ToTensorImage", "GrayScale"], "TDX441"),
+        (PIXELS, ["CatFrames(4, dim=-3)"], "TDX435"),
+        (PENDULUM, [STACK, 'VecNorm(in_keys=["observation"])'], "TDX442"),
+        (PENDULUM, [NORM, NORM], "TDX445"),
+        (EnvConfig("Pendulum-v1", {"max_episode_steps": -1}), ["StepCounter"], "TDX451"),
+        (EnvConfig("Pendulum-v1", {"max_episode_steps": 9}), ["StepCounter(10)"], "TDX452"),
+        (PENDULUM, ["StepCounter", "StepCounter(max_steps=5)"], "TDX453"),
+        (PENDULUM, ["DTypeCastTransform(torch.float32, torch.float64)"], "TDX461"),
+        (PENDULUM, ['DeviceCastTransform("cpu")'], "TDX463"),
+        (CARTPOLE, ["ActionDiscretizer(5)"], "TDX472"),
+        (CARTPOLE, ["RewardClipping"], "TDX491"),
+        (PENDULUM, ["FrameSkipTransform"], "TDX491"),
+        (PIXELS, ["ToTensorImage", "Resize(400, 600)"], "TDX491"),
+        (
+            PENDULUM,
+            ['RenameTransform(["observation"], ["a"])', 'RenameTransform(["a"], ["observation"])'],
+            "TDX492",
+        ),
+        (PIXELS, [PERMUTE, BACK], "TDX492"),
+        (PENDULUM, ["RewardSum", "RewardSum"], "TDX493"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_ways_to_break_a_rule(env: EnvConfig, stages: list[str], expected: str) -> None:
+    assert expected in codes(Pipeline.of(env, *stages))
+
+
+@pytest.mark.parametrize(
+    ("env", "stages"),
+    [
+        (PENDULUM, ["StepCounter"]),
+        (PENDULUM, ["RewardSum", "RewardClipping(-1, 1)"]),
+        (PENDULUM, ["RewardScaling(0.5, 2.0)", "BinarizeReward"]),
+        (PENDULUM, ['CatFrames(4, dim=-1, in_keys=["observation"], out_keys=["stack"])', NORM]),
+        (PENDULUM, ['CatFrames(4, dim=-1, in_keys=["observation"], as_inverse=True)', NORM]),
+        (PENDULUM, ['ExcludeTransform("observation")']),
+        (PENDULUM, ["StepCounter", 'ExcludeTransform("step_count")']),
+        (PENDULUM, ["InitTracker", 'InitTracker("begins")']),
+        (PENDULUM, ["ActionScaling", "ActionDiscretizer(5)", "StepCounter(max_steps=200)"]),
+        (PENDULUM, ["FrameSkipTransform(4)", STACK, "StepCounter(max_steps=1000)"]),
+        (PENDULUM, ['TensorDictPrimer({"goal": Unbounded(shape=(3,))})']),
+        (PENDULUM, ['DTypeCastTransform(torch.float32, torch.float64, in_keys=["reward"])']),
+        (PIXELS, ["ToTensorImage", "GrayScale", "Resize(64)", "CatFrames(4, dim=-3)"]),
+        (PIXELS, ["ToTensorImage", BACK, "ToTensorImage(from_int=False)"]),
+        (EnvConfig("CartPole-v1", num_envs=3), [STACK, "RewardSum", "InitTracker"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_chains_that_break_no_rule(env: EnvConfig, stages: list[str]) -> None:
+    assert codes(Pipeline.of(env, *stages)) == []
