@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDictBase,
+    is_non_tensor,
+    is_tensor_collection,
+    lazy_stack,
+)
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
@@ -164,7 +170,14 @@ def keep_unmasked_rows(
         masks: the reset masks by key.
         batch_dims: the number of dims in ``B``.
     """
-    _keep_level(result, previous, masks, batch_dims, ())
+    if type(result) is not LazyStackedTensorDict:
+        _keep_level(result, previous, masks, batch_dims, ())
+        return
+    # What the rows hold may not stack.
+    pairs = zip(result.tensordicts, previous.unbind(result.stack_dim), strict=True)
+    for index, (row, before) in enumerate(pairs):
+        mine = {key: mask.select(result.stack_dim, index) for key, mask in masks.items()}
+        keep_unmasked_rows(row, before, mine, batch_dims - 1)
 
 
 def _keep_level(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from tensordict import TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
 
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.tensordicts import new_tensordict
@@ -69,8 +69,12 @@ def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
 
 def advance(
     tensordict: TensorDictBase, dropped: Collection[NestedKey], keep_other: bool = True
-) -> TensorDict:
+) -> TensorDictBase:
     """The root entries overwritten by those of ``next``, without the keys in ``dropped``."""
+    if type(tensordict) is LazyStackedTensorDict:
+        # What the rows hold may not stack.
+        rows = [advance(row, dropped, keep_other) for row in tensordict.tensordicts]
+        return LazyStackedTensorDict.lazy_stack(rows, tensordict.stack_dim)
     following = tensordict._get_str("next", None)
     return _overlaid(
         tensordict if keep_other else None,

@@ -9,7 +9,7 @@ import torch
 
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key, normal_key
-from tdx.specs import Composite, TensorSpec
+from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.transforms.base.key_pairs import require_keys
 from tdx.transforms.base.transform_keys import TransformKeys
 
@@ -135,6 +135,7 @@ class TransformSpecs(TransformKeys):
         self, input_spec: Composite, output_spec: Composite
     ) -> tuple[Composite, Composite]:
         """Both specs after this transform, which first takes from them what it left open."""
+        self._refuse_unlike(output_spec)
         self._bind(input_spec, output_spec)
         if self._overrides("transform_input_spec"):
             input_spec = input_spec.clone()
@@ -143,6 +144,18 @@ class TransformSpecs(TransformKeys):
             output_spec = output_spec.clone()
             output_spec.unlock_()
         return self.transform_input_spec(input_spec), self.transform_output_spec(output_spec)
+
+    def _refuse_unlike(self, output_spec: Composite) -> None:
+        for part in output_spec.values():
+            if isinstance(part, StackedComposite):
+                for key in self._in_keys:
+                    spec = part.get(key, None)
+                    if spec is not None and -1 in spec.shape:
+                        raise ChainError(
+                            "its shape differs between the envs of the batch",
+                            hint="put the transform into the envs, where each has a shape",
+                            where=Where(key=key),
+                        )
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         """Take from the specs upstream what the constructor left open, such as in-keys."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
+from tdx import (
+    CatFrames,
+    Compose,
+    InitTracker,
+    ObservationNorm,
+    RenameTransform,
+    RewardScaling,
+    RewardSum,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+    VecNorm,
+)
 from tdx.envs.base import EnvBase
 from tdx.envs.batched import SerialEnv
-from tdx.errors import EnvError
+from tdx.errors import ChainError, EnvError
 from tdx.specs import Bounded, Stacked, StackedComposite
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, WideEnv
@@ -65,6 +79,36 @@ def test_batches_of_unlike_batches(make_batch: MakeBatch) -> None:
     result = make_batch(2, lambda: SerialEnv(2, WIDE)).rollout(3)
     assert result.batch_size == torch.Size([2, 2, 2])
     assert result[1][0]["next", "observation"].tolist() == [[1, 1], [2, 2]]
+
+
+def test_a_chain_around_them_maps_what_is_alike(make_batch: MakeBatch) -> None:
+    chain = Compose(RewardScaling(0.0, 2.0), RewardSum(), StepCounter(), InitTracker())
+    result = TransformedEnv(make_batch(2, WIDE), chain).rollout(4, break_when_any_done=False)
+    assert result[0]["next", "observation"].tolist() == [[1, 1], [2, 2], [1, 1], [2, 2]]
+    assert result[1]["next", "observation"].shape == (4, 3)
+    for row, counts in enumerate(([1, 2, 1, 2], [1, 2, 3, 4])):
+        following = result[row]["next"]
+        assert following["step_count"].flatten().tolist() == counts
+        begun = torch.tensor(counts) == 1
+        assert torch.equal(following["episode_reward"][begun], following["reward"][begun])
+    assert result[0]["is_init"].flatten().tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ObservationNorm(0.0, 1.0, in_keys=["observation"]),
+        lambda: CatFrames(2, -1, in_keys=["observation"]),
+        lambda: RenameTransform(["observation"], ["seen"]),
+        lambda: VecNorm(["observation"]),
+    ],
+)
+def test_a_chain_around_them_refuses_what_differs(
+    make_batch: MakeBatch, make: Callable[[], Transform]
+) -> None:
+    with pytest.raises(ChainError, match="put the transform into the envs") as caught:
+        _ = TransformedEnv(make_batch(2, WIDE), Compose(make())).output_spec
+    assert caught.value.where.key == "observation"
 
 
 class ScaledEnv(CountingEnv):
