@@ -17,7 +17,9 @@ from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.inspect_chain import inspect_chain
 from tdx.cli.commands.inspect_keys import inspect_keys
+from tdx.cli.commands.inspect_values import inspect_values
 from tdx.cli.commands.list import list_envs, list_transforms
+from tdx.cli.commands.report import report
 from tdx.cli.commands.schema import schema
 from tdx.cli.commands.show import show_transform
 from tdx.cli.light_values import LightCommand, LightGroup
@@ -28,6 +30,7 @@ _ORDER = (
     "check",
     "explain",
     "diff",
+    "report",
     "list",
     "show",
     "schema",
@@ -56,7 +59,7 @@ def build_command() -> Any:
     app = typer.Typer(
         **_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False, epilog=_BEGIN
     )
-    looks = _group(spec=inspect_spec, chain=inspect_chain, keys=inspect_keys)
+    looks = _group(spec=inspect_spec, chain=inspect_chain, keys=inspect_keys, values=inspect_values)
     app.add_typer(looks, name="inspect", help="Look at what a chain does.")
     app.add_typer(
         _group(envs=list_envs, transforms=list_transforms),
@@ -68,6 +71,7 @@ def build_command() -> Any:
     )
     app.command("check", cls=LightCommand)(takes_options(check))
     app.command("explain", cls=LightCommand)(takes_options(explain))
+    app.command("report", cls=LightCommand)(takes_options(report))
     app.command("diff", cls=LightCommand)(takes_options(diff))
     app.command("doctor", cls=LightCommand)(takes_options(doctor))
     app.command("init", cls=LightCommand)(takes_options(init))

@@ -1,0 +1,70 @@
+"""``tdx report``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from tdx.cli.choices import whole_number
+from tdx.cli.options import DebugOptions, PipelineOptions
+from tdx.errors import ArgumentError
+
+_STEPS = 200
+
+File = Annotated[
+    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
+]
+Out = Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to; - is stdout.")]
+Steps = Annotated[
+    int,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        parser=whole_number("--steps", at_least=1),
+        help="Steps of the rollout that is plotted; 200 by default.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
+
+
+def report(
+    pipeline: PipelineOptions,
+    debug: DebugOptions,
+    file: File = None,
+    out: Out = "report.html",
+    steps: Steps = _STEPS,
+    force: Force = False,
+) -> None:
+    """Write all about a pipeline into one HTML file that needs nothing but itself.
+
+    The chain as a diagram, lints, specs, lineage, frames before and after each image stage, rewards
+    and episodes of a short rollout with random actions.
+
+    tdx report pendulum.yaml -o pendulum.html
+    """
+    from tdx.cli.html import report_page
+    from tdx.cli.new_file import STDOUT, check_free, write_new
+    from tdx.cli.source import built_env, read_pipeline
+    from tdx.inspection.report import gather
+
+    check_free(out, force=force)
+    config = read_pipeline(_with_file(pipeline, file))
+    with built_env(config, pipeline) as env:
+        name = config.file or config.env.id
+        found = gather(env, config, name, steps=steps, seed=config.env.seed or 0)
+    write_new(out, report_page(found), force=force)
+    if out != STDOUT:
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def _with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
+    if file is None:
+        return options
+    if options.pipeline is not None:
+        raise ArgumentError(
+            f"{file} and --pipeline cannot be given together", hint="leave one of them out"
+        )
+    return replace(options, pipeline=file)

@@ -1,0 +1,7 @@
+"""Pages in HTML that need nothing but themselves."""
+
+from __future__ import annotations
+
+from tdx.cli.html.page import report_page
+
+__all__ = ["report_page"]

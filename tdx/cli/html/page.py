@@ -1,0 +1,82 @@
+"""The report of a pipeline as one HTML page."""
+
+from __future__ import annotations
+
+import base64
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tdx.cli.html.diagram import chain_diagram
+from tdx.cli.html.plots import episode_plot, reward_plot
+from tdx.cli.output.terminal import UNLIMITED
+from tdx.cli.output.view import Heading, Paragraph, Table, View
+from tdx.cli.views.chain_view import chain_view
+from tdx.cli.views.lineage_view import lineage_view
+from tdx.cli.views.spec_view import spec_view
+from tdx.inspection.report import PipelineReport, Picture
+
+_FOLDER = Path(__file__).parent
+_ENDED = {
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "done": "done",
+    "cut": "cut off by the end of the rollout",
+}
+
+
+def report_page(report: PipelineReport) -> str:
+    """The page, complete in itself: no script, and nothing that is loaded from elsewhere.
+
+    Args:
+        report: what the page is about.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2")
+    rollout = report.rollout
+    rewards = [
+        (key, Markup(reward_plot(list(curves))))
+        for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
+    ]
+    return page.render(
+        report=report,
+        style=Markup((_FOLDER / "report.css").read_text(encoding="utf-8")),
+        diagram=Markup(chain_diagram(report)),
+        chain=_table(chain_view(report.chain, report.calls)),
+        lineage=_table(lineage_view(report.lineage, report.calls)),
+        specs=_table(spec_view(report.specs, report.calls)),
+        rewards=rewards,
+        returns=Markup(episode_plot(rollout.episodes)),
+        pictures=[_picture(each, report) for each in rollout.pictures],
+        ended=_ENDED,
+    )
+
+
+def _table(view: View) -> Table | None:
+    """The table of a view, without what stands above it."""
+    blocks = view.blocks(UNLIMITED)
+    return next((b for b in blocks if not isinstance(b, Heading | Paragraph)), None)
+
+
+def _picture(picture: Picture, report: PipelineReport) -> dict[str, Any]:
+    return {
+        "call": f"{picture.stage} {report.calls[picture.stage]}",
+        "key": picture.key,
+        "before": None if picture.before is None else _data_uri(picture.before),
+        "after": _data_uri(picture.after),
+        "before_text": picture.before_text,
+        "after_text": picture.after_text,
+    }
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

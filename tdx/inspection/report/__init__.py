@@ -1,0 +1,23 @@
+"""All that is to be said of a pipeline on one page."""
+
+from __future__ import annotations
+
+from tdx.inspection.report.contents import (
+    Episode,
+    Lint,
+    PipelineReport,
+    Picture,
+    RewardCurve,
+    Rollout,
+)
+from tdx.inspection.report.gather import gather
+
+__all__ = [
+    "Episode",
+    "Lint",
+    "Picture",
+    "PipelineReport",
+    "RewardCurve",
+    "Rollout",
+    "gather",
+]
