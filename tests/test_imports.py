@@ -51,6 +51,9 @@ def test_import_is_light(code: str) -> None:
         ["list", "transforms"],
         ["list", "transforms", "--format", "json"],
         ["schema"],
+        ["check", "--help"],
+        ["explain"],
+        ["explain", "TDX421"],
     ],
     ids=" ".join,
 )

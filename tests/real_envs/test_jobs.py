@@ -158,8 +158,8 @@ def assert_the_chain_shows(report: SpecReport, env_id: str, lead: tuple[int, ...
 @each_batch
 def test_check(env_id: str, chain: tuple[str, ...], num_envs: int | None) -> None:
     report = check_pipeline(Pipeline.of(EnvConfig(env_id, num_envs=num_envs, seed=0), *chain))
-    assert report.findings == ()
-    assert report.checks == ("arguments", "specs", "steps")
+    assert report.ok, report.findings
+    assert report.checks == ("arguments", "specs", "steps", "lints")
 
 
 def test_there_are_enough_of_them() -> None:
