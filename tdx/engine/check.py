@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tensordict import TensorDictBase
 
@@ -17,6 +18,7 @@ from tdx.envs.spec_findings import (
     held_against,
     leaf_keys,
     leaves_of,
+    unique_findings,
     wrong_batch_size,
 )
 from tdx.errors import ChainError, TdxError, Where
@@ -44,6 +46,7 @@ def stage_lies(
         EnvError: the env before the chain raised in a reset or a step.
         ChainError: a transform raised in a reset or a step.
     """
+    inside = [_told_of_inside(lie) for lie in _innermost(env)._stage_lies(check_dtype, None, steps)]
     walk = _Walk(env, check_dtype, () if tensordict is None else leaf_keys(tensordict))
     given = None if tensordict is None else tensordict.clone(recurse=False)
     current = walk.reset(env, given)
@@ -54,7 +57,19 @@ def stage_lies(
         current.set("next", walk.step(env, current))
         with attributed(env, "reset"):
             current = env.maybe_reset(env.step_mdp(current))
-    return walk.found
+    return unique_findings([*inside, *walk.found])
+
+
+def _told_of_inside(lie: SpecFinding) -> SpecFinding:
+    """A lie of a chain inside a batch; its stage is no stage of the chain around it."""
+    told = lie.message.replace(": ", f": stage {lie.stage} ({lie.transform}): ", 1)
+    return replace(lie, message=told, stage=None, transform=None)
+
+
+def _innermost(env: EnvBase) -> EnvBase:
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
 
 
 class _Walk:

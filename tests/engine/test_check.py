@@ -20,10 +20,12 @@ from tdx import (
     EnvBase,
     EnvError,
     InitTracker,
+    ParallelEnv,
     PendulumEnv,
     RenameTransform,
     RewardScaling,
     RewardSum,
+    SerialEnv,
     StepCounter,
     TensorSpec,
     Transform,
@@ -175,6 +177,20 @@ def test_a_key_that_only_a_step_writes_is_found_at_the_reset() -> None:
 def test_a_dropped_key_names_the_stage_and_no_later_one() -> None:
     env = chain_of(StepCounter(), Drops(), InitTracker())
     assert blamed(env) == [("missing", "reward", 1, "Drops")]
+
+
+@pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv])
+def test_stages_inside_the_workers_are_named(batch: Any) -> None:
+    def make() -> TransformedEnv:
+        return TransformedEnv(CountingEnv(), Compose(StepCounter(), Maps(dtype=torch.float64)))
+
+    with batch(2, make) as env:
+        finding, *_ = find_spec_lies(env)
+        assert (finding.stage, finding.transform, finding.key) == (1, "Maps", "observation")
+        assert finding.message.startswith("in the env of worker 0: its dtype is torch.float64")
+        outer, *_ = find_spec_lies(TransformedEnv(env, RewardSum()))
+        assert (outer.stage, outer.key) == (None, "observation")
+        assert outer.message.startswith("in the env of worker 0: stage 1 (Maps): its dtype")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,6 +16,7 @@ from tdx.envs.base.done_flags import reset_masks
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
 from tdx.envs.batched.layout import EnvKeys, are_alike
 from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
+from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
@@ -283,6 +285,17 @@ class BatchedEnv(EnvBase):
         if self._alike:
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
+
+    def _stage_lies(
+        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
+    ) -> list[SpecFinding]:
+        """What the stages of the envs' own chains get wrong, each env by itself."""
+        per_env = self._ask_attribute("_stage_lies")(check_dtype, None, steps)
+        return [
+            replace(lie, message=f"in the env of worker {index}: {lie.message}")
+            for index, lies in enumerate(per_env)
+            for lie in lies
+        ]
 
     def fake_tensordict(self) -> TensorDictBase:
         return super().fake_tensordict() if self._alike else self._model.fake_tensordict()
