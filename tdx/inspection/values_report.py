@@ -236,7 +236,7 @@ class _Gathered:
                 draft.phase,
                 draft.first,
                 draft.count,
-                tuple(stage.result() for stage in draft.stages.values()),
+                tuple(stage.result() for stage in _in_order(draft)),
             )
             for draft in self._phases.values()
         )
@@ -252,3 +252,8 @@ def _token(stage: StageTrace) -> tuple[str, int, str]:
 
 def _index(stage: StageTrace) -> int | None:
     return stage.index if stage.kind == "stage" else None
+
+
+def _in_order(phase: _PhaseDraft) -> list[_Draft]:
+    """What is given comes first, also where it was not given the first time."""
+    return sorted(phase.stages.values(), key=lambda draft: draft.kind != "given")

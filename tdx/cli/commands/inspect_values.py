@@ -1,0 +1,49 @@
+"""``tdx inspect values``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tdx.cli.choices import whole_number
+from tdx.cli.options import OutputOptions, PipelineOptions
+
+Steps = Annotated[
+    int,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        parser=whole_number("--steps", at_least=1),
+        help="How many steps to make after the reset.",
+    ),
+]
+
+
+def inspect_values(
+    pipeline: PipelineOptions,
+    output: OutputOptions,
+    steps: Steps = 1,
+    each: Annotated[
+        bool, typer.Option("--each", help="Show every reset and step by itself.")
+    ] = False,
+) -> None:
+    """Reset and step an env with random actions, and show what each stage really writes.
+
+    A value that is not what its spec says is marked, and the stage that lies is named.
+
+    tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
+    """
+    from tdx.cli.output.write import write
+    from tdx.cli.source import built_env, read_pipeline
+    from tdx.cli.views.values_view import values_view
+    from tdx.inspection.values_report import inspect_values
+    from tdx.pipeline import format_stage
+
+    config = read_pipeline(pipeline)
+    with built_env(config, pipeline) as env:
+        report = inspect_values(env, config.env.id, steps=steps, seed=config.env.seed, each=each)
+    calls = [format_stage(stage) for stage in config.transforms]
+    write(values_view(report, calls), output)
+    if report.error is not None:
+        raise report.error

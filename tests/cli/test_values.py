@@ -1,0 +1,144 @@
+"""``tdx inspect values``: what it prints, and what it says of liars and of envs that break."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+ROOT = Path(__file__).parents[2]
+VALUES = (
+    *("inspect", "values", "--env", "Pendulum-v1", "--seed", "0", "--steps", "4"),
+    *("--t", "RewardClipping(-1, 1)", "--t", "StepCounter(3)", "--t", "ActionScaling"),
+    *("--t", 'CatFrames(2, dim=-1, in_keys=["observation"])'),
+)
+BATCH = ("inspect", "values", "--env", "CartPole-v1", "--num-envs", "3", "--seed", "0")
+
+CROOKED = """
+import gymnasium
+from tdx import Bounded, Transform
+
+class Crooked(Transform):
+    def __init__(self):
+        super().__init__(in_keys=["reward"])
+
+    def _call(self, next_tensordict):
+        next_tensordict["surprise"] = next_tensordict["reward"] * float("nan")
+        next_tensordict["reward"] = next_tensordict["reward"] * 0 + 7
+        return next_tensordict
+
+class Breaks(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3:
+            raise ValueError("out of fuel")
+        return super().step(action)
+
+def broken():
+    return Breaks(gymnasium.make("Pendulum-v1"))
+"""
+
+
+@pytest.fixture
+def in_process(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    (tmp_path / "crooked.py").write_text(CROOKED)
+    plain = {name: text for name, text in os.environ.items() if name not in ("COLUMNS",)}
+    return sys.executable, {**plain, "PYTHONPATH": f"{ROOT}:{tmp_path}", "NO_COLOR": "1"}
+
+
+def process(
+    arguments: tuple[str, ...], in_process: tuple[str, dict[str, str]]
+) -> subprocess.CompletedProcess[str]:
+    program, environ = in_process
+    return subprocess.run(
+        [program, "-m", "tdx", *arguments], capture_output=True, text=True, env=environ, check=False
+    )
+
+
+@pytest.mark.parametrize("columns", [60, 140, None], ids=["60", "140", "pipe"])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("values", VALUES), ("values_batch", BATCH)], ids=["chain", "batch"]
+)
+def test_table(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...], columns: int | None
+) -> None:
+    outcome = tdx(*arguments, columns=columns)
+    assert (outcome.code, outcome.err) == (0, "")
+    if columns is not None:
+        assert max(map(len, outcome.out.splitlines())) <= columns
+    golden(f"{name}.{columns or 'pipe'}.txt", outcome.out)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv", "md"])
+def test_other_formats(tdx: Tdx, golden: Golden, form: str) -> None:
+    outcome = tdx(*VALUES, "--format", form)
+    assert outcome.code == 0, outcome.err
+    golden(f"values.{form}", outcome.out)
+
+
+def test_each_step_by_itself(tdx: Tdx) -> None:
+    report = json.loads(tdx(*VALUES, "--each", "--format", "json").out)
+    told = [(phase["phase"], phase["first"], phase["count"]) for phase in report["phases"]]
+    steps = [("step", index, 1) for index in range(4)]
+    assert told == [("reset", 0, 1), *steps[:3], ("reset", 3, 1), steps[3]]
+
+
+def test_the_liar_is_named_and_the_exit_code_stays_0(
+    in_process: tuple[str, dict[str, str]], golden: Golden
+) -> None:
+    lying = (
+        *("inspect", "values", "--env", "Pendulum-v1", "--seed", "0", "--steps", "3"),
+        *("--t", "RewardClipping(-1, 1)", "--t", "crooked:Crooked", "--t", "RewardScaling(0, 1)"),
+        "--allow-code",
+    )
+    done = process(lying, in_process)
+    assert (done.returncode, done.stderr) == (0, "")
+    golden("values_lies.pipe.txt", done.stdout)
+
+
+def test_an_env_that_breaks_shows_what_was_seen_until_then(
+    in_process: tuple[str, dict[str, str]],
+) -> None:
+    broken = (
+        *("inspect", "values", "--env", "crooked:broken", "--allow-code", "--steps", "9"),
+        *("--t", "RewardSum", "--format", "json"),
+    )
+    done = process(broken, in_process)
+    assert done.returncode == 3
+    assert "out of fuel, in step 2" in done.stderr
+    report = json.loads(done.stdout)
+    assert report["steps"] == 2
+    assert report["error"]["code"] == "TDX301"
+    steps = next(phase for phase in report["phases"] if phase["phase"] == "step")
+    sums = next(stage for stage in steps["stages"] if stage["name"] == "RewardSum")
+    assert sums["values"][0]["elements"] == 2
+
+
+@pytest.mark.parametrize("steps", ["0", "-3", "many"])
+def test_a_wrong_number_of_steps_is_refused(tdx: Tdx, steps: str) -> None:
+    outcome = tdx(*BATCH, "--steps", steps)
+    assert outcome.code == 2
+    assert f"--steps must be a whole number of at least 1, got '{steps}'" in outcome.err
+
+
+def test_it_is_offered_by_the_shell(in_process: tuple[str, dict[str, str]]) -> None:
+    program, environ = in_process
+    words = {"_TDX_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [program, "-c", "from tdx.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env={**environ, **words, "COMP_WORDS": "tdx\ninspect\nva"},
+        check=False,
+    )
+    assert done.stdout.split() == ["values"]
