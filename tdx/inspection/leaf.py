@@ -131,6 +131,8 @@ def _domain(spec: TensorSpec) -> Domain:
     if isinstance(spec, Bounded):
         return _range(spec.space.low, spec.space.high)
     if isinstance(spec, MultiOneHot | MultiCategorical):
+        if _holds_nothing(spec.nvec):
+            return Domain()
         return Domain(choices=_choices(spec))
     if isinstance(spec, Binary):
         return Domain(choices=2)
@@ -151,6 +153,8 @@ def _choices(spec: Any) -> tuple[int, ...]:
 def _range(low: Any, high: Any) -> Domain:
     import torch
 
+    if _holds_nothing(low):
+        return Domain()
     listed = all(end.numel() <= MOST_LISTED or _all_agree(end) for end in (low, high))
     if listed:
         return Domain(low=_numbers(low), high=_numbers(high))
@@ -158,6 +162,11 @@ def _range(low: Any, high: Any) -> Domain:
     for end in (low, high):
         digest.update(end.detach().cpu().contiguous().view(torch.uint8).numpy())
     return Domain(low.min().item(), high.max().item(), digest=digest.hexdigest()[:16])
+
+
+def _holds_nothing(values: Any) -> bool:
+    """Whether it is a tensor of the device ``meta``, which has no values."""
+    return getattr(values, "device", None) is not None and values.device.type == "meta"
 
 
 def _all_agree(bound: Any) -> bool:

@@ -84,3 +84,18 @@ def test_ends_that_are_too_many_to_list_are_told_apart_by_a_digest() -> None:
     assert rising == domain_of(many)
     assert rising != falling
     assert rising.to_dict()["digest"] == rising.digest != falling.digest
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Bounded(-1.0, 1.0, shape=(3,), device="meta"),
+        MultiCategorical([2, 3], device="meta"),
+        Categorical(3, device="meta"),
+        Unbounded((2,), device="meta"),
+    ],
+)
+def test_a_spec_on_a_device_without_values_is_told_without_them(spec: TensorSpec) -> None:
+    leaf = leaf_spec("observation", "observation", spec)
+    assert (leaf.device, leaf.shape) == ("meta", tuple(spec.shape))
+    assert leaf.domain.low is None
