@@ -53,5 +53,5 @@ def picture(width: float, height: float, parts: list[str], title: str) -> str:
     """
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
-        f'role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+        f'xml:space="preserve" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
     )

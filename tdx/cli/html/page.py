@@ -10,11 +10,11 @@ from typing import Any
 from tdx.cli.html.diagram import chain_diagram
 from tdx.cli.html.plots import episode_plot, reward_plot
 from tdx.cli.output.terminal import UNLIMITED
-from tdx.cli.output.view import Heading, Paragraph, Table, View
+from tdx.cli.output.view import Table, View
 from tdx.cli.views.chain_view import chain_view
 from tdx.cli.views.lineage_view import lineage_view
 from tdx.cli.views.spec_view import spec_view
-from tdx.inspection.report import PipelineReport, Picture
+from tdx.inspection.report import Picture, PipelineReport
 
 _FOLDER = Path(__file__).parent
 _ENDED = {
@@ -64,7 +64,7 @@ def report_page(report: PipelineReport) -> str:
 def _table(view: View) -> Table | None:
     """The table of a view, without what stands above it."""
     blocks = view.blocks(UNLIMITED)
-    return next((b for b in blocks if not isinstance(b, Heading | Paragraph)), None)
+    return next((block for block in blocks if isinstance(block, Table)), None)
 
 
 def _picture(picture: Picture, report: PipelineReport) -> dict[str, Any]:

@@ -41,14 +41,15 @@ def reward_plot(curves: Sequence[RewardCurve]) -> str:
 
 def episode_plot(episodes: Sequence[Episode]) -> str:
     """The return of each episode as a bar, in the order in which they ended."""
-    totals = [episode.total for episode in episodes if math.isfinite(episode.total)]
+    totals = [each.total for each in episodes if each.total is not None]
+    totals = [total for total in totals if math.isfinite(total)]
     if not totals:
         return ""
     scale = _Scale([*totals, 0.0], len(episodes))
     parts = scale.axes(f"{len(episodes)} episodes" if len(episodes) > 1 else "1 episode")
     room = (_WIDTH - _LEFT) / len(episodes)
     for position, episode in enumerate(episodes):
-        if math.isfinite(episode.total):
+        if episode.total is not None and math.isfinite(episode.total):
             ends = sorted((scale.y(0.0), scale.y(episode.total)))
             x, width = _LEFT + position * room + room * 0.1, room * 0.8
             height = max(ends[1] - ends[0], 1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tdx.inspection.report.contents import (
     Episode,
     Lint,
-    PipelineReport,
     Picture,
+    PipelineReport,
     RewardCurve,
     Rollout,
 )

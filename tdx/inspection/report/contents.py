@@ -54,14 +54,14 @@ class Episode:
         env: which env of the batch, from 0.
         start: its first step.
         steps: how many steps it has.
-        total: the sum of its rewards.
+        total: the sum of its rewards; none where there are no rewards.
         ended: ``terminated``, ``truncated``, or ``cut`` where the rollout ended first.
     """
 
     env: int
     start: int
     steps: int
-    total: float
+    total: float | None
     ended: str
 
 

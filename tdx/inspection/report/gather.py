@@ -15,13 +15,13 @@ from tdx.inspection.stage_flow import chain_flow
 from tdx.pipeline import Pipeline, format_stage, write_pipeline
 
 if TYPE_CHECKING:
-    from tdx.engine import TransformedEnv
+    from tdx.envs import EnvBase
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
 
 
 def gather(
-    env: TransformedEnv, pipeline: Pipeline, name: str, *, steps: int = 200, seed: int = 0
+    env: EnvBase, pipeline: Pipeline, name: str, *, steps: int = 200, seed: int = 0
 ) -> PipelineReport:
     """All that a page about a pipeline says; the env is reset and stepped.
 
@@ -49,11 +49,13 @@ def gather(
     )
 
 
-def _lints(env: TransformedEnv, pipeline: Pipeline) -> Sequence[Lint]:
+def _lints(env: EnvBase, pipeline: Pipeline) -> Sequence[Lint]:
+    from tdx.engine import TransformedEnv
     from tdx.inspection.lint.run import lint, lint_context
 
     found = []
-    for finding in lint(lint_context(pipeline, env)):
+    context = lint_context(pipeline, env if isinstance(env, TransformedEnv) else None)
+    for finding in lint(context):
         stage = finding.found.stage
         place = "" if stage is None else f"{stage} {pipeline.transforms[stage].name}"
         rule = finding.rule

@@ -13,14 +13,15 @@ from tdx.keys import NestedKey, format_key, key_parts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.engine import StepTrace, TransformedEnv
+    from tdx.engine import StepTrace
     from tdx.engine.traced import ValueVersion
+    from tdx.envs import EnvBase
 
 MOST_ENVS = 8
 _PICTURE_STEP = 10
 
 
-def observe(env: TransformedEnv, steps: int, seed: int) -> Rollout:
+def observe(env: EnvBase, steps: int, seed: int) -> Rollout:
     """A rollout with random actions that the seed repeats.
 
     Args:
@@ -50,7 +51,7 @@ def observe(env: TransformedEnv, steps: int, seed: int) -> Rollout:
 class _Watch:
     """Keeps the rewards of the first envs of a batch, and where their episodes end."""
 
-    def __init__(self, env: TransformedEnv) -> None:
+    def __init__(self, env: EnvBase) -> None:
         self._count = min(env.batch_size.numel(), MOST_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
@@ -92,7 +93,7 @@ class _Watch:
             for env, end in enumerate(ends):
                 if end or step == last:
                     begun = starts[env]
-                    total = sum(row[env] for row in rows[begun : step + 1]) if rows else 0.0
+                    total = sum(row[env] for row in rows[begun : step + 1]) if rows else None
                     yield Episode(env, begun, step + 1 - begun, total, end or "cut")
                     starts[env] = step + 1
 

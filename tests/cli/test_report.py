@@ -1,0 +1,217 @@
+"""The report of a pipeline: one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tdx.cli.html.diagram import chain_diagram
+from tdx.cli.html.plots import episode_plot, reward_plot
+from tdx.inspection.report import Episode, PipelineReport, RewardCurve, gather
+from tdx.inspection.report.images import encode_png, is_image, png_of
+from tdx.pipeline import EnvConfig, Pipeline, build_env
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+CHAIN = ("ToTensorImage", "GrayScale", "Resize(32, 32)", "CatFrames(4, dim=-3)", "RewardSum")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+LOADS = {"src", "href", "data", "action", "poster", "srcset", "background", "xlink:href"}
+
+
+def decode_png(data: bytes) -> torch.Tensor:
+    """The colours of an image, ``[H, W, 3]``."""
+    import pygame
+
+    surface = pygame.image.load(io.BytesIO(data), "image.png")
+    return torch.from_numpy(pygame.surfarray.array3d(surface)).permute(1, 0, 2)
+
+
+class Page(HTMLParser):
+    """What a page would load, its tags, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in LOADS]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from tdx.cli.process import run
+
+    target = tmp_path_factory.mktemp("report") / "report.html"
+    stages = [word for stage in CHAIN for word in ("--t", stage)]
+    env = ("--env", "CartPole-v1", "--from-pixels", "--num-envs", "2")
+    assert run(["report", *env, *stages, "-o", str(target), "--steps", "12"]) == 0
+    return target.read_text()
+
+
+def test_no_request_leaves_the_page(html: str) -> None:
+    page = Page(html)
+    assert page.loads
+    assert all(load.startswith(("data:", "#")) for load in page.loads)
+    assert not {"script", "link rel=stylesheet", "iframe", "object", "embed", "base"} & {*page.tags}
+    assert "default-src 'none'" in html
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)", html)
+
+
+def test_page_has_all_its_parts(html: str) -> None:
+    page = Page(html)
+    for part in ("Chain", "Lints", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes"):
+        assert f">{part}</h2>" in html
+    assert page.tags.count("svg") == 3
+    assert page.tags.count("img") == 8
+    assert "pixels@4" in page.text
+    assert "episode_reward@1" in page.text
+
+
+def test_every_frame_is_an_image(html: str) -> None:
+    frames = [
+        decode_png(base64.b64decode(data))
+        for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    ]
+    shapes = [tuple(frame.shape) for frame in frames]
+    assert shapes[:4] == [(400, 600, 3)] * 4
+    assert shapes[-1] == (32, 4 * 32 + 3 * 2, 3)
+    grey = frames[3]
+    assert torch.equal(grey, grey[..., :1].expand_as(grey))
+    assert not torch.equal(frames[2], grey)
+    assert torch.equal(frames[0], frames[1])
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
+def test_a_browser_shows_it(html: str, tmp_path: Path) -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    (tmp_path / "report.html").write_text(html)
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
+            (tmp_path / "report.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "Lineage" in Page(done.stdout).text
+    assert "CONSOLE" not in done.stderr
+
+
+def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> PipelineReport:
+    pipeline = Pipeline.of(env or EnvConfig("Pendulum-v1"), *stages)
+    built = build_env(pipeline)
+    try:
+        return gather(built, pipeline, "<pendulum> & co", steps=steps)
+    finally:
+        built.close()
+
+
+def test_diagram(golden: Golden) -> None:
+    report = report_of("StepCounter(max_steps=2)", "ActionScaling", 'ExcludeTransform("reward")')
+    golden("report_diagram.svg", chain_diagram(report) + "\n")
+
+
+def test_episodes_and_rewards() -> None:
+    rollout = report_of("StepCounter(max_steps=2)", "RewardClipping(-0.0, 1.0)", steps=5).rollout
+    assert [(each.start, each.steps, each.ended) for each in rollout.episodes] == [
+        (0, 2, "truncated"),
+        (2, 2, "truncated"),
+        (4, 1, "cut"),
+    ]
+    (curve,) = rollout.curves
+    assert (curve.key, len(curve.values)) == ("reward", 5)
+    assert rollout.pictures == ()
+    assert report_of("StepCounter", steps=4).rollout == report_of("StepCounter", steps=4).rollout
+
+
+def test_page_without_rewards_and_without_a_chain(tdx: Tdx) -> None:
+    bare = tdx("report", "--env", "Pendulum-v1", "-o", "-", "--steps", "1")
+    assert (bare.code, bare.err) == (0, "")
+    assert "The chain has no stages." in bare.out
+    silent = tdx(
+        *("report", "--env", "Pendulum-v1", "--t", 'ExcludeTransform("reward")'),
+        *("-o", "-", "--steps", "2"),
+    )
+    assert silent.code == 0
+    assert "Returns" not in silent.out
+
+
+def test_names_are_escaped(tdx: Tdx, tmp_path: Path) -> None:
+    file = tmp_path / "<b>.yaml"
+    file.write_text("version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum]\n")
+    shown = tdx("report", str(file), "-o", "-", "--steps", "2").out
+    assert "<b>" not in shown
+    assert "&lt;b&gt;.yaml" in shown
+
+
+def test_plots_of_one_value_and_of_none() -> None:
+    assert "<circle" in reward_plot([RewardCurve("reward", 0, (1.0,))])
+    assert reward_plot([RewardCurve("reward", 0, (float("nan"),))]) == ""
+    assert episode_plot([Episode(0, 0, 1, None, "cut")]) == ""
+    assert episode_plot([Episode(0, 0, 1, -3.0, "cut")]).count("<rect") == 1
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png_holds_the_pixels(channels: int) -> None:
+    pixels = torch.randint(0, 256, (5, 7, channels), dtype=torch.uint8)
+    data = encode_png(pixels.numpy().tobytes(), 7, 5, channels)
+    assert torch.equal(decode_png(data), pixels.expand(5, 7, 3))
+
+
+def test_which_tensors_are_images() -> None:
+    assert is_image(torch.zeros(2, 84, 84, 3, dtype=torch.uint8), 1)
+    assert is_image(torch.zeros(4, 84, 84), 0)
+    assert not is_image(torch.zeros(7, 7, 3), 0)
+    assert not is_image(torch.zeros(84, 84), 0)
+    assert not is_image("text", 0)
+
+
+def test_values_outside_of_0_to_1_are_stretched() -> None:
+    ramp = torch.linspace(-3, 5, 20 * 20).reshape(1, 20, 20)
+    decoded = decode_png(png_of(ramp, 0))
+    assert (int(decoded.min()), int(decoded.max())) == (0, 255)
+
+
+def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    target.write_text("mine")
+    arguments = ("report", "--env", "Pendulum-v1", "-o", str(target), "--steps", "1")
+    refused = tdx(*arguments)
+    assert (refused.code, target.read_text()) == (2, "mine")
+    assert tdx(*arguments, "--force").err == f"wrote {target}\n"
+    assert target.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no env is given"),
+        (("missing.yaml",), "cannot read missing.yaml"),
+        (("a.yaml", "--pipeline", "b.yaml"), "cannot be given together"),
+        (("--env", "Pendulum-v1", "--steps", "0"), "--steps must be a whole number"),
+    ],
+)
+def test_wrong_usage(tdx: Tdx, arguments: tuple[str, ...], message: str) -> None:
+    outcome = tdx("report", *arguments, "-o", "-")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
