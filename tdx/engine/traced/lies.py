@@ -11,6 +11,7 @@ from tdx.engine.stage_specs import StageSpecs, stage_specs
 from tdx.engine.traced.traces import StageTrace, StepTrace, Versions
 from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import Phase, SpecFinding, leaf_findings, leaves_of
+from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
@@ -151,7 +152,11 @@ class Promises:
         for part in parts:
             ahead = tensordict.ndim - part.ndim
             larger = self._any_size and ahead > 0 and tensordict.batch_size[ahead:] == part.shape
-            leaves |= leaves_of(part.expand(tensordict.batch_size) if larger else part)
+            try:
+                leaves |= leaves_of(part.expand(tensordict.batch_size) if larger else part)
+            except SpecError:
+                # Unlike envs in a batch may have no spec in common; then there is none to hold to.
+                continue
         return leaves
 
 

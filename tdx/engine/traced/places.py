@@ -10,6 +10,7 @@ from torch import nn
 from tdx.engine.traced.traces import Direction, Kind
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
+from tdx.errors import SpecError
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.transforms.base import Transform
 from tdx.transforms.base.callable_transform import CallableTransform
@@ -85,7 +86,11 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
 
 def env_place(env: EnvBase) -> Place:
     """The env inside."""
-    reads = _normal([*env.full_action_spec.keys(True, True), *env.full_state_spec.keys(True, True)])
+    try:
+        reads = _normal([*env.action_keys, *env.state_keys])
+    except SpecError:
+        # The actions of unlike envs in a batch may have no spec in common.
+        reads = ()
     return _without_stage("env", type(env).__name__, reads, is_pure(env))
 
 

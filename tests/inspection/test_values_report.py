@@ -1,0 +1,243 @@
+"""What is gathered about the values that stages write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, TensorDict, TensorDictBase
+
+from tdx import (
+    ArgumentError,
+    Bounded,
+    Categorical,
+    CatFrames,
+    Compose,
+    Composite,
+    EnvBase,
+    FrameSkipTransform,
+    GymEnv,
+    NonTensor,
+    OneHot,
+    PendulumEnv,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TensorSpec,
+    Transform,
+    TransformedEnv,
+    Unbounded,
+)
+from tdx.inspection.stage_values import StageValues
+from tdx.inspection.value_stats import RunningStats, ValueStats, numbers_outside
+from tdx.inspection.values_report import ValuesReport, inspect_values
+from tests.envs.mocks import CountingEnv
+
+
+class Writes(Transform):
+    """Writes a fixed tensor."""
+
+    def __init__(self, key: str, value: torch.Tensor) -> None:
+        super().__init__(in_keys=["observation"], out_keys=[key])
+        self.value = value
+
+    def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.value.clone()
+
+
+class Announces(Transform):
+    """Promises an observation that it never writes."""
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        result = observation_spec.clone()
+        result["promised"] = Unbounded((1,))
+        return result
+
+
+def stage(report: ValuesReport, place: str, phase: str = "step") -> StageValues:
+    (found,) = (each for each in report.phases if each.phase == phase)
+    return next(each for each in found.stages if each.place == place)
+
+
+def value(report: ValuesReport, place: str, version: str) -> ValueStats:
+    return next(each for each in stage(report, place).values if each.version == version)
+
+
+def gathered(leaf: TensorSpec | None, *values: Any) -> ValueStats:
+    stats = RunningStats("a", "a@0", leaf, None)
+    for each in values:
+        stats.add(each)
+    return stats.result()
+
+
+def test_numbers_are_gathered_over_steps() -> None:
+    stats = gathered(
+        Bounded(0.0, 1.0, (2,)), torch.tensor([0.5, float("nan")]), torch.tensor([-1.0, 1.0])
+    )
+    assert (stats.minimum, stats.maximum, stats.nans, stats.elements) == (-1.0, 1.0, 1, 4)
+    assert stats.mean == pytest.approx(0.5 / 3)
+    assert stats.outside == 0.5
+    assert (stats.shape, stats.dtype, stats.device) == ((2,), "float32", "cpu")
+
+
+def test_infinities_are_no_part_of_the_mean_and_are_text_in_json() -> None:
+    stats = gathered(Unbounded((2,)), torch.tensor([2.0, float("inf")]))
+    assert (stats.mean, stats.outside) == (2.0, 0.0)
+    assert stats.to_dict()["max"] == "inf"
+    assert gathered(None, torch.tensor([float("nan")])).minimum is None
+
+
+def test_bools_count_as_0_and_1() -> None:
+    stats = gathered(
+        Categorical(2, (4,), dtype=torch.bool), torch.tensor([True, False, True, True])
+    )
+    assert (stats.minimum, stats.mean, stats.maximum, stats.outside) == (0, 0.75, 1, 0)
+
+
+def test_what_is_no_tensor_and_what_differs_in_shape() -> None:
+    assert gathered(NonTensor(()), NonTensorData("hello")).dtype == "NonTensorData"
+    rows = gathered(None, [torch.zeros(3), torch.ones(2)])
+    assert (rows.shape, rows.elements, rows.mean) == ((2, -1), 5, 0.4)
+    assert gathered(None, torch.zeros(2), torch.zeros(3).double()).dtype == "float32 or float64"
+
+
+@pytest.mark.parametrize(
+    ("leaf", "tensor", "outside"),
+    [
+        (Bounded(-1, 1, (3,)), torch.tensor([-2.0, 0.0, 1.0]), 1),
+        (Bounded(0, 255, (2,), dtype=torch.uint8), torch.tensor([0, 255], dtype=torch.uint8), 0),
+        (Categorical(3, (4,)), torch.tensor([0, 3, -1, 2]), 2),
+        (OneHot(3, (2, 3)), torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.bool), 6),
+        (Unbounded((2,)), torch.tensor([float("nan"), 1.0]), 0),
+        (Bounded(-1, 1, (3,)), torch.zeros(2), None),
+        (Bounded(-1, 1, (3,)), torch.zeros(3).double(), None),
+    ],
+)
+def test_how_much_a_spec_does_not_let_through(
+    leaf: TensorSpec, tensor: torch.Tensor, outside: int | None
+) -> None:
+    assert numbers_outside(leaf, tensor) == outside
+
+
+def test_every_stage_has_its_own_values_in_both_phases() -> None:
+    chain = Compose(RewardScaling(0.0, 0.5), RewardClipping(-1.0, 1.0), RewardSum())
+    report = inspect_values(TransformedEnv(CountingEnv(2), chain), steps=4, seed=0)
+    assert (report.env, report.steps, report.resets) == ("CountingEnv", 4, 2)
+    assert [(phase.phase, phase.count) for phase in report.phases] == [("reset", 2), ("step", 4)]
+    assert value(report, "env", "observation@0").mean == 1.5
+    scaled = value(report, "0 RewardScaling", "reward@1")
+    base = value(report, "env", "reward@0")
+    assert scaled.mean == pytest.approx(base.mean and base.mean * 0.5)
+    assert scaled.spec is not None
+    assert scaled.spec.part == "reward"
+    assert stage(report, "2 RewardSum", "reset").values[0].version == "episode_reward@1"
+    assert report.lies == ()
+
+
+def test_the_liar_is_named_and_not_who_hands_its_lie_on() -> None:
+    chain = Compose(
+        RewardClipping(-1.0, 1.0), Writes("reward", torch.tensor([7.0])), RewardScaling(0.0, 1.0)
+    )
+    report = inspect_values(TransformedEnv(CountingEnv(99), chain), steps=3)
+    (lie,) = report.lies
+    assert (lie.index, lie.name, lie.key, lie.code) == (1, "Writes", "reward", "bounds")
+    assert (lie.phase, lie.step, lie.count) == ("reset", 0, 4)
+    assert lie.message == "it holds 7 after a reset, outside [-1, 1]"
+    assert lie.spec is not None
+    assert (lie.spec.domain.low, lie.spec.domain.high) == (-1, 1)
+    assert value(report, "1 Writes", "reward@2").lies == ("bounds",)
+    assert value(report, "1 Writes", "reward@2").outside == 1.0
+    assert value(report, "2 RewardScaling", "reward@3").lies == ()
+
+
+@pytest.mark.parametrize(
+    ("liar", "code", "message"),
+    [
+        (Writes("observation", torch.zeros(1)), "dtype", "its dtype is torch.float32 after a"),
+        (Writes("observation", torch.zeros(2).long()), "shape", "its shape is (2,) after a reset"),
+        (lambda td: td.set("extra", td["observation"]), "undeclared", "but no spec declares it"),
+        (Announces(), "missing", "the spec declares it, but it is not there after a reset"),
+    ],
+    ids=["dtype", "shape", "undeclared", "missing"],
+)
+def test_each_kind_of_lie(liar: Any, code: str, message: str) -> None:
+    report = inspect_values(TransformedEnv(CountingEnv(99), Compose(RewardSum(), liar)), steps=2)
+    (lie,) = report.lies
+    assert (lie.code, lie.kind, lie.index) == (code, "stage", 1)
+    assert message in lie.message
+
+
+def test_an_env_that_lies_and_a_policy_that_lies_are_no_stage() -> None:
+    class Lies(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__(99)
+            self.observation_spec = Composite(observation=Bounded(0, 1, (1,), dtype=torch.int64))
+
+    env = TransformedEnv(Lies(), StepCounter())
+    (lie,) = inspect_values(env, steps=3).lies
+    assert (lie.kind, lie.index, lie.name, lie.step) == ("env", None, "Lies", 1)
+
+    def policy(tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("action", torch.full((2,), 3.0))
+
+    (lie,) = inspect_values(TransformedEnv(CountingEnv(99)), steps=1, policy=policy).lies
+    assert (lie.kind, lie.name, lie.key, lie.code) == ("policy", "policy", "action", "bounds")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TransformedEnv(
+            TransformedEnv(PendulumEnv(batch_size=[3], max_episode_steps=3), RewardSum()),
+            Compose(StepCounter(), CatFrames(2, -1, in_keys=["observation"])),
+        ),
+        lambda: TransformedEnv(
+            GymEnv("CartPole-v1"), Compose(FrameSkipTransform(3), StepCounter(4))
+        ),
+        lambda: SerialEnv(2, lambda: GymEnv("Pendulum-v1")),
+        lambda: TransformedEnv(
+            SerialEnv(
+                2, [lambda: GymEnv("Pendulum-v1"), lambda: GymEnv("MountainCarContinuous-v0")]
+            ),
+            RewardScaling(0.0, 2.0),
+        ),
+    ],
+    ids=["nested", "frame skip", "no chain", "unlike rows"],
+)
+def test_honest_envs_have_no_lies(make: Any) -> None:
+    env: EnvBase = make()
+    report = inspect_values(env, steps=7, seed=1)
+    assert report.error is None
+    assert report.lies == ()
+    env.close()
+
+
+def test_seeds_repeat_it_and_leave_the_generator_alone() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+    before = torch.get_rng_state()
+    one, other = (inspect_values(env, steps=3, seed=4).to_dict() for _ in range(2))
+    assert one == other
+    assert bool((torch.get_rng_state() == before).all())
+
+
+def test_an_error_in_the_middle_is_told_with_what_was_seen() -> None:
+    class Breaks(CountingEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDict:
+            if int(self.count) == 2:
+                raise ValueError("enough")
+            return super()._step(tensordict)
+
+    report = inspect_values(TransformedEnv(Breaks(99), RewardSum()), steps=9)
+    assert report.steps == 2
+    assert report.error is not None
+    assert "in step 2: enough" in report.error.message
+    assert value(report, "policy", "action@0").elements == 6
+    assert value(report, "0 RewardSum", "episode_reward@1").elements == 2
+
+
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="steps must be at least 1, got 0"):
+        inspect_values(CountingEnv(), steps=0)
