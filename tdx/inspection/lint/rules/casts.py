@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tdx.inspection.lint.context import LintContext, LintStage
-from tdx.inspection.lint.fix import Fix, changed, removed
+from tdx.inspection.lint.fix import Fix, changed, inserted, removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key
+from tdx.pipeline.model import StageConfig
 
 if TYPE_CHECKING:
     import torch
+
+    from tdx.specs import TensorSpec
 
 _CASTS = ("DTypeCastTransform", "DoubleToFloat")
 _SHORT = ("torch.float16", "torch.bfloat16")
@@ -105,6 +108,37 @@ def device_and_back(context: LintContext) -> Iterator[Found]:
             hint = "move once, behind the stages that make the data small"
             yield Found(f"the data goes {way}", hint, stage.index)
         visited.append(device)
+
+
+@rule(
+    "TDX464",
+    "doubles leave the chain",
+    "advice",
+    why="""
+    The env computes in double precision and nothing casts. A policy in single precision fails on
+    doubles with a mismatch of dtypes, and stored steps take twice the memory.
+
+    Put `DoubleToFloat` first, so that the stages behind it work on floats too.
+    """,
+    wrong="--env HalfCheetah-v5 --t RewardSum",
+    right="--env HalfCheetah-v5 --t DoubleToFloat --t RewardSum",
+)
+def doubles_leave(context: LintContext) -> Iterator[Found]:
+    """Observations and rewards that are doubles at the end, as the env made them."""
+    last, first = context.last, context.stages[0].before if context.stages else context.last
+    if last is None or first is None:
+        return
+    own = [key for key in first.output if _is_double(first.output[key])]
+    left = [key for key in own if key in last.output and _is_double(last.output[key])]
+    if left and own == left:
+        names = ", ".join(repr(format_key(key)) for key in left)
+        fix = inserted(0, StageConfig("DoubleToFloat"))
+        message = f"{names} {'is' if len(left) == 1 else 'are'} in double precision"
+        yield Found(message, "put DoubleToFloat first", None, left[0], fix)
+
+
+def _is_double(spec: TensorSpec) -> bool:
+    return str(spec.dtype) == "torch.float64"
 
 
 def _harmless(before: torch.dtype, after: torch.dtype, meant: bool) -> bool:

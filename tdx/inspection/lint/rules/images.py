@@ -9,7 +9,7 @@ from tdx.inspection.lint.fix import changed, moved, removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key
 
-_SHRINK = ("Resize", "CenterCrop", "GrayScale")
+_SHRINK = ("Resize", "CenterCrop")
 _CASTS = ("ToTensorImage", "DTypeCastTransform")
 _CHANNELS = (1, 3, 4)
 _PIXELS = "--env CartPole-v1 --from-pixels"
@@ -20,9 +20,9 @@ _PIXELS = "--env CartPole-v1 --from-pixels"
     "images become floats before they become small",
     "advice",
     why="""
-    A pixel is one byte, and four as a float. `Resize`, `CenterCrop` and `GrayScale` take bytes as
-    well, so a cast in front of them turns every pixel into a float that is thrown away right after,
-    and moves four times the memory.
+    A pixel is one byte, and four as a float. `Resize` and `CenterCrop` take bytes as well, so a
+    cast in front of them turns every pixel of the large image into a float, most of which are
+    thrown away right after. A resized byte is rounded to a 255th.
 
     Where the images have their channels first already, cast behind the stages that make them small.
     (`ToTensorImage` on images with their channels last also brings the channels to the front, which

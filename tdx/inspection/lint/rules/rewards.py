@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tdx.inspection.lint.context import LintContext
-from tdx.inspection.lint.fix import moved, removed
+from tdx.inspection.lint.fix import changed, moved, removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import format_key
 
@@ -103,6 +103,32 @@ def clipping_that_never_clips(context: LintContext) -> Iterator[Found]:
             message = "its input lies inside its range already"
             fix = removed(stage.index, stage.config)
             yield Found(message, "remove it", stage.index, stage.in_keys[0], fix)
+
+
+@rule(
+    "TDX425",
+    "rewards are scaled before they are normalised",
+    "warning",
+    why="""
+    `VecNorm` takes out the mean and the deviation of what it reads, and with them whatever offset
+    and factor a `RewardScaling` in front of it has put in. Without `in_keys` it reads `observation`
+    and `reward`; often only the observation was meant.
+
+    Keep one of the two, or give `VecNorm` the observations only.
+    """,
+    wrong="--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)' --t VecNorm",
+    right="""--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)'
+    --t 'VecNorm(in_keys=["observation"])'""",
+)
+def scaled_before_normalised(context: LintContext) -> Iterator[Found]:
+    """A scaling whose effect a running normalisation takes out."""
+    for scale, norm, key in context.pairs(["RewardScaling"], ["VecNorm"]):
+        others = tuple(each for each in norm.in_keys if each not in scale.out_keys)
+        message = f"stage {norm.index} (VecNorm) normalises {format_key(key)!r}, which undoes it"
+        fix = None
+        if others and not norm.names_its_keys and norm.in_keys == norm.out_keys:
+            fix = changed(norm.index, norm.config, in_keys=others)
+        yield Found(message, "keep one of the two", scale.index, key, fix)
 
 
 def _ends(arguments: object) -> bool:
