@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-from tdx.specs import TensorSpec
+from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
 from tdx.transforms.base.linear_image import LinearImage
@@ -92,7 +92,16 @@ class ToTensorImage(ObservationTransform):
         return LinearImage(shape, dtype, last, mix=np.eye(channels) / 255 if divide else None)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped_spec(spec, self._apply_transform)
+        mapped = mapped_spec(spec, self._apply_transform)
+        if (
+            spec.dtype is torch.uint8
+            and self.from_int is not False
+            and isinstance(mapped, Unbounded)
+        ):
+            # An env often says no more of its pictures than that they are bytes.
+            made, device = mapped.dtype, mapped.device
+            return Bounded(0.0, 1.0, shape=mapped.shape, dtype=made, device=device)
+        return mapped
 
 
 def _check_layout(shape: torch.Size) -> None:
