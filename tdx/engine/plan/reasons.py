@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tdx.engine.plan.forms import StageForm
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.non_tensor import NonTensor
 from tdx.transforms.base import TimeBehaviour, Transform
@@ -28,6 +28,7 @@ def _reasons(env: EnvBase, base: EnvBase, forms: Sequence[StageForm]) -> Iterato
     yield from _of_envs(env, base)
     for form in forms:
         yield from _of_stage(form)
+    yield from _of_reads(base, forms)
     yield from _of_inputs(env, base, forms)
     yield from _of_feedback(base, forms)
     yield from _of_ends(env, base, forms)
@@ -64,6 +65,19 @@ def _of_stage(form: StageForm) -> Iterator[str]:
 
 def _inverse_is_timed(stage: Transform) -> bool:
     return stage.invertible and stage.time_behaviour is not TimeBehaviour.POINTWISE
+
+
+def _of_reads(base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:
+    """What a stage reads must be tensors that are there, not groups of them."""
+    present = {
+        normal_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
+    }
+    for form in forms:
+        for key in form.reads or ():
+            if key not in present:
+                yield f"stage {form.index} ({form.name}) reads {format_key(key)}, which is no tensor"
+        present.difference_update(form.drops)
+        present.update(form.writes or ())
 
 
 def _of_inputs(env: EnvBase, base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:

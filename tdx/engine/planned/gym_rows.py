@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from tdx.transforms.base.chunk import StepLimit
 
 NEVER = 2**62
 """A step that no rollout reaches."""
+
+_NOTHING: Mapping[NestedKey, Tensor] = {}
 
 
 class GymRows:
@@ -65,7 +67,7 @@ class GymRows:
             run.inputs = {key: value[: run.made] for key, value in drawn.columns.items()}
         else:
             assert isinstance(inputs, ClosedLoop)
-            run.follow(inputs, first)
+            (run.follow_one if self._single else run.follow)(inputs, first)
         return run.collected()
 
     def _decoded(self, inner: Any, length: int) -> Sequence[Sequence[Any]]:
@@ -148,61 +150,88 @@ class _Run:
         except Exception as error:
             self._failed(index, env, error)
 
-    def follow(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
-        """The loop with a policy, which sees what the stages that run along make of each step."""
-        rows, now, kept = self.rows, self.rows._now, _Kept()
-        envs, check = rows._envs, rows._check
-        steps = [(_with_first_reset(env), env.keep, env.decode) for env in envs]
+    def follow_one(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
+        """The loop over one env with a policy: that of :meth:`follow`, with nothing to spare."""
+        rows, env, kept = self.rows, self.rows._envs[0], _Kept()
+        step, keep, limit = _with_first_reset(env), env.keep, self.limits[0]
+        check, step_now, act = rows._check, rows._now.step, inputs.policy.act
+        add, add_reward = self.observations.append, self.rewards.append
+        take = _Taker(rows._envs, inputs, True)
+        value = env.decode_value if take.is_direct else None
+        fields_of = _Fields(env, True, rows._now.reads)
+        one = None if fields_of.is_more else env.one
         root: dict[NestedKey, Any] = dict(first)
-        index, env = -1, envs[0]
+        index = -1
         try:
             for index in range(self.length):
-                written = inputs.act(root)
+                written = act(root)
                 check(written.get, index)
-                inner, shown = inputs.inward(written)
-                kept.add({**written, **shown})
-                over, observed = [], []
-                for row, (step, keep, decode) in enumerate(steps):
-                    given = inner if rows._single else inner[row]
-                    ((action),) = decode(given.unsqueeze(0))
-                    observation, reward, terminated, truncated, _ = step(action)
-                    observed.append(keep(observation))
-                    self.rewards.append(reward)
-                    if terminated or truncated or index >= self.limits[row]:
-                        over.append((row, terminated, truncated))
-                self.observations.extend(observed)
-                fields = self._fields(observed, over)
-                root = {**root, **now.step({**root, **written}, fields)}
-                if over:
-                    if self._ended(index, over):
+                if value is not None:
+                    action, shown = value(written["action"]), _NOTHING
+                else:
+                    (action,), shown = take(written)
+                observation, reward, terminated, truncated, _ = step(action)
+                observed = keep(observation)
+                add(observed)
+                add_reward(reward)
+                kept.add(written, shown)
+                ended = terminated or truncated or index >= limit
+                if one is not None:
+                    fields: Any = one(observed)
+                else:
+                    over = [(0, terminated, truncated)] if ended else []
+                    fields = fields_of([observed], [reward], over)
+                root.update(step_now(root, fields))
+                if ended:
+                    if self._ended(index, [(0, terminated, truncated)]):
                         break
+                    limit = self.limits[0]
                     if self.times and self.times[-1] == index + 1:
-                        root = self._begun_root(root, observed)
+                        root.update(self._begun_root(root, [observed]))
             self.made = index + 1
         except Exception as error:
             self._failed(index, env, error)
         self.inputs = kept.columns(self.made)
 
-    def _fields(self, observed: list[Any], over: list[tuple[int, bool, bool]]) -> dict[Any, Any]:
-        """What the env returned, as far as a stage may read it."""
-        rows = self.rows
-        stacked = _stacked(rows._envs[0], observed)
-        count = len(rows._envs)
-        flags = np.zeros((2, count, 1), np.bool_)
-        for row, terminated, truncated in over:
-            flags[:, row, 0] = terminated, truncated
-        rewards = reward_column(self.rewards[-count:])
-        fields: dict[Any, Any] = {
-            **stacked,
-            "reward": rewards,
-            "terminated": torch.from_numpy(flags[0]),
-            "truncated": torch.from_numpy(flags[1]),
-            "done": torch.from_numpy(flags[0] | flags[1]),
-        }
-        return {key: value[0] for key, value in fields.items()} if rows._single else fields
+    def follow(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
+        """The loop with a policy, which sees what the stages that run along make of each step."""
+        rows, kept = self.rows, _Kept()
+        check, step_now, act = rows._check, rows._now.step, inputs.act
+        steps = [(_with_first_reset(env), env.keep) for env in rows._envs]
+        add, add_reward = self.observations.append, self.rewards.append
+        take = _Taker(rows._envs, inputs, rows._single)
+        fields_of = _Fields(rows._envs[0], rows._single, rows._now.reads)
+        root: dict[NestedKey, Any] = dict(first)
+        index = -1
+        try:
+            for index in range(self.length):
+                written = act(root)
+                check(written.get, index)
+                actions, shown = take(written)
+                over = []
+                start = len(self.observations)
+                for row, (step, keep) in enumerate(steps):
+                    observation, reward, terminated, truncated, _ = step(actions[row])
+                    add(keep(observation))
+                    add_reward(reward)
+                    if terminated or truncated or index >= self.limits[row]:
+                        over.append((row, terminated, truncated))
+                kept.add(written, shown)
+                root.update(written)
+                fields = fields_of(self.observations[start:], self.rewards[start:], over)
+                root.update(step_now(root, fields))
+                if over:
+                    if self._ended(index, over):
+                        break
+                    if self.times and self.times[-1] == index + 1:
+                        root.update(self._begun_root(root, self.observations[start:]))
+            self.made = index + 1
+        except Exception as error:
+            self._failed(index, rows._envs[0], error)
+        self.inputs = kept.columns(self.made)
 
     def _begun_root(self, root: dict[NestedKey, Any], observed: list[Any]) -> dict[NestedKey, Any]:
-        """The root after the reset that was just made."""
+        """What the root holds anew after the reset that was just made."""
         rows = self.rows
         fields = _stacked(rows._envs[0], self._begun_rows(-1, observed))
         flag = torch.zeros(len(rows._envs), 1, dtype=torch.bool)
@@ -211,10 +240,7 @@ class _Run:
             fields = {key: value[0] for key, value in fields.items()}
         mask = self._mask(-1)
         after = rows._now.reset(root, fields, {"_reset": mask})
-        return {
-            **root,
-            **{key: _merged(mask, value, root.get(key)) for key, value in after.items()},
-        }
+        return {key: _merged(mask, value, root.get(key)) for key, value in after.items()}
 
     # Ends
 
@@ -330,12 +356,82 @@ class _Kept:
     def __init__(self) -> None:
         self._rows: dict[NestedKey, list[Tensor]] = {}
 
-    def add(self, entries: Mapping[NestedKey, Tensor]) -> None:
-        for key, value in entries.items():
-            self._rows.setdefault(key, []).append(value)
+    def add(self, *parts: Mapping[NestedKey, Tensor]) -> None:
+        rows = self._rows
+        for entries in parts:
+            for key, value in entries.items():
+                if key in rows:
+                    rows[key].append(value)
+                else:
+                    rows[key] = [value]
 
     def columns(self, length: int) -> dict[NestedKey, Tensor]:
         return {key: torch.stack(rows[:length]) for key, rows in self._rows.items() if length}
+
+
+class _Taker:
+    """What each env takes, from what a policy wrote.
+
+    Args:
+        envs: the envs.
+        inputs: the policy, with the chain's way in.
+        single: whether there is no batch.
+    """
+
+    def __init__(self, envs: Sequence[RawEnv], inputs: ClosedLoop, single: bool) -> None:
+        self._envs, self._inputs, self._single = envs, inputs, single
+        direct = envs[0].decode_value is not None and not inputs.way_in.stages
+        self._values = [env.decode_value for env in envs] if direct else None
+        self.is_direct = direct
+
+    def __call__(
+        self, written: Mapping[NestedKey, Tensor]
+    ) -> tuple[Sequence[Any], Mapping[NestedKey, Tensor]]:
+        if self._values is not None:
+            action = written["action"]
+            parts = (action,) if self._single else action.unbind(0)
+            pairs = zip(self._values, parts, strict=True)
+            return [decode(part) for decode, part in pairs if decode is not None], {}
+        inner, shown = self._inputs.inward(written)
+        given = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
+        pairs_of_rows = zip(self._envs, given, strict=True)
+        return [env.decode(part)[0] for env, part in pairs_of_rows], shown
+
+
+class _Fields:
+    """What a step of the envs returned, as far as somebody reads it step by step.
+
+    Args:
+        env: one of them.
+        single: whether there is no batch.
+        reads: the keys that are read.
+    """
+
+    def __init__(self, env: RawEnv, single: bool, reads: Collection[NestedKey]) -> None:
+        self._env, self._single = env, single
+        self._reward = "reward" in reads
+        self._flags = not {"done", "terminated", "truncated"}.isdisjoint(reads)
+        self.is_more = self._reward or self._flags or not env.flat
+
+    def __call__(
+        self, observed: list[Any], rewards: list[Any], over: list[tuple[int, bool, bool]]
+    ) -> dict[NestedKey, Any]:
+        single = self._single
+        fields: dict[NestedKey, Any]
+        fields = _stacked(self._env, observed)
+        if single:
+            fields = {key: value[0] for key, value in fields.items()}
+        if self._reward:
+            column = reward_column(rewards)
+            fields["reward"] = column[0] if single else column
+        if self._flags:
+            flags = np.zeros((2, len(observed), 1), np.bool_)
+            for row, terminated, truncated in over:
+                flags[:, row, 0] = terminated, truncated
+            both = {"terminated": flags[0], "truncated": flags[1], "done": flags[0] | flags[1]}
+            for name, value in both.items():
+                fields[name] = torch.from_numpy(value[0] if single else value)
+        return fields
 
 
 def _with_first_reset(env: RawEnv) -> Callable[[Any], Any]:

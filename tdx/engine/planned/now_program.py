@@ -25,6 +25,7 @@ class NowProgram:
         batch_size: the env's, ``[*B]``.
         device: the env's.
         on_dicts: whether each of them can run on a dict of root entries.
+        reads: what a policy reads of what comes out.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class NowProgram:
         batch_size: torch.Size,
         device: torch.device,
         on_dicts: bool,
+        reads: Sequence[NestedKey] = (),
     ) -> None:
         self.forms = tuple(forms)
         self._batch_size, self._device = batch_size, device
         self._on_dicts = on_dicts
+        self.reads = frozenset((*reads, *(key for form in forms for key in form.reads or ())))
         self.forget()
 
     def forget(self) -> None:
@@ -66,8 +69,7 @@ class NowProgram:
         if not self._on_dicts:
             return self._step_tensordict(root, fields)
         for row, keep in self._calls:
-            assert row is not None
-            row(root, fields)  # type: ignore[arg-type]
+            row(root, fields)  # type: ignore[misc, arg-type]
             for key, append in keep:
                 append(fields[key])
         return fields

@@ -91,12 +91,7 @@ def _is_plain(policy: nn.Module) -> bool:
 def _through_module(
     module: Callable[..., Any], reads: Sequence[NestedKey], writes: Sequence[NestedKey]
 ) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
-    single = writes[0] if len(writes) == 1 else None
-
-    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        result = module(*[root[key] for key in reads])
-        if single is not None and isinstance(result, Tensor):
-            return {single: result}
+    def several(result: Any) -> dict[NestedKey, Tensor]:
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(writes) or not all(isinstance(each, Tensor) for each in results):
             raise ArgumentError(
@@ -104,6 +99,18 @@ def _through_module(
                 hint="return one tensor for each of them",
             )
         return dict(zip(writes, results, strict=True))
+
+    if len(reads) == len(writes) == 1:
+        read_key, written_key = reads[0], writes[0]
+
+        def act_on_one(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+            result = module(root[read_key])
+            return {written_key: result} if isinstance(result, Tensor) else several(result)
+
+        return act_on_one
+
+    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        return several(module(*[root[key] for key in reads]))
 
     return act
 

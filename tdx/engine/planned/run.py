@@ -65,7 +65,8 @@ class PlannedRun:
         self._env, self._program, self._stop = env, program, stop
         self._rewards = frozenset(env.reward_keys)
         self._inputs = _inputs(env, program, policy)
-        self._collector = _collector(env, program)
+        reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
+        self._collector = _collector(env, program, reads)
         self._made = 0
 
     def fits(self, start: TensorDictBase) -> bool:
@@ -191,11 +192,11 @@ def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence
     return ClosedLoop(policy, env, way_in)
 
 
-def _collector(env: EnvBase, program: Program) -> Collector:
+def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> Collector:
     raw = program.plan.rows == "raw"
     now = [form for form in program.forms if form.index in program.now]
     base = program.base
-    ran = NowProgram(now, base.batch_size, base.device, on_dicts=raw)
+    ran = NowProgram(now, base.batch_size, base.device, raw, reads)
     limits = [limit for form in program.forms for limit in form.stage._step_limits()]
     check = ActionCheck(env)
     if raw and base._raw_envs is not None:

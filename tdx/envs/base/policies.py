@@ -198,7 +198,8 @@ class ActionCheck:
     def __init__(self, env: EnvBase) -> None:
         spec = env.full_action_spec
         self._expected = [
-            (key, spec[key].shape, spec[key].dtype.is_floating_point) for key in env.action_keys
+            (key, spec[key].shape, spec[key].dtype, spec[key].dtype.is_floating_point)
+            for key in env.action_keys
         ]
 
     def __call__(self, get: Callable[[NestedKey], Any], step: int) -> None:
@@ -211,8 +212,10 @@ class ActionCheck:
         Raises:
             ArgumentError: an action is missing, or of another shape or kind of number.
         """
-        for key, shape, floating in self._expected:
+        for key, shape, dtype, floating in self._expected:
             action = get(key)
+            if type(action) is Tensor and action.dtype is dtype and action.shape == shape:
+                continue
             if not isinstance(action, Tensor):
                 if action is None:
                     raise ArgumentError(

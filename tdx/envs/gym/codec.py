@@ -29,6 +29,7 @@ class Codec:
             ``decode`` do; the step of such an env is put together without calling them.
         decode_rows: ``decode`` of many values at once, ``[T, ...]``, as a sequence of what the
             env takes, where there is a way that costs less than one by one.
+        decode_value: of an action codec with the one key ``action``: ``decode`` of its entry.
     """
 
     spec: TensorSpec
@@ -36,6 +37,7 @@ class Codec:
     decode: Decode
     held: np.dtype[Any] | None = None
     decode_rows: Decode | None = None
+    decode_value: Decode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,4 +181,4 @@ def action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
 
     spec = Composite({"action": codec.spec}, shape=layout.lead)
     many = None if rows_of is None else decode_rows
-    return Codec(spec, codec.encode, decode, decode_rows=many)
+    return Codec(spec, codec.encode, decode, None, many, decode_value)

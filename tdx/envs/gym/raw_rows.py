@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.gym.codec import Codec
+from tdx.envs.gym.env_codecs import root_spec
 from tdx.envs.gym.stepping import Conversion, Raw
 from tdx.errors import TdxError
 
@@ -28,16 +29,23 @@ class RawEnv:
         reset: the env's own reset, with the seed that waits, if any; returns the observation.
         keep: an observation as it can be kept: it shares no memory with the env.
         stack: kept observations, as entries ``[T, ...]``.
+        one: a kept observation, as entries.
         decode: actions in a TensorDict ``[T]``, as a sequence of what ``step`` takes.
+        decode_value: one action, the entry ``action``, as ``step`` takes it; ``None`` where the
+            env's actions are several entries.
         conversion: from and to TensorDicts, for a single value.
+        flat: whether an observation's entries are all at the root.
     """
 
     step: Callable[[Any], Raw]
     reset: Callable[[], Any]
     keep: Callable[[Any], Any]
     stack: Callable[[Sequence[Any]], dict[str, Any]]
+    one: Callable[[Any], dict[str, Any]]
     decode: Callable[[TensorDictBase], Sequence[Any]]
+    decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
+    flat: bool
 
     def failure(self, phase: str, error: Exception) -> TdxError:
         """The error to raise instead of what the env raised."""
@@ -55,32 +63,46 @@ def raw_env(env: Any, take_seed: Callable[[], int | None], conversion: Conversio
     if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
         return None
     observation = conversion.observation
-    keep, stack = _dense(observation) if observation.held is not None else _sparse(observation)
+    dense = observation.held is not None
+    keep, stack, one = _dense(observation) if dense else _sparse(observation)
+    action = conversion.action
 
     def reset() -> Any:
         return env.reset(seed=take_seed())[0]
 
-    return RawEnv(env.step, reset, keep, stack, _decoder(conversion.action), conversion)
+    flat = all(isinstance(key, str) for key in root_spec(observation).keys(True, True))
+    decode, value = _decoder(action), action.decode_value
+    return RawEnv(env.step, reset, keep, stack, one, decode, value, conversion, flat)
 
 
-def _dense(codec: Codec) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]:
-    array, held = np.array, codec.held
-    ((key, _),) = codec.spec.items()  # type: ignore[attr-defined]
+_Keeping = tuple[
+    Callable[[Any], Any],
+    Callable[[Sequence[Any]], dict[str, Any]],
+    Callable[[Any], dict[str, Any]],
+]
+
+
+def _dense(codec: Codec) -> _Keeping:
+    array, held, tensor = np.array, codec.held, torch.from_numpy
+    ((key, _),) = root_spec(codec).items()
 
     def keep(value: Any) -> Any:
         return array(value, held, order="C")
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
-        return {key: torch.from_numpy(array(rows))}
+        return {key: tensor(array(rows))}
 
-    return keep, stack
+    def one(row: Any) -> dict[str, Any]:
+        return {key: tensor(row)}
+
+    return keep, stack, one
 
 
-def _sparse(codec: Codec) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]:
+def _sparse(codec: Codec) -> _Keeping:
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
         return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
 
-    return codec.encode, stack
+    return codec.encode, stack, lambda row: dict(row)
 
 
 def _decoder(codec: Codec) -> Callable[[TensorDictBase], Sequence[Any]]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Bounded, TensorSpec, Unbounded
-from tdx.transforms.base.transform import Transform
+from tdx.transforms.base.key_pairs import flat_pairs
+from tdx.transforms.base.transform import Entries, RowStep, Transform
 
 SMALLEST_SCALE = 1e-6
 
@@ -53,6 +54,22 @@ class AffineTransform(Transform):
             if found is not None:
                 self.register_buffer(name, torch.empty_like(found))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _affine_row_step(self) -> RowStep | None:
+        """The map over a step's dict, without the calls that lead to it."""
+        pairs, missing = flat_pairs(self._pairs), self._missing
+        if pairs is None or self._missing_tolerance or self.standard_normal:
+            return None
+        buffers: dict[str, Any] = self._buffers
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                value = fields.get(in_key)
+                if value is None:
+                    raise missing(in_key, fields)
+                fields[out_key] = value * buffers["scale"] + buffers["loc"]
+
+        return step
 
     def _affine(self, value: Tensor) -> Tensor:
         # Straight from the buffers: a module's attribute lookup costs more than the addition.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey, join_keys, normal_key
-from tdx.specs import Bounded, Composite, TensorSpec
+from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.chunk import Chunk, TimeForm
@@ -210,6 +210,9 @@ class CatFrames(ObservationTransform):
         _check_dim(self.dim, spec.shape, None)
         shape = list(spec.shape)
         shape[self.dim] *= self.N
+        if isinstance(spec, (OneHot, MultiOneHot)) and self.dim == -1:
+            # Several vectors of one category each side by side.
+            return Binary(shape=torch.Size(shape), dtype=spec.dtype, device=spec.device)
         if not isinstance(spec, Bounded):
             return spec.replace(shape=torch.Size(shape))
         low, high = (torch.cat([end] * self.N, self.dim) for end in (spec.low, spec.high))

@@ -19,6 +19,7 @@ from tdx.transforms.base.affine import (
     refuse_integers,
 )
 from tdx.transforms.base.key_pairs import missing_key
+from tdx.transforms.base.transform import RowStep
 
 
 class ObservationNorm(AffineTransform, ObservationTransform):
@@ -88,6 +89,11 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         if self._buffers["loc"] is None:
             self._check_initialized()
         return self._affine(tensor)
+
+    def _row_step(self) -> RowStep | None:
+        if self.initialized and type(self)._apply_transform is ObservationNorm._apply_transform:
+            return self._affine_row_step() or super()._row_step()
+        return super()._row_step()
 
     def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
         self._check_initialized()

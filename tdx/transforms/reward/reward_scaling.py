@@ -10,6 +10,7 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import RewardTransform, TimeBehaviour
 from tdx.transforms.base.affine import AffineTransform, mapped_spec
+from tdx.transforms.base.transform import RowStep
 
 
 class RewardScaling(AffineTransform, RewardTransform):
@@ -48,6 +49,11 @@ class RewardScaling(AffineTransform, RewardTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return self._affine(tensor)
+
+    def _row_step(self) -> RowStep | None:
+        if type(self)._apply_transform is RewardScaling._apply_transform:
+            return self._affine_row_step() or super()._row_step()
+        return super()._row_step()
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return mapped_spec(spec, self._affine)
