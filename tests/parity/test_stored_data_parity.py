@@ -69,10 +69,13 @@ def image_specs(m: Any, image: Tensor) -> Any:
     return m.Composite(pixels=spec, other=m.Unbounded((2,)))
 
 
-def assert_same_images(name: str, kwargs: dict[str, Any], image: Tensor, rtol: float) -> None:
+def assert_same_images(
+    name: str, kwargs: dict[str, Any], image: Tensor, rtol: float, atol: float | None = None
+) -> None:
+    atol = rtol if atol is None else atol
     ours, theirs = (getattr(m, name)(**kwargs) for m in (tdx, ORACLE))
     data = TensorDict(pixels=image)
-    assert_same_values(ours(data.clone()), theirs(data.clone()), rtol=rtol, atol=rtol)
+    assert_same_values(ours(data.clone()), theirs(data.clone()), rtol=rtol, atol=atol)
     mine, wanted = (
         leaves(transform.transform_observation_spec(image_specs(m, image)))
         for transform, m in ((ours, tdx), (theirs, ORACLE))
@@ -81,22 +84,26 @@ def assert_same_images(name: str, kwargs: dict[str, Any], image: Tensor, rtol: f
     for key, spec in wanted.items():
         assert (mine[key].shape, mine[key].dtype) == (spec.shape, spec.dtype)
         if isinstance(mine[key], tdx.Bounded):
-            torch.testing.assert_close(mine[key].low, spec.space.low, rtol=rtol, atol=rtol)
-            torch.testing.assert_close(mine[key].high, spec.space.high, rtol=rtol, atol=rtol)
+            torch.testing.assert_close(mine[key].low, spec.space.low, rtol=rtol, atol=atol)
+            torch.testing.assert_close(mine[key].high, spec.space.high, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
 @pytest.mark.parametrize("kwargs", TO_TENSOR.values(), ids=TO_TENSOR)
 def test_to_tensor_image(kwargs: dict[str, Any], image: Tensor) -> None:
-    # The oracle divides in float32 also where float64 is asked for.
-    rtol = 1e-6 if kwargs.get("dtype") is torch.float64 else 0.0
+    # The oracle divides by 255, and in float32 also where float64 is asked for; tdx multiplies.
+    rtol = 1e-3 if kwargs.get("dtype") is torch.float16 else 1e-6
     assert_same_images("ToTensorImage", kwargs, image, rtol)
 
 
 @pytest.mark.parametrize("image", [IMAGES[name] for name in ("bytes", "batch", "floats")])
 @pytest.mark.parametrize("kwargs", RESIZE.values(), ids=RESIZE)
 def test_resize(kwargs: dict[str, Any], image: Tensor) -> None:
-    assert_same_images("Resize", kwargs, image.movedim(-1, -3).contiguous(), rtol=0.0)
+    # The oracle resizes bytes by way of floats. Torchvision's kernel for them rounds the weights,
+    # and rounds again between rows and columns, which shows where cubic weights overshoot.
+    differs = {"bilinear": 1.0, "bicubic": 24.0, "nearest": 0.0}
+    atol = differs[kwargs.get("interpolation", "bilinear")] if image.dtype is torch.uint8 else 0.0
+    assert_same_images("Resize", kwargs, image.movedim(-1, -3).contiguous(), 0.0, atol)
 
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
@@ -112,7 +119,8 @@ def test_pixels_of_an_env(workers: int | None) -> None:
     assert {key: (spec.shape, spec.dtype) for key, spec in mine.items()} == {
         key: (spec.shape, spec.dtype) for key, spec in wanted.items()
     }
-    assert_same_values(driven(ours, 4), driven(theirs, 4))
+    # As above: a product in the place of a quotient.
+    assert_same_values(driven(ours, 4), driven(theirs, 4), rtol=1e-6, atol=1e-6)
 
 
 # The way back, and statistics

@@ -35,6 +35,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, SpecError
 from tdx.transforms import TimeBehaviour, Transform
+from tdx.transforms.image.resize import INTERPOLATIONS, Interpolation
 from tests.transforms.mocks import RowsEnv
 
 LEADING = [(), (5,), (2, 5), (2, 1, 5)]
@@ -80,6 +81,21 @@ def test_extreme_images_lie_in_the_spec(make: Callable[[], Transform], dtype: to
     assert isinstance(promised, Bounded)
     for end in (spec.low, spec.high):
         assert promised.is_in(make()(TensorDict(pixels=end))["pixels"])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_resize_is_torchvisions(interpolation: Interpolation, dtype: torch.dtype) -> None:
+    """Stack by stack and image by image."""
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    modes = pytest.importorskip("torchvision.transforms.v2").InterpolationMode
+    stack = images((2, 5), dtype)
+    resized = Resize(4, 7, interpolation)(TensorDict(pixels=stack))["pixels"]
+    expected = [
+        functional.resize(image, [4, 7], modes(interpolation), antialias=True)
+        for image in stack.flatten(0, 1)
+    ]
+    torch.testing.assert_close(resized.flatten(0, 1), torch.stack(expected), rtol=0, atol=0)
 
 
 def test_gray_bytes_are_at_most_254() -> None:

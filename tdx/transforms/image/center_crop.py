@@ -14,7 +14,9 @@ from tdx.specs import TensorSpec
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.linear_image import LinearImage, crop_matrix
 from tdx.transforms.base.shape_transform import viewed_spec
-from tdx.transforms.image.layout import check_channels_first, image_size
+from tdx.transforms.image.layout import LIKELY_CHANNELS, check_channels_first, image_size
+
+MOST_CHANNELS = max(LIKELY_CHANNELS)
 
 
 class CenterCrop(ObservationTransform):
@@ -53,8 +55,10 @@ class CenterCrop(ObservationTransform):
         self.h = self.w if h is None else image_size(h, "h")
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
-        self._check_image(tensor.shape)
-        return _kernel()(tensor, [self.w, self.h])
+        shape, w, h = tensor.shape, self.w, self.h
+        if len(shape) < 3 or shape[-1] <= MOST_CHANNELS or shape[-1] < h or shape[-2] < w:
+            self._check_image(shape)
+        return _kernel()(tensor, [w, h])
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_image(spec.shape)

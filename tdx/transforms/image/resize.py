@@ -24,6 +24,8 @@ INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 class Resize(ObservationTransform):
     """Resize images ``[*B, C, H, W]`` to ``[*B, C, w, h]``, with antialiasing.
 
+    Bytes stay bytes, rounded to the nearest or, where the weights are rounded too, to the next.
+
     Args:
         w: the new size of the last dim but one.
         h: the new size of the last dim; ``w`` by default.
@@ -69,12 +71,7 @@ class Resize(ObservationTransform):
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         check_channels_first(tensor.shape, "Resize")
         resize, mode = _kernel(self.interpolation)
-        dtype = tensor.dtype
-        if dtype is torch.uint8:
-            # By way of floats: the kernel for bytes rounds its weights.
-            tensor = tensor.float()
-        resized = resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
-        return resized.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else resized
+        return resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:

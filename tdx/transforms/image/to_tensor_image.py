@@ -15,6 +15,8 @@ from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import mapped_spec
 from tdx.transforms.base.linear_image import LinearImage
 
+FRACTION = 1 / 255
+
 
 class ToTensorImage(ObservationTransform):
     """Turn images ``[*B, H, W, C]`` of integers into ``[*B, C, H, W]`` of floats from 0 to 1.
@@ -75,9 +77,12 @@ class ToTensorImage(ObservationTransform):
         divide = not tensor.is_floating_point() if self.from_int is None else self.from_int
         if not self.shape_tolerant or shape[-1] == 3:
             tensor = tensor.movedim(-1, -3)
-        tensor = tensor.to(self.dtype or torch.get_default_dtype()).contiguous()
+        # The layout first: it moves fewer bytes of integers than of floats.
+        floats = tensor.contiguous().to(self.dtype or torch.get_default_dtype())
         if divide:
-            tensor = tensor / 255
+            # As torchvision does it: a quotient takes twice the time of a product.
+            floats = floats * FRACTION if tensor.is_floating_point() else floats.mul_(FRACTION)
+        tensor = floats
         return tensor.unsqueeze(0) if self.unsqueeze and tensor.ndim == 3 else tensor
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
@@ -89,7 +94,7 @@ class ToTensorImage(ObservationTransform):
         last = not self.shape_tolerant or shape[-1] == 3
         divide = not dtype.is_floating_point if self.from_int is None else self.from_int
         channels = shape[-1] if last else shape[0]
-        return LinearImage(shape, dtype, last, mix=np.eye(channels) / 255 if divide else None)
+        return LinearImage(shape, dtype, last, mix=np.eye(channels) * FRACTION if divide else None)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         mapped = mapped_spec(spec, self._apply_transform)
