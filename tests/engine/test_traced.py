@@ -409,6 +409,31 @@ def test_envs_that_cannot_be_stacked() -> None:
     observed = trace.version("observation").value
     assert [row.shape for row in observed] == [(3,), (2,)]
     assert list(trace.stages[-1].written) == ["reward"]
+    reset = Tracer(SerialEnv(2, makers)).reset()
+    assert [stage.place for stage in reset.stages] == ["SerialEnv"]
+    assert "observation" in reset.stages[0].written
+
+
+def test_what_is_written_over_and_then_replaced_or_followed_by_an_error() -> None:
+    class Replaces(Transform):
+        fails = False
+
+        def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+            next_tensordict["reward"].zero_()
+            if self.fails:
+                raise ValueError("too late")
+            return next_tensordict.set("reward", torch.full((1,), 9.0))
+
+    env = pendulum(RewardScaling(5.0, 0.0), Replaces(in_keys=["reward"]))
+    tracer = Tracer(env)
+    trace = tracer.step()
+    assert [trace.version(f"reward@{number}").value.item() for number in (1, 2)] == [5.0, 9.0]
+    assert not trace.version("reward@2").in_place
+    env.transform[1].fails = True
+    with pytest.raises(ChainError, match="too late"):
+        tracer.step()
+    assert tracer.last is not None
+    assert tracer.last.version("reward@1").value.item() == 5.0
 
 
 def test_what_is_no_env_is_said() -> None:

@@ -4,12 +4,12 @@ from tdx.engine.traced.history import EpisodeSpan, TraceHistory
 from tdx.engine.traced.lies import Lie, Promises
 from tdx.engine.traced.places import Place
 from tdx.engine.traced.recorder import Probe
+from tdx.engine.traced.stop_text import KeyIs, parse_stop
 from tdx.engine.traced.stops import (
     AllOf,
     AnyOf,
     Cancelled,
     Done,
-    KeyIs,
     NotFinite,
     OutOfSpec,
     Seconds,
@@ -17,7 +17,6 @@ from tdx.engine.traced.stops import (
     Stop,
     StopReason,
     Truncated,
-    parse_stop,
 )
 from tdx.engine.traced.tracer import Tracer, TraceRun
 from tdx.engine.traced.traces import StageTrace, StepTrace, ValueVersion

@@ -120,6 +120,9 @@ class Recorder:
             took = clock() - start
             if probe is not None:
                 probe.after(place, direction, self._hook)
+            over = self._written_over()
+            if over:
+                self._in_place(place, lane, over, kept)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
@@ -255,7 +258,10 @@ class Recorder:
     ) -> dict[NestedKey, ValueVersion]:
         """New versions of what was written over, with the earlier ones saved."""
         place.pure = False
-        for tensor in {id(tensor): tensor for _, _, tensor in over}.values():
+        tensors = {id(tensor): tensor for _, _, tensor in over}.values()
+        # What a hook has written over and then replaced is there no longer.
+        over = [each for each in over if self._is_current(*each)]
+        for tensor in tensors:
             copy = kept.get(id(tensor))
             for version in (*self._given.values(), *self._made()):
                 if version.value is tensor:
@@ -264,10 +270,8 @@ class Recorder:
         mine: dict[NestedKey, ValueVersion] = {}
         others: dict[NestedKey, ValueVersion] = {}
         for owner, key, tensor in over:
-            known = owner.current.get(key)
-            if known is not None:
-                target = mine if owner is lane else others
-                target[key] = owner.add(key, tensor, place.kind, True)
+            target = mine if owner is lane else others
+            target[key] = owner.add(key, tensor, place.kind, True)
         if others:
             name: Direction = "inverse" if lane.name == "forward" else "forward"
             self.stages.append(
@@ -285,6 +289,11 @@ class Recorder:
                 )
             )
         return mine
+
+    @staticmethod
+    def _is_current(lane: _Lane, key: NestedKey, tensor: Tensor) -> bool:
+        known = lane.current.get(key)
+        return known is not None and known.value is tensor
 
     def _made(self) -> Iterator[ValueVersion]:
         for stage in self.stages:

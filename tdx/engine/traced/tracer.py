@@ -17,7 +17,8 @@ from tdx.engine.traced.blame import blamed
 from tdx.engine.traced.history import TraceHistory
 from tdx.engine.traced.places import GIVEN, KEPT, Place, policy_place
 from tdx.engine.traced.recorder import Clock, Probe, Recorder, save
-from tdx.engine.traced.stops import AnyOf, Cancelled, Steps, Stop, StopReason, parse_stop
+from tdx.engine.traced.stop_text import parse_stop
+from tdx.engine.traced.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.engine.traced.traces import Hook, StepTrace, Versions
 from tdx.engine.traced.walk import TracedWalk
 from tdx.envs.base import EnvBase
@@ -313,6 +314,9 @@ class Tracer:
             result = new_tensordict({}, self.env.batch_size, self.env.device)
         if error is None:
             after = result.get("next") if phase == "step" else result
+            if all(stage.kind != "env" for stage in record.stages):
+                # A batch of unlike envs has a reset of its own, which is not seen from here.
+                record.settle(self._walk.env_place, "forward", after)
             record.settle(KEPT, "forward", after, known_only=True)
         trace = StepTrace(
             index=self.traces,

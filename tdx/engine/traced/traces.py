@@ -174,6 +174,13 @@ class StepTrace:
             raise KeyNotFoundError(f"no version {name!r} in step {self.step}", hint=hint)
         return known[name]
 
+    def writer(self, key: NestedKey, direction: Direction = "forward") -> StageTrace | None:
+        """Who wrote the last version of a key; ``None`` where nobody did."""
+        for stage in reversed(self.stages):
+            if stage.direction == direction and key in stage.written:
+                return stage
+        return None
+
     @property
     def nbytes(self) -> int:
         """The memory that its values hold; what it shares with other traces counts in each."""
