@@ -56,6 +56,14 @@ def test_key_that_is_not_there() -> None:
     assert "observation" in (finding.hint or "")
 
 
+def test_stage_that_raises_in_a_step_is_a_finding() -> None:
+    pipeline = Pipeline.of("Pendulum-v1", "RewardSum", "ObservationNorm")
+    (finding,) = check_pipeline(pipeline, rules=()).findings
+    assert (finding.check, finding.code, finding.where.stage) == ("steps", "TDX202", 1)
+    (better,) = check_pipeline(pipeline).findings
+    assert (better.check, better.code, better.where.stage) == ("steps", "TDX446", 1)
+
+
 def test_finding_in_a_file_has_its_line() -> None:
     text = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n  - StepCouter\n"
     (finding,) = check_pipeline(PipelineFile(text, "chain.yaml").pipeline).findings

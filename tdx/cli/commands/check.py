@@ -19,7 +19,7 @@ def check(
     output: FindingsOptions,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="A pipeline file; the same as --pipeline FILE."),
+        typer.Argument(metavar="FILE", help="A pipeline file; the same as --pipeline FILE."),
     ] = None,
     policy: Annotated[
         str | None,

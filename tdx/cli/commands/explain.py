@@ -15,7 +15,7 @@ def explain(
     code: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CODE]",
+            metavar="CODE",
             autocompletion=complete_codes,
             help="The code of an error or of a finding of tdx check; without it all are listed.",
         ),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tdx.inspection.lint.mend import mend
 from tdx.inspection.lint.select import chosen_rules
-from tdx.pipeline import EnvConfig, Pipeline, format_stage
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
+from tdx.pipeline.arguments import named
 
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
@@ -52,3 +55,33 @@ def test_nothing_to_mend_changes_nothing(strict: bool) -> None:
         "RewardSum",
         "InitTracker",
     ]
+
+
+STAGES = [
+    *("RewardClipping(-1, 1)", "RewardScaling(0.0, 0.1)", "RewardScaling(0.0, 1.0)", "RewardSum"),
+    *("BinarizeReward", "VecNorm", "InitTracker", "StepCounter(max_steps=9, update_done=False)"),
+    *("StepCounter", "FrameSkipTransform(2)", "DoubleToFloat", "ActionScaling"),
+    *("ActionDiscretizer(5)", 'ExcludeTransform("reward")', 'ExcludeTransform("observation")'),
+    *('CatFrames(2, dim=-1, in_keys=["observation"])', "ObservationNorm(0.0, 0.5)"),
+    *(
+        'RenameTransform(["observation"], ["state"])',
+        "DTypeCastTransform(torch.float32, torch.int8)",
+    ),
+    *('UnsqueezeTransform(-1, in_keys=["observation"])', 'SelectTransform("observation")'),
+    'SqueezeTransform(-1, in_keys=["observation"])',
+]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(STAGES), min_size=2, max_size=6), st.booleans())
+def test_what_is_mended_is_no_worse_and_stays(stages: list[str], strict: bool) -> None:
+    pipeline = Pipeline.of("Pendulum-v1", *stages)
+    result = mend(pipeline, strict=strict)
+    assert mend(result.pipeline, strict=strict).fixes == ()
+    if not validate(pipeline):
+        assert not validate(result.pipeline)
+    file = PipelineFile.new(pipeline)
+    for _, fix in result.fixes:
+        fix.apply(file)
+    written, wanted = file.pipeline.transforms, result.pipeline.transforms
+    assert [named(stage) for stage in written] == [named(stage) for stage in wanted]
