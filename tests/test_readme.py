@@ -1,8 +1,8 @@
 """What README and docs show is what happens.
 
-A ``console`` block is run: each line that begins with ``$`` is a command, and what stands below it
-is all that it prints. A ``pycon`` block is a doctest. With TDX_UPDATE_GOLDEN=1 the pages take over
-what is printed.
+A ``console`` block is run in a folder of its own: each line that begins with ``$`` is a command,
+and what stands below it is all that it prints. A ``pycon`` block is a doctest. With
+TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import NamedTuple
 
 import pytest
 
+from tdx.cli.process import run
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-class Shown(NamedTuple):
-    """A command of a page and the output shown under it."""
+class Session(NamedTuple):
+    """The commands of one block, run one after the other in one folder."""
 
     page: str
-    command: str
-    output: str
+    commands: tuple[tuple[str, str], ...]
+    """Each command and the output shown under it."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -36,36 +38,56 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-def shown_commands() -> list[Shown]:
-    """Every command with its output, from all pages."""
+def sessions() -> list[Session]:
+    """Every block of commands, from all pages."""
     found = []
     for page in PAGES:
         for block in blocks(page, "console"):
-            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-                command, _, output = part.partition("\n")
-                found.append(Shown(page.relative_to(ROOT).as_posix(), command, output))
+            parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+            commands = tuple((part.partition("\n")[0], part.partition("\n")[2]) for part in parts)
+            found.append(Session(page.relative_to(ROOT).as_posix(), commands))
     return found
 
 
-@pytest.mark.parametrize("shown", shown_commands(), ids=lambda shown: shown.command)
-def test_console_example_prints_what_the_page_shows(shown: Shown, tmp_path: Path) -> None:
-    program, *arguments = shlex.split(shown.command)
-    assert program == "tdx", "only tdx commands can be checked here"
+@pytest.mark.parametrize("session", sessions(), ids=lambda session: session.commands[-1][0])
+def test_console_example_prints_what_the_page_shows(
+    session: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of the README as processes of their own, all others in this one, which is faster."""
+    (tmp_path / "sample_pipelines").symlink_to(ROOT / "sample_pipelines")
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, text)
+    for command, output in session.commands:
+        program, *arguments = shlex.split(command)
+        assert program == "tdx", "only tdx commands can be checked here"
+        if session.page == "README.md":
+            printed = printed_by_process(arguments)
+        else:
+            run(arguments)
+            caught = capsys.readouterr()
+            printed = caught.out + caught.err
+        if os.environ.get("TDX_UPDATE_GOLDEN"):
+            page = ROOT / session.page
+            before, after = (f"$ {command}\n{text}" for text in (output, printed))
+            page.write_text(page.read_text().replace(before, after))
+        else:
+            assert printed == output
+
+
+def printed_by_process(arguments: list[str]) -> str:
+    """All that ``tdx`` writes with these arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "tdx", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"},
         check=False,
     )
-    if os.environ.get("TDX_UPDATE_GOLDEN"):
-        page = ROOT / shown.page
-        before, after = (f"$ {shown.command}\n{text}" for text in (shown.output, done.stdout))
-        page.write_text(page.read_text().replace(before, after))
-    else:
-        assert done.stdout == shown.output
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
