@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Lock
 
 from tdx.engine.traced.traces import StepTrace
 from tdx.errors import ArgumentError
@@ -30,7 +31,8 @@ class EpisodeSpan:
 class TraceHistory:
     """Keeps the latest traces and forgets the oldest, by number and by memory.
 
-    The newest trace is always kept, however large it is.
+    The newest trace is always kept, however large it is. One thread may add traces (of one
+    tracer) while others read.
 
     Args:
         max_traces: the most resets and steps.
@@ -55,6 +57,8 @@ class TraceHistory:
         self.max_traces, self.max_bytes = max_traces, max_bytes
         self.forgotten = 0
         self._held: deque[tuple[StepTrace, int]] = deque()
+        self._episodes: dict[int, EpisodeSpan] = {}
+        self._lock = Lock()
         self._nbytes = 0
 
     @property
@@ -65,40 +69,57 @@ class TraceHistory:
     def append(self, trace: StepTrace) -> None:
         """Keep one more trace."""
         size = trace.nbytes
-        self._held.append((trace, size))
-        self._nbytes += size
-        while len(self._held) > 1 and (
-            len(self._held) > self.max_traces or self._nbytes > self.max_bytes
-        ):
-            self._nbytes -= self._held.popleft()[1]
-            self.forgotten += 1
+        with self._lock:
+            self._held.append((trace, size))
+            self._nbytes += size
+            known = self._episodes.get(trace.episode)
+            first, steps = (trace.index, 0) if known is None else (known.first, known.steps)
+            self._episodes[trace.episode] = EpisodeSpan(
+                trace.episode, first, trace.index, steps + (trace.phase == "step")
+            )
+            while len(self._held) > 1 and (
+                len(self._held) > self.max_traces or self._nbytes > self.max_bytes
+            ):
+                self._forget()
+
+    def _forget(self) -> None:
+        trace, size = self._held.popleft()
+        self._nbytes -= size
+        self.forgotten += 1
+        span = self._episodes[trace.episode]
+        if span.last == trace.index:
+            del self._episodes[trace.episode]
+        else:
+            steps = span.steps - (trace.phase == "step")
+            self._episodes[trace.episode] = replace(span, first=trace.index + 1, steps=steps)
 
     def clear(self) -> None:
         """Forget all."""
-        self.forgotten += len(self._held)
-        self._held.clear()
-        self._nbytes = 0
+        with self._lock:
+            self.forgotten += len(self._held)
+            self._held.clear()
+            self._episodes.clear()
+            self._nbytes = 0
 
     def find(self, index: int) -> StepTrace | None:
         """The trace with this ``index``; ``None`` where it is forgotten or not yet made."""
-        place = index - self._held[0][0].index if self._held else -1
-        return self._held[place][0] if 0 <= place < len(self._held) else None
+        with self._lock:
+            place = index - self._held[0][0].index if self._held else -1
+            return self._held[place][0] if 0 <= place < len(self._held) else None
 
     def episodes(self) -> list[EpisodeSpan]:
         """The episodes that are held, in order."""
-        spans: dict[int, EpisodeSpan] = {}
-        for trace in self:
-            known = spans.get(trace.episode)
-            first = trace.index if known is None else known.first
-            steps = (0 if known is None else known.steps) + (trace.phase == "step")
-            spans[trace.episode] = EpisodeSpan(trace.episode, first, trace.index, steps)
-        return list(spans.values())
+        with self._lock:
+            return list(self._episodes.values())
 
     def __len__(self) -> int:
         return len(self._held)
 
     def __iter__(self) -> Iterator[StepTrace]:
-        return (trace for trace, _ in self._held)
+        with self._lock:
+            held = tuple(self._held)
+        return (trace for trace, _ in held)
 
     def __getitem__(self, position: int) -> StepTrace:
-        return self._held[position][0]
+        with self._lock:
+            return self._held[position][0]
