@@ -79,14 +79,19 @@ def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -
     """The stages that run step by step, each with what it is for."""
     wanted: dict[NestedKey, str] = dict.fromkeys(policy_reads, "the policy")
     found: dict[int, str] = {}
+    opaque = max((form.index for form in forms if form.is_opaque), default=-1)
     for form in reversed(forms):
+        if form.index <= opaque:
+            what = "it may read and write any entry"
+            found[form.index] = what if form.is_opaque else f"stage {opaque} may read any entry"
+            continue
         written = [key for key in wanted if _among(key, form.writes or ())]
         if not written and form.form is not None:
             continue
         if written:
             found[form.index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
         else:
-            found[form.index] = "it may depend on anything before it"
+            found[form.index] = "it does not say that it can wait"
         for key in written:
             del wanted[key]
         wanted.update(dict.fromkeys(form.reads or (), f"stage {form.index}"))
@@ -136,7 +141,8 @@ def _versions(
             lineage.write(normal_key(key), -1)
     used = []
     for form in forms:
-        reads = [lineage.read(key, form.index) for key in form.reads or tuple(lineage.present)]
+        seen = tuple(lineage.present) if form.reads is None else form.reads
+        reads = [lineage.read(key, form.index) for key in seen]
         for key in form.drops:
             lineage.present.pop(key, None)
         writes = tuple(lineage.write(key, form.index) for key in form.writes or ())
