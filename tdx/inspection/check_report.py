@@ -37,6 +37,7 @@ class Finding:
         severity: an ``error`` cannot work, a ``warning`` is a likely mistake, and an ``advice``
             makes something better that works.
         title: the rule that is broken, in a few words; none for an error.
+        why: why that rule is one; none for an error.
         fix: the edit of the pipeline that mends it, where there is just one that does.
     """
 
@@ -48,6 +49,7 @@ class Finding:
     lie: str | None = None
     severity: Severity = "error"
     title: str | None = None
+    why: str | None = None
     fix: Fix | None = None
 
     @classmethod
@@ -69,7 +71,7 @@ class Finding:
         check: Check = "lints" if found.lie is None else "steps"
         return cls(
             *(check, rule.code, found.message, found.hint, where, found.lie),
-            *(rule.severity, rule.title, found.fix),
+            *(rule.severity, rule.title, rule.paragraphs[0], found.fix),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,6 +91,7 @@ class Finding:
             "column": self.where.column,
             "message": self.message,
             "hint": self.hint,
+            "why": self.why,
             "fix": None if self.fix is None else {"title": self.fix.title, "edits": edits},
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from tdx.cli.choices import CheckFormat
@@ -66,7 +66,11 @@ def check_view(report: CheckReport, mended: dict[str, Any] | None = None) -> Vie
         head = Heading(report.env, stages, level=1)
         rows = [[_outcome(check, report), Cell(check), Cell(_MEANING[check])] for check in _all()]
         table = Table([Column(fixed=True), Column(fixed=True), Column()], rows)
-        findings: list[Block] = [part for finding in report.findings for part in _finding(finding)]
+        findings: list[Block] = []
+        told: set[str] = set()
+        for finding in report.findings:
+            findings += _finding(finding, told)
+            told.add(finding.code)
         return [head, table, *([Heading("findings"), *findings] if findings else [])]
 
     records = [finding.to_dict() for finding in report.findings]
@@ -88,12 +92,15 @@ def _outcome(check: Check, report: CheckReport) -> Cell:
     return Cell("ok", "good") if check in report.checks else Cell("not run", "dim")
 
 
-def _finding(finding: Finding) -> Iterator[Paragraph]:
+def _finding(finding: Finding, told: Collection[str]) -> Iterator[Paragraph]:
+    """A finding; why its rule is one is said once."""
     place = str(finding.where)
     lead = f"{place}: " if place else ""
     kind = [] if finding.title is None else [Cell(f"{finding.severity} ", "dim")]
     code = Cell(f"{finding.code} ", _STYLES[finding.severity])
     yield Paragraph([code, *kind, Cell(lead, "name"), Cell(finding.message)])
+    if finding.why and finding.code not in told:
+        yield Paragraph([Cell("why: ", "dim"), Cell(finding.why.replace("`", ""))], indent=7)
     if finding.hint:
         yield Paragraph([Cell("hint: ", "dim"), Cell(finding.hint)], indent=7)
     if finding.fix is not None:

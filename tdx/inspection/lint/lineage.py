@@ -11,6 +11,7 @@ from tdx.keys import NestedKey, key_parts, normal_key
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintStage
 
+How = Literal["overwritten", "dropped", "renamed"]
 ENV = -1
 """The writer of what the env before the chain writes."""
 
@@ -37,7 +38,7 @@ class Version:
     writer: int
     readers: list[int] = field(default_factory=list)
     ended_by: int | None = None
-    how: Literal["overwritten", "dropped", "renamed"] | None = None
+    how: How | None = None
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class _Walk:
             self.current[key] = Version(key, number, stage.index)
             self.versions.append(self.current[key])
 
-    def _end(self, key: NestedKey, stage: LintStage, how: str) -> None:
+    def _end(self, key: NestedKey, stage: LintStage, how: How) -> None:
         version = self.current.pop(key)
-        version.ended_by, version.how = stage.index, how  # type: ignore[assignment]
+        version.ended_by, version.how = stage.index, how
 
     def _read_by(self, stage: LintStage) -> Iterator[NestedKey]:
         """The current keys that a stage reads; a group's key stands for all in it."""

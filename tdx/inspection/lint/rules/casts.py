@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tdx.inspection.lint.context import LintContext, LintStage
@@ -161,5 +161,5 @@ def _without(stage: LintStage, reward: NestedKey) -> Fix | None:
     return changed(stage.index, stage.config, **arguments)
 
 
-def _dtypes(specs: object) -> dict[NestedKey, object]:
-    return {key: spec.dtype for key, spec in specs.items()}  # type: ignore[attr-defined]
+def _dtypes(specs: Mapping[NestedKey, TensorSpec]) -> dict[NestedKey, object]:
+    return {key: spec.dtype for key, spec in specs.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdx.inspection.lint.context import LintContext
+from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import changed, moved, removed
 from tdx.inspection.lint.rule import Found, rule
 
@@ -87,7 +87,7 @@ def tracked_twice(context: LintContext) -> Iterator[Found]:
                 first[key] = stage.index
                 continue
             other = context.stages[first[key]]
-            spare = other if _has_more(stage.arguments, other.arguments) else stage
+            spare = other if _has_more(stage, other) else stage
             message = f"stage {other.index} ({name}) writes {key!r} already"
             fix = removed(spare.index, spare.config)
             hint = f"remove stage {spare.index}"
@@ -168,7 +168,7 @@ def _own_limit(context: LintContext) -> int | None:
         return None
 
 
-def _has_more(arguments: object, other: object) -> bool:
+def _has_more(stage: LintStage, other: LintStage) -> bool:
     """Whether the first of two counters ends episodes and the second does not."""
-    limits = [each.get("max_steps") for each in (arguments, other)]  # type: ignore[attr-defined]
+    limits = [each.arguments.get("max_steps") for each in (stage, other)]
     return limits[0] is not None and limits[1] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdx.inspection.lint.context import LintContext
+from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import format_key
@@ -86,6 +86,6 @@ def scale_of_zero(context: LintContext) -> Iterator[Found]:
             yield Found("its scale is 0", "give the scale of the data", stage.index, key)
 
 
-def _does_nothing(stage: object) -> bool:
-    arguments = stage.arguments  # type: ignore[attr-defined]
+def _does_nothing(stage: LintStage) -> bool:
+    arguments = stage.arguments
     return arguments.get("loc") == 0 and arguments.get("scale") == 1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.fix import changed, moved, removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import format_key
+
+if TYPE_CHECKING:
+    from tdx.specs import TensorSpec
 
 
 @rule(
@@ -131,22 +135,23 @@ def scaled_before_normalised(context: LintContext) -> Iterator[Found]:
         yield Found(message, "keep one of the two", scale.index, key, fix)
 
 
-def _ends(arguments: object) -> bool:
-    return any(arguments.get(end) is not None for end in ("clamp_min", "clamp_max"))  # type: ignore[attr-defined]
+def _ends(arguments: Mapping[str, Any]) -> bool:
+    return any(arguments.get(end) is not None for end in ("clamp_min", "clamp_max"))
 
 
-def _inside(spec: object, arguments: object) -> bool:
-    get = arguments.get  # type: ignore[attr-defined]
-    low, high = (0, 1) if type(spec).__name__ == "Binary" else _bounds(spec)
-    lowest, highest = get("clamp_min"), get("clamp_max")
+def _inside(spec: TensorSpec | None, arguments: Mapping[str, Any]) -> bool:
+    low, high = _bounds(spec)
+    lowest, highest = arguments.get("clamp_min"), arguments.get("clamp_max")
     return (lowest is None or (low is not None and low >= lowest)) and (
         highest is None or (high is not None and high <= highest)
     )
 
 
-def _bounds(spec: object) -> tuple[float | None, float | None]:
-    from tdx.specs import BoundedContinuous, BoundedDiscrete
+def _bounds(spec: TensorSpec | None) -> tuple[float | None, float | None]:
+    from tdx.specs import Binary, BoundedContinuous, BoundedDiscrete
 
+    if isinstance(spec, Binary):
+        return 0, 1
     if isinstance(spec, BoundedContinuous | BoundedDiscrete):
         return float(spec.low.min()), float(spec.high.max())
     return None, None

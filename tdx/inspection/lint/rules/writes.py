@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from tdx.inspection.lint.context import LintContext, LintStage
-from tdx.inspection.lint.fix import Fix, changed, removed
+from tdx.inspection.lint.fix import Edit, Fix, changed, removed
 from tdx.inspection.lint.lineage import ENV
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
@@ -122,15 +123,11 @@ def _droppers(context: LintContext) -> Iterator[LintStage]:
             yield stage
 
 
-def _keeping(stage: LintStage, keys: object, switch: str) -> Fix | None:
+def _keeping(stage: LintStage, keys: Collection[NestedKey], switch: str) -> Fix | None:
     """The stage with those keys kept."""
-    from dataclasses import replace
-
-    from tdx.inspection.lint.fix import Edit
-
     if stage.name == "SelectTransform":
         return changed(stage.index, stage.config, **{switch: None})
-    kept_out = {key_parts(key) for key in keys}  # type: ignore[attr-defined]
+    kept_out = {key_parts(key) for key in keys}
     left = [key for key in stage.config.args if key_parts(normal_key(key)) not in kept_out]
     if not left:
         return removed(stage.index, stage.config)
