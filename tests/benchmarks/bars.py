@@ -18,7 +18,7 @@ class Goal:
     """What tdx must reach: a time, or a ratio to a contestant's time.
 
     Args:
-        limit: the time, or the ratio.
+        limit: the time in the bar's unit, or the ratio.
         of: the contestant whose time it is measured by; ``None`` for a time.
         faster: the ratio is how many times faster tdx is, else how much of that time it takes.
     """
@@ -27,20 +27,22 @@ class Goal:
     of: Contestant | None = None
     faster: bool = False
 
-    def figure(self, times: Times) -> float | None:
-        """Today's figure, or ``None`` where a time that it needs was not measured."""
+    def figure(self, times: Times, seconds: float) -> float | None:
+        """Today's figure, or ``None`` where a time that it needs was not measured.
+
+        Args:
+            times: in seconds.
+            seconds: how many of them the bar's unit is.
+        """
         needed = ("tdx",) if self.of is None else ("tdx", self.of)
         if not all(contestant in times for contestant in needed):
             return None
         if self.of is None:
-            return times["tdx"]
+            return times["tdx"] / seconds
         return times[self.of] / times["tdx"] if self.faster else times["tdx"] / times[self.of]
 
-    def is_met(self, times: Times) -> bool | None:
-        """Whether the bar is reached, or ``None`` where that was not measured."""
-        figure = self.figure(times)
-        if figure is None:
-            return None
+    def is_met(self, figure: float) -> bool:
+        """Whether a figure reaches the bar."""
         return figure >= self.limit if self.faster else figure <= self.limit
 
     def describe(self, unit: str) -> str:
@@ -60,6 +62,7 @@ class Bar:
         seconds: how many seconds one unit is.
         goals: what tdx must reach.
         bare: what the column "bare" stands for in this row.
+        above_bare: the others' times count from the bare one's on, which they all contain.
     """
 
     name: str
@@ -68,6 +71,21 @@ class Bar:
     seconds: float
     goals: tuple[Goal, ...]
     bare: str = ""
+    above_bare: bool = False
+
+    def counted(self, measured: Times) -> Times:
+        """The times that are shown and held against the goals.
+
+        Args:
+            measured: the times as they were taken.
+        """
+        if not self.above_bare:
+            return measured
+        if "bare" not in measured:
+            return {}
+        bare = measured["bare"]
+        above: dict[Contestant, float] = {who: time - bare for who, time in measured.items()}
+        return {**above, "bare": bare}
 
 
 PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
@@ -84,14 +102,46 @@ INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import t
 REPLAY_GOAL = Goal(3, "TorchRL", faster=True)
 REPLAY = Bar("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", "µs", 1e-6, (REPLAY_GOAL,))
 REPLAY_SLICES = Bar("R1", "the same, 16 slices of 16 steps", "µs", 1e-6, (REPLAY_GOAL,))
+PIXELS = Bar(
+    "P4",
+    "a frame of Pong: gray, 84 × 84, stacks of 4; above bare",
+    "µs",
+    1e-6,
+    (Goal(110), Goal(7, "TorchRL", faster=True)),
+    "env alone",
+    above_bare=True,
+)
+
+
+def _image_bar(name: str, dtype: str, batch: int) -> Bar:
+    work = f"{name}, {batch} of {dtype}, 210 × 160"
+    return Bar("I1", work, "µs", 1e-6, (Goal(1.2, "bare"),), "torchvision")
+
+
+ImageCase = tuple[str, Literal["uint8", "float32"], Literal[1, 32]]
+IMAGE_STAGES: dict[str, tuple[Literal["uint8", "float32"], ...]] = {
+    "ToTensorImage": ("uint8",),
+    "GrayScale": ("uint8", "float32"),
+    "CenterCrop": ("uint8", "float32"),
+    "Resize": ("uint8", "float32"),
+}
+BATCHES: tuple[Literal[1, 32], ...] = (1, 32)
+IMAGES: dict[ImageCase, Bar] = {
+    (name, dtype, batch): _image_bar(name, dtype, batch)
+    for name, dtypes in IMAGE_STAGES.items()
+    for dtype in dtypes
+    for batch in BATCHES
+}
 BARS = (
     PLAIN_STEP,
     PLAIN_STEP_NEW,
     CHAIN_6_STEP,
     CHAIN_6_STEP_NEW,
+    PIXELS,
     BUILD,
     REPLAY,
     REPLAY_SLICES,
+    *IMAGES.values(),
     HELP,
     LIST,
     COMPLETION,
@@ -105,7 +155,7 @@ def results_table(measured: Mapping[Bar, Times]) -> Table:
     for column in table.columns[2:6]:
         column.justify = "right"
     for bar in BARS:
-        times = measured.get(bar, {})
+        times = bar.counted(measured.get(bar, {}))
         cells = [_time(times.get(contestant), bar) for contestant in COLUMNS]
         if bar.bare and "bare" in times:
             cells[COLUMNS.index("bare")] += f" ({bar.bare})"
@@ -119,8 +169,8 @@ def _time(seconds: float | None, bar: Bar) -> str:
 
 
 def _goal_cells(goal: Goal, bar: Bar, times: Times) -> tuple[str, str, str]:
-    figure = goal.figure(times)
+    figure = goal.figure(times, bar.seconds)
     if figure is None:
         return goal.describe(bar.unit), "", ""
-    today = _time(figure, bar) if goal.of is None else f"{figure:.3g} ×"
-    return goal.describe(bar.unit), today, "ok" if goal.is_met(times) else "missed"
+    today = f"{figure:.3g} {bar.unit if goal.of is None else '×'}"
+    return goal.describe(bar.unit), today, "ok" if goal.is_met(figure) else "missed"

@@ -1,0 +1,60 @@
+"""Transforms of images, each against torchvision's own call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tdx
+from tests.benchmarks.bars import IMAGES, ImageCase
+from tests.benchmarks.conftest import Measure
+
+CALLS = 100
+ROUNDS = 8
+
+
+def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
+    """The call that a transform stands for."""
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "ToTensorImage": lambda image: functional.to_dtype_image(
+            image.movedim(-1, -3).contiguous(), torch.float32, scale=True
+        ),
+        "GrayScale": functional.rgb_to_grayscale_image,
+        "CenterCrop": lambda image: functional.center_crop_image(image, [84, 84]),
+        "Resize": lambda image: functional.resize_image(image, [84, 84], antialias=True),
+    }
+    return calls[name]
+
+
+def images(case: ImageCase) -> Tensor:
+    """Noise, with its channels where the transform wants them."""
+    name, dtype, batch = case
+    shape = (batch, 210, 160, 3) if name == "ToTensorImage" else (batch, 3, 210, 160)
+    noise = torch.randint(256, shape, dtype=torch.uint8)
+    return noise if dtype == "uint8" else noise / 255
+
+
+@pytest.mark.parametrize("case", IMAGES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("contestant", ["tdx", "bare"])
+def test_images(measure: Measure, case: ImageCase, contestant: Any) -> None:
+    name, _, batch = case
+    transform = tdx.ToTensorImage() if name == "ToTensorImage" else _sized(name)
+    call = torchvisions(name)
+    function = transform._apply_transform if contestant == "tdx" else call
+    image, calls = images(case), CALLS // batch
+
+    def work() -> None:
+        for _ in range(calls):
+            function(image)
+
+    measure(IMAGES[case], contestant, work, rounds=ROUNDS, units=calls)
+    torch.testing.assert_close(transform._apply_transform(image), call(image))
+
+
+def _sized(name: str) -> tdx.Transform:
+    return tdx.GrayScale() if name == "GrayScale" else getattr(tdx, name)(84, 84)
