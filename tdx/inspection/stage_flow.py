@@ -176,7 +176,7 @@ def _forward(transform: Transform, before: Leaves, after: Leaves, given: Leaves)
     pairs = _pairs(transform.in_keys, transform.out_keys, before)
     known = {**given, **before}
     reads = _expanded(transform.in_keys, known)
-    declared = _expanded([*transform.out_keys, *transform._undeclared_writes], after)
+    declared = _expanded(transform._written_keys, after)
     return _lane(pairs, reads, declared, before, after, known)
 
 

@@ -68,6 +68,10 @@ class ActionMask(Transform):
         return self.in_keys[0]
 
     @property
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        return ()
+
+    @property
     def invertible(self) -> bool:
         """Nothing happens to an action on the way in."""
         return False

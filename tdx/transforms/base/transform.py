@@ -67,9 +67,9 @@ class Transform(TransformSpecs):
         return bool(self._inverse_pairs) or self._overrides("_inv_call")
 
     @property
-    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
-        """What a step writes beside the out-keys and what no spec shows, such as done flags."""
-        return ()
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        """What a step writes where no change of a spec shows it: the out-keys, by default."""
+        return tuple(self.out_keys)
 
     def _overrides(self, *hooks: str) -> bool:
         own = type(self)

@@ -55,6 +55,7 @@ class FrameSkipTransform(Transform):
         self.frame_skip = frame_skip
         self._reward_keys: list[NestedKey] = []
         self._done_keys: list[NestedKey] = []
+        self._stepped_keys: tuple[NestedKey, ...] = ()
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if any(isinstance(part, StackedComposite) for part in output_spec.values()):
@@ -63,14 +64,16 @@ class FrameSkipTransform(Transform):
                 hint="put it into the envs of the batch",
             )
         self._reward_keys = unique_keys(output_spec["full_reward_spec"].keys(True, True))
+        parts = output_spec.values()
+        self._stepped_keys = tuple(key for part in parts for key in part.keys(True, True))
         self._done_keys = []
         for group in done_groups(output_spec["full_done_spec"]):
             ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
             self._done_keys += ends or group.keys
 
     @property
-    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
-        return () if self.frame_skip == 1 else (*self._reward_keys, *self._done_keys)
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        return () if self.frame_skip == 1 else self._stepped_keys
 
     # Steps
 

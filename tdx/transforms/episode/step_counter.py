@@ -76,11 +76,12 @@ class StepCounter(RunningTransform):
         self._set_keys([], [key for _, key in self._counters])
 
     @property
-    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+    def _written_keys(self) -> tuple[NestedKey, ...]:
         if self.max_steps is None:
-            return ()
+            return super()._written_keys
         names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
-        return tuple(group.beside(name) for group in self._groups for name in names)
+        flags = (group.beside(name) for group in self._groups for name in names)
+        return (*super()._written_keys, *flags)
 
     def _state_pairs(self) -> tuple[tuple[None, NestedKey], ...]:
         return self._counters
@@ -133,7 +134,13 @@ class StepCounter(RunningTransform):
         names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
         flags = [group.beside(name) for group in self._groups for name in dict.fromkeys(names)]
         set_flags = tuple(flag for flag in flags if self._is_written(flag))
-        return replace(form, run=self._count_and_truncate, writes=(*form.writes, *set_flags))
+        known = {key for group in self._groups for key in group.keys}
+        return replace(
+            form,
+            run=self._count_and_truncate,
+            reads=tuple(flag for flag in set_flags if flag in known),
+            writes=(*form.writes, *set_flags),
+        )
 
     def _is_written(self, flag: NestedKey) -> bool:
         name, known = key_parts(flag)[-1], {key for group in self._groups for key in group.keys}

@@ -104,7 +104,7 @@ class TerminateTransform(Transform):
         return tensordict
 
     @property
-    def _undeclared_writes(self) -> tuple[NestedKey, ...]:
+    def _written_keys(self) -> tuple[NestedKey, ...]:
         return tuple(group.beside(name) for group in self._groups for name in self._names)
 
     @property
