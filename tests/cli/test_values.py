@@ -124,6 +124,24 @@ def test_an_env_that_breaks_shows_what_was_seen_until_then(
     assert sums["values"][0]["elements"] == 2
 
 
+def test_a_stage_that_breaks_is_told_with_its_line(
+    in_process: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "brittle.py").write_text(
+        "def brittle(tensordict):\n    return tensordict['reward'] and tensordict\n"
+    )
+    file = tmp_path / "brittle.yaml"
+    file.write_text(
+        "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n  - brittle:brittle\n"
+    )
+    arguments = ("inspect", "values", "--pipeline", str(file), "--allow-code")
+    done = process(arguments, in_process)
+    assert done.returncode == 2
+    assert f"{file}:5" in done.stderr
+    assert "in the reset before step 0" in done.stderr
+    assert "observation@0" in done.stdout
+
+
 @pytest.mark.parametrize("steps", ["0", "-3", "many"])
 def test_a_wrong_number_of_steps_is_refused(tdx: Tdx, steps: str) -> None:
     outcome = tdx(*BATCH, "--steps", steps)

@@ -39,6 +39,7 @@ def inspect_values(
     from tdx.cli.views.values_view import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline import format_stage
+    from tdx.pipeline.validation import located
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
@@ -46,4 +47,7 @@ def inspect_values(
     calls = [format_stage(stage) for stage in config.transforms]
     write(values_view(report, calls), output)
     if report.error is not None:
+        stage = report.error.where.stage
+        if stage is not None and stage < len(config.transforms):
+            located(report.error, config, stage)
         raise report.error
