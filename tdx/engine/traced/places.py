@@ -63,7 +63,7 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
         stage: the stage.
         added: the keys that its specs have and those before it have not.
     """
-    names = (*stage.out_keys, *stage._undeclared_writes, *added)
+    names = (*stage.out_keys, *stage._written_keys, *added)
     # What steps the env itself hands on all that the env wrote anew.
     anything = stage._changes_batch or isinstance(stage, (FrameSkipTransform, NoopResetEnv))
     own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
