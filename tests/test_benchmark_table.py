@@ -11,6 +11,7 @@ from tests.benchmarks.bars import (
     BUILD,
     COLUMNS,
     INSPECT,
+    PIXELS,
     PLAIN_STEP,
     Bar,
     Goal,
@@ -29,8 +30,8 @@ def printed(measured: dict[Bar, Times]) -> list[str]:
 @pytest.mark.parametrize(
     ("goal", "times", "figure", "met"),
     [
-        (Goal(2.0), {"tdx": 1.5}, 1.5, True),
-        (Goal(2.0), {"tdx": 2.5}, 2.5, False),
+        (Goal(2.0), {"tdx": 1.5e-3}, 1.5, True),
+        (Goal(2.0), {"tdx": 2.5e-3}, 2.5, False),
         (Goal(5.0, "TorchRL", faster=True), {"tdx": 2.0, "TorchRL": 12.0}, 6.0, True),
         (Goal(5.0, "TorchRL", faster=True), {"tdx": 3.0, "TorchRL": 12.0}, 4.0, False),
         (Goal(1.2, "bare"), {"tdx": 11.0, "bare": 10.0}, 1.1, True),
@@ -39,8 +40,10 @@ def printed(measured: dict[Bar, Times]) -> list[str]:
     ],
 )
 def test_goal(goal: Goal, times: Times, figure: float | None, met: bool | None) -> None:
-    assert goal.figure(times) == pytest.approx(figure)
-    assert goal.is_met(times) is met
+    milliseconds = 1e-3
+    found = goal.figure(times, milliseconds)
+    assert found == pytest.approx(figure)
+    assert (None if found is None else goal.is_met(found)) is met
 
 
 def test_table_shows_times_bars_and_verdicts() -> None:
@@ -53,6 +56,24 @@ def test_table_shows_times_bars_and_verdicts() -> None:
     assert "missed" in step
     assert "1.5 ms" in build
     assert "ok" in build
+
+
+def test_times_above_the_bare_one() -> None:
+    taken: Times = {"tdx": 300e-6, "TorchRL": 900e-6, "bare": 200e-6}
+    counted = PIXELS.counted(taken)
+    assert counted == pytest.approx({"tdx": 100e-6, "TorchRL": 700e-6, "bare": 200e-6})
+    assert PIXELS.counted({"tdx": 300e-6}) == {}
+    assert BUILD.counted(taken) is taken
+    lines = [line for line in printed({PIXELS: taken}) if "Pong" in line]
+    assert all("200 µs (env alone)" in line and "ok" in line for line in lines)
+    assert "100 µs" in lines[0]
+    assert "7 ×" in lines[1]
+
+
+def test_a_time_is_held_against_its_own_unit() -> None:
+    (build,) = [line for line in printed({BUILD: {"tdx": 2.5e-3}}) if "output_spec" in line]
+    assert "2.5 ms" in build
+    assert "missed" in build
 
 
 def test_table_leaves_what_was_not_measured_empty() -> None:
