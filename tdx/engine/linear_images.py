@@ -268,11 +268,16 @@ class ImageKernel:
 
 
 def compile_image(form: LinearImage) -> ImageKernel | None:
-    """The fast form of a linear map, or ``None`` where its stages themselves are as fast.
+    """The fast form of a linear map, or ``None`` where its stages themselves have to do.
+
+    They are as fast where all is views and one copy. Floats might be infinite or no numbers,
+    which zeros in a window would spread.
 
     Args:
         form: the map.
     """
+    if form.dtype.is_floating_point:
+        return None
     resizes = any(_trimmed(each, 0)[1] is not None for each in (form.rows, form.cols))
     interleaved = form.channels_last and form.mix is not None
     return ImageKernel(form) if resizes or interleaved else None

@@ -140,8 +140,19 @@ def test_no_form_for_what_rounds_or_is_not_float32(
     assert linear_form(stages, shape, dtype) is None
 
 
-def test_no_kernel_for_what_is_a_view_anyway() -> None:
-    form = linear_form((CenterCrop(4),), (3, 8, 8), torch.float32)
+@pytest.mark.parametrize(
+    ("stages", "shape", "dtype"),
+    [
+        ((CenterCrop(4),), (3, 8, 8), torch.float32),
+        ((Resize(4),), (3, 8, 8), torch.float32),
+        ((ToTensorImage(from_int=False), CenterCrop(4)), (8, 8, 3), torch.uint8),
+    ],
+    ids=["view", "floats", "copy"],
+)
+def test_no_kernel_for_views_and_floats(
+    stages: tuple[Transform, ...], shape: Shape, dtype: torch.dtype
+) -> None:
+    form = linear_form(stages, shape, dtype)
     assert form is not None
     assert compile_image(form) is None
 
