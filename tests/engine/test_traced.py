@@ -177,7 +177,7 @@ def test_undeclared_writes_are_told() -> None:
 
 
 def test_a_write_in_place_leaves_the_earlier_version_true() -> None:
-    env = pendulum(RewardScaling(1.0, 0.0), DoublesInPlace(["reward"]), RewardScaling(0.0, 3.0))
+    env = pendulum(RewardClipping(1.0, 1.0), DoublesInPlace(["reward"]), RewardScaling(0.0, 3.0))
     trace = Tracer(env).step()
     double = trace.stages[-2].written["reward"]
     assert double.in_place
@@ -424,7 +424,7 @@ def test_what_is_written_over_and_then_replaced_or_followed_by_an_error() -> Non
                 raise ValueError("too late")
             return next_tensordict.set("reward", torch.full((1,), 9.0))
 
-    env = pendulum(RewardScaling(5.0, 0.0), Replaces(in_keys=["reward"]))
+    env = pendulum(RewardClipping(5.0, 5.0), Replaces(in_keys=["reward"]))
     tracer = Tracer(env)
     trace = tracer.step()
     assert [trace.version(f"reward@{number}").value.item() for number in (1, 2)] == [5.0, 9.0]
