@@ -38,13 +38,22 @@ class AffineTransform(Transform):
         """Set the map; a divisor closer to zero than ``eps`` counts as ``eps``.
 
         Raises:
-            ArgumentError: one of them is no finite number or tensor.
+            ArgumentError: one of them is no finite number or tensor, they do not broadcast, or
+                the scale is zero (in the standard form, only if ``eps`` is).
         """
         divisor = None if scale is None else finite_tensor(scale, "scale")
         if divisor is not None and standard_normal:
             divisor = torch.where(divisor.abs() < eps, torch.full_like(divisor, eps), divisor)
+        offset = None if loc is None else finite_tensor(loc, "loc")
+        if divisor is not None and bool((divisor == 0).any()):
+            raise ArgumentError(
+                "scale must not be zero: every value would become the same",
+                hint="leave the transform out, or give the standard deviation of the data",
+            )
+        if offset is not None and divisor is not None:
+            _refuse_shapes(offset, divisor)
         self.standard_normal = standard_normal
-        self.register_buffer("loc", None if loc is None else finite_tensor(loc, "loc"))
+        self.register_buffer("loc", offset)
         self.register_buffer("scale", divisor)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -78,6 +87,25 @@ class AffineTransform(Transform):
             return (value - buffers["loc"]) / buffers["scale"]
         return value * buffers["scale"] + buffers["loc"]
 
+    def _affine_spec(self, spec: TensorSpec) -> TensorSpec:
+        """The spec of what the map makes of a value of this spec.
+
+        Raises:
+            ChainError: ``loc`` and ``scale`` do not broadcast with it.
+        """
+        for name in ("loc", "scale"):
+            held = self._buffers[name]
+            if held is not None and held.ndim:
+                try:
+                    torch.broadcast_shapes(held.shape, spec.shape)
+                except RuntimeError:
+                    raise ChainError(
+                        f"{name} has shape {tuple(held.shape)}, which does not fit the entry's "
+                        f"{tuple(spec.shape)}",
+                        hint="give one number, or one for each element",
+                    ) from None
+        return mapped_spec(spec, self._affine)
+
     def _affine_inverse(self, value: Tensor) -> Tensor:
         buffers: dict[str, Any] = self._buffers
         if self.standard_normal:
@@ -95,6 +123,17 @@ class AffineTransform(Transform):
             if self._buffers.get(name) is not None
         ]
         return f"{type(self).__name__}({', '.join([*values, self._key_repr()])})"
+
+
+def _refuse_shapes(loc: Tensor, scale: Tensor) -> None:
+    try:
+        torch.broadcast_shapes(loc.shape, scale.shape)
+    except RuntimeError:
+        raise ArgumentError(
+            f"loc has shape {tuple(loc.shape)} and scale {tuple(scale.shape)}, which do not "
+            "broadcast",
+            hint="give both one number, or one for each element",
+        ) from None
 
 
 def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normal_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, TimeForm, begun_at_resets
 from tdx.transforms.base.spec_edits import done_groups, with_entries
 
 DefaultValue = (
@@ -131,7 +132,13 @@ class TensorDictPrimer(Transform):
         if given.shape[: len(batch_size)] == batch_size:
             return given
         if self.expand_specs is not False:
-            return given.expand(*batch_size, *given.shape)
+            if not _expands_to(given.shape, batch_size):
+                raise ChainError(
+                    f"the primer's batch size {tuple(given.shape)} cannot be expanded to the "
+                    f"env's, {tuple(batch_size)}",
+                    hint="give the spec without batch dims: not in a Composite with a shape",
+                )
+            return given.expand(*batch_size)
         for key, spec in given.items(True, True):
             if spec.shape[: len(batch_size)] != batch_size:
                 raise ChainError(
@@ -241,6 +248,28 @@ class TensorDictPrimer(Transform):
                 write(next_tensordict, key, value)
         return next_tensordict
 
+    def _time_form(self) -> TimeForm | None:
+        drawn = self.random or callable(self.default_value) or self.single_default_value
+        if isinstance(self.default_value, Mapping):
+            drawn = any(map(callable, self.default_value.values()))
+        if drawn or self.call_before_env_reset or self._batch_size is None:
+            return None
+        keys = tuple(_leaves(self.primers))
+        return TimeForm(self._carry_on, writes=keys, root=keys, scan=True)
+
+    def _carry_on(self, chunk: Chunk) -> None:
+        follows = sibling_key(self._mask_key, "done")
+        for key, initial in self._fresh(chunk.batch_size, None).items():
+            state, column = chunk.first.get(key, initial), []
+            rows = begun_at_resets(chunk, (key, follows), initial)
+            if key in chunk.steps:
+                continue
+            for start, stop, reset in chunk.segments():
+                if reset is not None and rows is not None:
+                    state = initial.where(rows[reset], state)
+                column.append(state.expand(stop - start, *state.shape))
+            chunk.steps[key] = torch.cat(column)
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write new values into any TensorDict, in place."""
         for key, value in self._fresh(tensordict.batch_size, tensordict.device).items():
@@ -325,3 +354,10 @@ def _shaped(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
             f"{tuple(spec.shape)}",
             where=Where(key=key),
         ) from None
+
+
+def _expands_to(shape: torch.Size, batch_size: torch.Size) -> bool:
+    ahead = len(batch_size) - len(shape)
+    return ahead >= 0 and all(
+        size in (1, wanted) for size, wanted in zip(shape, batch_size[ahead:], strict=True)
+    )

@@ -15,7 +15,6 @@ from tdx.transforms.base import ObservationTransform, TimeBehaviour
 from tdx.transforms.base.affine import (
     SMALLEST_SCALE,
     AffineTransform,
-    mapped_spec,
     refuse_integers,
 )
 from tdx.transforms.base.key_pairs import missing_key
@@ -100,12 +99,12 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         return self._affine_inverse(tensor)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped_spec(spec, self._affine) if self.initialized else spec
+        return self._affine_spec(spec) if self.initialized else spec
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
         refuse_integers(spec, type(self).__name__)
         # What the outside gives is mapped by the inverse, so its bounds are the forward's.
-        return mapped_spec(spec, self._affine) if self.initialized else spec
+        return self._affine_spec(spec) if self.initialized else spec
 
     def init_stats(
         self,

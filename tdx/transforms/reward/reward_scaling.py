@@ -9,7 +9,7 @@ from torch import Tensor
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.transforms.base import RewardTransform, TimeBehaviour
-from tdx.transforms.base.affine import AffineTransform, mapped_spec
+from tdx.transforms.base.affine import AffineTransform
 from tdx.transforms.base.transform import RowStep
 
 
@@ -56,4 +56,4 @@ class RewardScaling(AffineTransform, RewardTransform):
         return super()._row_step()
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped_spec(spec, self._affine)
+        return self._affine_spec(spec)
