@@ -45,6 +45,11 @@ class StageForm:
         return type(self.stage).__name__
 
     @property
+    def is_opaque(self) -> bool:
+        """Whether it may read and write any entry of a step's output."""
+        return self.writes is None
+
+    @property
     def root(self) -> tuple[NestedKey, ...]:
         """The entries of a step's input that it reads."""
         return () if self.form is None else self.form.root

@@ -57,8 +57,6 @@ def _of_stage(form: StageForm) -> Iterator[str]:
         yield f"{where} changes the batch size or the device"
     if form.form is None and form.sees_input:
         yield f"{where} has a _step or a _reset of its own, which may read any entry"
-    if form.form is None and form.writes is None:
-        yield f"{where} may write any entry"
     if _inverse_is_timed(form.stage):
         yield f"{where} depends on time on the way in"
 
@@ -75,7 +73,8 @@ def _of_reads(base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:
     for form in forms:
         for key in form.reads or ():
             if key not in present:
-                yield f"stage {form.index} ({form.name}) reads {format_key(key)}, which is no tensor"
+                where = f"stage {form.index} ({form.name})"
+                yield f"{where} reads {format_key(key)}, which is no tensor"
         present.difference_update(form.drops)
         present.update(form.writes or ())
 

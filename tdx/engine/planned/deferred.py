@@ -58,6 +58,9 @@ def run_chain(
 
 def _take_over(chunk: Chunk, form: StageForm, collected: Collected) -> None:
     """Put what a stage has written step by step into the chunk, at the stage's place."""
+    if form.is_opaque:
+        chunk.steps.clear()
+        chunk.resets.clear()
     for key in form.drops:
         chunk.steps.pop(key, None)
         chunk.resets.pop(key, None)

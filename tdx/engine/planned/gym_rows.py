@@ -14,6 +14,7 @@ from tdx.engine.planned.collected import Collected, Stop
 from tdx.engine.planned.columns import leaves_of
 from tdx.engine.planned.inputs import ClosedLoop, Inputs, OpenLoop
 from tdx.engine.planned.now_program import NowProgram
+from tdx.envs.base.done_flags import as_row_mask
 from tdx.envs.base.policies import ActionCheck
 from tdx.envs.gym.raw_rows import RawEnv, reward_column
 from tdx.errors import TdxError
@@ -462,5 +463,4 @@ def _shaped(columns: Mapping[NestedKey, Tensor], shape: tuple[int, ...]) -> dict
 def _merged(mask: Tensor, value: Tensor, before: Any) -> Tensor:
     if not isinstance(before, Tensor) or before.shape != value.shape:
         return value
-    wide = mask.reshape(*mask.shape[:-1], *[1] * (value.ndim - mask.ndim + 1))
-    return torch.where(wide, value, before)
+    return torch.where(as_row_mask(mask, value, mask.ndim - 1), value, before)

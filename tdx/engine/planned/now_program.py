@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from tensordict import TensorDictBase
@@ -11,7 +13,10 @@ from torch import Tensor
 
 from tdx.engine.plan.forms import StageForm
 from tdx.engine.planned.columns import as_tensordict, leaves_of
-from tdx.keys import NestedKey
+from tdx.engine.planned.deferred import located
+from tdx.keys import NestedKey, format_key, normal_key
+from tdx.transforms.base import Transform
+from tdx.transforms.base.callable_transform import CallableTransform
 from tdx.transforms.base.chunk import Columns
 
 _Rows = list[Any]
@@ -80,11 +85,25 @@ class NowProgram:
         given = as_tensordict(root, self._batch_size, self._device)
         made = as_tensordict(fields, self._batch_size, self._device)
         for form in self.forms:
-            made = form.stage._step(given, made)
+            before = set(leaves_of(made)) if form.is_opaque else set()
+            made = self._hooked(form, form.stage._step, given, made)
             written = leaves_of(made)
-            for key, kept in self._steps[form.index].items():
-                kept.append(written[key])
+            kept = self._steps[form.index]
+            if form.is_opaque:
+                warn_of_undeclared(form, written.keys() - before)
+            for key in written if form.is_opaque else kept:
+                kept.setdefault(key, []).append(written[key])
         return leaves_of(made)
+
+    @staticmethod
+    def _hooked(
+        form: StageForm, hook: Callable[..., Any], given: TensorDictBase, made: TensorDictBase
+    ) -> TensorDictBase:
+        try:
+            result: TensorDictBase = hook(given, made)
+        except Exception as error:
+            raise located(error, form) from error.__cause__
+        return result
 
     def reset(
         self,
@@ -105,10 +124,10 @@ class NowProgram:
         given = as_tensordict({**root, **masks}, self._batch_size, self._device)
         made: TensorDictBase = as_tensordict(fields, self._batch_size, self._device)
         for form in self.forms:
-            made = form.stage._reset(given, made)
+            made = self._hooked(form, form.stage._reset, given, made)
             written = leaves_of(made)
             kept = self._resets[form.index]
-            for key in form.writes or ():
+            for key in written if form.is_opaque else form.writes or ():
                 if key in written:
                     kept.setdefault(key, []).append(written[key])
         return leaves_of(made)
@@ -116,6 +135,34 @@ class NowProgram:
     def columns(self) -> tuple[dict[int, Columns], dict[int, Columns]]:
         """What each stage wrote in the steps and in the resets, by its index and key."""
         return _stacked(self._steps), _stacked(self._resets)
+
+
+def warn_of_undeclared(form: StageForm, added: Collection[NestedKey]) -> None:
+    """Say once of a stage that it writes entries that its specs do not have.
+
+    Args:
+        form: the stage; a plain function, which has no specs, is passed over.
+        added: the entries that were not there before it.
+    """
+    if not added or isinstance(form.stage, CallableTransform) or form.stage in _WARNED:
+        return
+    env = form.stage.parent
+    if env is None:
+        return
+    declared = form.stage.transform_output_spec(env.output_spec)
+    known = {normal_key(key) for part in declared.values() for key in part.keys(True, True)}
+    odd = sorted(format_key(key) for key in added if key not in known)
+    if odd:
+        _WARNED.add(form.stage)
+        warnings.warn(
+            f"stage {form.index} ({form.name}) writes {', '.join(odd)}, which its specs do not "
+            "declare; everything up to it runs step by step",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+_WARNED: WeakSet[Transform] = WeakSet()
 
 
 def _stacked(kept: dict[int, dict[NestedKey, _Rows]]) -> dict[int, Columns]:

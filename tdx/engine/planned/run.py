@@ -185,6 +185,9 @@ def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence
     handed_out = env._chain._handed_out if isinstance(env, TransformedEnv) else ()
     stages = [form.stage for form in program.forms if form.stage.invertible]
     way_in = WayIn(env, program.base, stages, handed_out)
+    if policy is None and any(form.form is None for form in program.forms):
+        # A stage of which nothing is known may draw from the same generator in between.
+        policy = _drawing(env)
     if policy is None:
         return RandomActions(env, way_in)
     if isinstance(policy, ActionSequence):
@@ -192,12 +195,20 @@ def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence
     return ClosedLoop(policy, env, way_in)
 
 
+def _drawing(env: EnvBase) -> KeyedPolicy:
+    """Random actions, drawn in the step that they are for."""
+    spec = env.full_action_spec
+    return KeyedPolicy((), tuple(env.action_keys), lambda root: leaves_of(spec.rand()))
+
+
 def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> Collector:
     raw = program.plan.rows == "raw"
     now = [form for form in program.forms if form.index in program.now]
     base = program.base
     ran = NowProgram(now, base.batch_size, base.device, raw, reads)
-    limits = [limit for form in program.forms for limit in form.stage._step_limits()]
+    # Those that run along have set their flags by then, or had them overruled.
+    waiting = [form for form in program.forms if raw or form.index not in program.now]
+    limits = [limit for form in waiting for limit in form.stage._step_limits()]
     check = ActionCheck(env)
     if raw and base._raw_envs is not None:
         return GymRows(base._raw_envs, base.batch_size, limits, ran, check)

@@ -120,12 +120,10 @@ class _Run:
             following = self._stepped(inner)
             fields = leaves_of(following)
             if self.rows._now.forms:
-                known = self.rows._now.step({**self.root, **written}, dict(fields))
-                self.root = {**self.root, **known}
-            else:
-                self.root.update(fields)
+                fields = self.rows._now.step({**self.root, **written}, fields)
+            self.root.update(fields)
             self.steps.append(following)
-            if not self._goes_on(index, following):
+            if not self._goes_on(index, following, fields):
                 return
 
     def _asked(self, index: int) -> dict[NestedKey, Tensor]:
@@ -151,9 +149,11 @@ class _Run:
 
     # Ends
 
-    def _goes_on(self, index: int, following: TensorDictBase) -> bool:
+    def _goes_on(
+        self, index: int, following: TensorDictBase, fields: Mapping[NestedKey, Any]
+    ) -> bool:
         """Begin anew what has ended; whether the rollout goes on."""
-        masks = self._ended(following)
+        masks = self._ended(fields)
         rows = self.rows
         if rows._looks or self.stop == "any":
             if not any(bool(mask.any()) for mask in masks.values()):
@@ -165,11 +165,11 @@ class _Run:
             self._begin(index + 1, following, masks)
         return True
 
-    def _ended(self, following: TensorDictBase) -> dict[NestedKey, Tensor]:
+    def _ended(self, fields: Mapping[NestedKey, Any]) -> dict[NestedKey, Tensor]:
         """Which rows are done after this step, by the key of their reset mask."""
         masks = {}
         for mask_key, key in self.rows._ends.items():
-            flag = following.get(key)
+            flag = fields[key]
             for limit in self.rows._limits:
                 if limit.done_key == key:
                     before = self.counts.get(limit.count_key)

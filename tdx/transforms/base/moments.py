@@ -48,7 +48,12 @@ def add_values(moments: Tensor, value: Tensor, decay: float, rows: Tensor | None
     parts = (value, value * value, counted.to(value.dtype))
     news = torch.stack([part.reshape(-1, *value.shape[batch_dims:]).sum(0) for part in parts])
     # Looking at whether any counts would make the host wait for an accelerator.
-    moments.mul_(torch.where(news[2] > 0, decay, 1.0)).add_(news)
+    moments.mul_(_weights(news[2] > 0, moments, decay)).add_(news)
+
+
+def _weights(counted: Tensor, moments: Tensor, decay: float) -> Tensor:
+    """What earlier moments weigh from now on; all where nothing was counted."""
+    return torch.where(counted, moments.new_tensor(decay), moments.new_tensor(1.0))
 
 
 def mean_and_variance(moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +162,7 @@ def _empty_places(column: Any, is_reset: Any) -> frozenset[int]:
 
 def _decayed_on_device(moments: Tensor, news: Tensor, decay: float) -> Tensor:
     state, after = moments, []
-    weights = torch.where(news[:, 2:] > 0, decay, 1.0)
+    weights = _weights(news[:, 2:] > 0, moments, decay)
     for weight, new in zip(weights.unbind(0), news.unbind(0), strict=True):
         state = state * weight + new
         after.append(state)

@@ -212,7 +212,8 @@ class CatFrames(ObservationTransform):
         shape[self.dim] *= self.N
         if isinstance(spec, (OneHot, MultiOneHot)) and self.dim == -1:
             # Several vectors of one category each side by side.
-            return Binary(shape=torch.Size(shape), dtype=spec.dtype, device=spec.device)
+            dtype = torch.bool if spec.dtype is None else spec.dtype
+            return Binary(shape=torch.Size(shape), dtype=dtype, device=spec.device)
         if not isinstance(spec, Bounded):
             return spec.replace(shape=torch.Size(shape))
         low, high = (torch.cat([end] * self.N, self.dim) for end in (spec.low, spec.high))

@@ -39,7 +39,7 @@ from tests.engine.chains import HONEST, STAGES
 class Groups(EnvBase):
     """Two groups with rewards and flags of their own, which end at different steps."""
 
-    _step_reads: tuple[NestedKey, ...] | None = ()  # type: ignore[assignment]
+    _step_reads: tuple[NestedKey, ...] | None = ()
 
     def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)

@@ -44,8 +44,9 @@ def compared(planned: TensorDictBase, eager: TensorDictBase, rtol: float = 0.0) 
         ours, theirs = planned.get(key), eager.get(key)
         assert ours.dtype == theirs.dtype, key
         assert ours.shape == theirs.shape, key
+        name = str(key)
         torch.testing.assert_close(
-            ours, theirs, rtol=rtol, atol=rtol, equal_nan=True, msg=lambda m, k=key: f"{k}: {m}"
+            ours, theirs, rtol=rtol, atol=rtol, equal_nan=True, msg=f"{name} differs"
         )
 
 
