@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from tdx.pipeline import Pipeline
 
+_FILES = ("module", "sequence")
+"""What stands before the path of a file in the place of a module's name."""
+
 
 def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
     """The policy of a pipeline, where it is Python code that may be imported.
@@ -27,7 +30,7 @@ def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
         TdxError: there is no such object.
     """
     reference = CodeReference.of(pipeline.policy or "")
-    if reference is None or not allow_code:
+    if reference is None or reference.module in _FILES or not allow_code:
         return None
     from torch import nn
 

@@ -21,7 +21,7 @@ def chosen_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
 
     Example:
         >>> [rule.code for rule in chosen_rules(["TDX42"], ignore=["TDX422", "TDX423"])]
-        ['TDX421', 'TDX424']
+        ['TDX421', 'TDX424', 'TDX425']
     """
     wanted, unwanted = _folded(select), _folded(ignore)
     return tuple(
