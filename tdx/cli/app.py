@@ -17,6 +17,7 @@ from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.inspect_chain import inspect_chain
 from tdx.cli.commands.inspect_keys import inspect_keys
+from tdx.cli.commands.inspect_plan import inspect_plan
 from tdx.cli.commands.inspect_values import inspect_values
 from tdx.cli.commands.list import list_envs, list_transforms
 from tdx.cli.commands.report import report
@@ -59,7 +60,13 @@ def build_command() -> Any:
     app = typer.Typer(
         **_SETTINGS, cls=_Ordered, callback=_root, suggest_commands=False, epilog=_BEGIN
     )
-    looks = _group(spec=inspect_spec, chain=inspect_chain, keys=inspect_keys, values=inspect_values)
+    looks = _group(
+        spec=inspect_spec,
+        chain=inspect_chain,
+        keys=inspect_keys,
+        values=inspect_values,
+        plan=inspect_plan,
+    )
     app.add_typer(looks, name="inspect", help="Look at what a chain does.")
     app.add_typer(
         _group(envs=list_envs, transforms=list_transforms),

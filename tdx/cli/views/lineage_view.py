@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tdx.cli.output.mermaid import mermaid_label
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.spec_text import SpecText, shape_text
@@ -118,16 +119,16 @@ def mermaid(lineage: Lineage, calls: Sequence[str]) -> str:
     used = {name for start, _, end in arrows for name in (start, end.removeprefix("-."))}
     lines = ["flowchart TD"]
     if "env" in used:
-        lines.append(f'    env(["{_label(lineage.env)}"])')
+        lines.append(f'    env(["{mermaid_label(lineage.env)}"])')
     lines += [
-        f'    stage{index}["{index} {_label(call)}"]'
+        f'    stage{index}["{index} {mermaid_label(call)}"]'
         for index, call in enumerate(calls)
         if f"stage{index}" in used
     ]
     lines += [f'    {kind}(["{kind}"])' for kind in ("policy", "output") if kind in used]
     for start, label, end in arrows:
         line = "-.->" if end.startswith("-.") else "-->"
-        lines.append(f'    {start} {line}|"{_label(label)}"| {end.removeprefix("-.")}')
+        lines.append(f'    {start} {line}|"{mermaid_label(label)}"| {end.removeprefix("-.")}')
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -141,8 +142,3 @@ def _arrows(versions: Sequence[KeyVersion]) -> Iterator[tuple[str, str, str]]:
 
 def _node(place: Place) -> str:
     return f"stage{place.stage}" if place.kind == "stage" else place.kind
-
-
-def _label(text: str) -> str:
-    """A text that Mermaid shows as it is."""
-    return text.replace("#", "#35;").replace('"', "#quot;")
