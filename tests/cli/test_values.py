@@ -50,16 +50,16 @@ def broken():
 
 
 @pytest.fixture
-def in_process(tmp_path: Path) -> tuple[str, dict[str, str]]:
+def separate(tmp_path: Path) -> tuple[str, dict[str, str]]:
     (tmp_path / "crooked.py").write_text(CROOKED)
     plain = {name: text for name, text in os.environ.items() if name not in ("COLUMNS",)}
     return sys.executable, {**plain, "PYTHONPATH": f"{ROOT}:{tmp_path}", "NO_COLOR": "1"}
 
 
 def process(
-    arguments: tuple[str, ...], in_process: tuple[str, dict[str, str]]
+    arguments: tuple[str, ...], separate: tuple[str, dict[str, str]]
 ) -> subprocess.CompletedProcess[str]:
-    program, environ = in_process
+    program, environ = separate
     return subprocess.run(
         [program, "-m", "tdx", *arguments], capture_output=True, text=True, env=environ, check=False
     )
@@ -94,29 +94,31 @@ def test_each_step_by_itself(tdx: Tdx) -> None:
 
 
 def test_the_liar_is_named_and_the_exit_code_stays_0(
-    in_process: tuple[str, dict[str, str]], golden: Golden
+    separate: tuple[str, dict[str, str]], golden: Golden
 ) -> None:
     lying = (
         *("inspect", "values", "--env", "Pendulum-v1", "--seed", "0", "--steps", "3"),
         *("--t", "RewardClipping(-1, 1)", "--t", "crooked:Crooked", "--t", "RewardScaling(0, 1)"),
         "--allow-code",
     )
-    done = process(lying, in_process)
+    done = process(lying, separate)
     assert (done.returncode, done.stderr) == (0, "")
     golden("values_lies.pipe.txt", done.stdout)
 
 
 def test_an_env_that_breaks_shows_what_was_seen_until_then(
-    in_process: tuple[str, dict[str, str]],
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "crooked.py").write_text(CROOKED)
+    monkeypatch.syspath_prepend(str(tmp_path))
     broken = (
         *("inspect", "values", "--env", "crooked:broken", "--allow-code", "--steps", "9"),
         *("--t", "RewardSum", "--format", "json"),
     )
-    done = process(broken, in_process)
-    assert done.returncode == 3
-    assert "out of fuel, in step 2" in done.stderr
-    report = json.loads(done.stdout)
+    outcome = tdx(*broken)
+    assert outcome.code == 3
+    assert "out of fuel, in step 2" in outcome.err
+    report = json.loads(outcome.out)
     assert report["steps"] == 2
     assert report["error"]["code"] == "TDX301"
     steps = next(phase for phase in report["phases"] if phase["phase"] == "step")
@@ -125,7 +127,7 @@ def test_an_env_that_breaks_shows_what_was_seen_until_then(
 
 
 def test_a_stage_that_breaks_is_told_with_its_line(
-    in_process: tuple[str, dict[str, str]], tmp_path: Path
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "brittle.py").write_text(
         "def brittle(tensordict):\n    return tensordict['reward'] and tensordict\n"
@@ -134,12 +136,12 @@ def test_a_stage_that_breaks_is_told_with_its_line(
     file.write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n  - brittle:brittle\n"
     )
-    arguments = ("inspect", "values", "--pipeline", str(file), "--allow-code")
-    done = process(arguments, in_process)
-    assert done.returncode == 2
-    assert f"{file}:5" in done.stderr
-    assert "in the reset before step 0" in done.stderr
-    assert "observation@0" in done.stdout
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = tdx("inspect", "values", "--pipeline", str(file), "--allow-code")
+    assert outcome.code == 2
+    assert f"{file}:5" in outcome.err
+    assert "in the reset before step 0" in outcome.err
+    assert "observation@0" in outcome.out
 
 
 @pytest.mark.parametrize("steps", ["0", "-3", "many"])
@@ -149,8 +151,8 @@ def test_a_wrong_number_of_steps_is_refused(tdx: Tdx, steps: str) -> None:
     assert f"--steps must be a whole number of at least 1, got '{steps}'" in outcome.err
 
 
-def test_it_is_offered_by_the_shell(in_process: tuple[str, dict[str, str]]) -> None:
-    program, environ = in_process
+def test_it_is_offered_by_the_shell(separate: tuple[str, dict[str, str]]) -> None:
+    program, environ = separate
     words = {"_TDX_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     done = subprocess.run(
         [program, "-c", "from tdx.cli import main; main()"],
