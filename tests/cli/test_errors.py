@@ -63,6 +63,13 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
         ((*SPEC, "--env", "highway-v0"), 3, "highway-env", "pip install highway-env"),
         ((*PENDULUM, "--device", "cudaa"), 3, "cudaa", ""),
         ((*PENDULUM, "--env-kwargs", "gg=1"), 2, "'gg'", "g?"),
+        (("inspect", "keys", "observatoin", *PENDULUM[2:]), 2, "'observatoin'", "observation?"),
+        (
+            ("inspect", "keys", *PENDULUM[2:], "--format", "mermad"),
+            *(2, "--format cannot be 'mermad'", "mermaid?"),
+        ),
+        (("inspect", "chain", *PENDULUM[2:], "--t", "StepCouter"), 2, "stage 0", "StepCounter?"),
+        (("inspect", "chain", *PENDULUM[2:], "--format", "mermaid"), 2, "--format", "table"),
         (("show", "transform", "StepCouter"), 2, "StepCouter", "StepCounter?"),
         (("show", "transform"), 2, "NAME", "--help"),
     ],

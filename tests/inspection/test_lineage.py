@@ -61,6 +61,15 @@ def test_counter_that_only_counts_sets_no_flag() -> None:
     assert written(counter.forward) == ["step_count"]
 
 
+def test_stage_that_is_a_chain_itself_writes_all_that_its_stages_write() -> None:
+    env = build_env(Pipeline.of("Pendulum-v1", f"Compose({', '.join(CHAIN[:2])}, InitTracker())"))
+    (stage,) = inspect_chain(env).stages
+    assert set(written(stage.forward)) == {
+        *("step_count", "truncated", "done", "episode_reward", "is_init")
+    }
+    assert stage.carried == ("step_count", "episode_reward")
+
+
 def test_lanes_of_a_chain(chain: ChainReport) -> None:
     _, total, scaling, rename, norm, exclude = chain.stages
     assert (total.forward.reads, written(total.forward)) == (("reward",), ["episode_reward"])

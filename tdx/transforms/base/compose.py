@@ -175,6 +175,10 @@ class Compose(Transform):
         )
 
     @property
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage._written_keys)
+
+    @property
     def _handed_out(self) -> tuple[NestedKey, ...]:
         return tuple(key for stage in self._stages for key in stage._handed_out)
 
