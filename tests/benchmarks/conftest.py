@@ -36,6 +36,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("turn", range(TURNS))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let all contestants of a file have their first turn before any has its second."""
+    files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+
+    def order(item: pytest.Item) -> tuple[int, int]:
+        call = getattr(item, "callspec", None)
+        return files[item.path], 0 if call is None else call.params.get("turn", 0)
+
+    items.sort(key=order)
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table."""
     measured = config.stash[MEASURED]

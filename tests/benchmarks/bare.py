@@ -1,0 +1,90 @@
+"""What is stepped without tdx and TorchRL: loops over Gymnasium's ``env.step``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    RecordEpisodeStatistics,
+    TransformObservation,
+    TransformReward,
+)
+from numpy.typing import NDArray
+from torch import Tensor
+
+Env = gymnasium.Env[Any, Any]
+Loop = Callable[[], int]
+
+
+def pendulum_actions(count: int) -> list[NDArray[np.float32]]:
+    """Actions of Pendulum-v1, drawn in advance, each ``[1]``."""
+    drawn = np.random.default_rng(0).uniform(-2, 2, (count, 1)).astype(np.float32)
+    return list(drawn)
+
+
+def played(env: Env, actions: Sequence[Any]) -> Loop:
+    """The loop over one env; it returns how many steps it made."""
+    env.reset(seed=0)
+
+    def loop() -> int:
+        step, made = env.step, 0
+        for made, action in enumerate(actions, 1):  # noqa: B007 - read after the loop
+            _, _, terminated, truncated, _ = step(action)
+            if terminated or truncated:
+                env.reset()
+        return made
+
+    return loop
+
+
+def played_in_turns(envs: Sequence[Env], actions: Sequence[Any]) -> Loop:
+    """The loop over several envs, each with the same actions."""
+    for env in envs:
+        env.reset(seed=0)
+    steps = [(env, env.step) for env in envs]
+
+    def loop() -> int:
+        for action in actions:
+            for env, step in steps:
+                _, _, terminated, truncated, _ = step(action)
+                if terminated or truncated:
+                    env.reset()
+        return len(actions) * len(steps)
+
+    return loop
+
+
+def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Tensor) -> Loop:
+    """The loop that asks a policy for each action.
+
+    Args:
+        env: the env.
+        policy: from an input to an action.
+        inputs: what the policy gets, ``[T, ...]``, ready before the loop.
+    """
+    env.reset(seed=0)
+    rows = list(inputs.unbind(0))
+
+    def loop() -> int:
+        step = env.step
+        for row in rows:
+            _, _, terminated, truncated, _ = step(policy(row).numpy())
+            if terminated or truncated:
+                env.reset()
+        return len(rows)
+
+    return loop
+
+
+def wrapped_pendulum() -> Env:
+    """Pendulum-v1 under Gymnasium's own wrappers, as near to the six transforms as they come."""
+    env: Any = gymnasium.make("Pendulum-v1")
+    scale, loc = np.float32(2.0), np.float32(0.1)
+    env = TransformObservation(env, lambda seen: seen * scale + loc, env.observation_space)
+    env = TransformReward(env, lambda reward: reward * 0.1)
+    env = TransformReward(env, lambda reward: min(max(reward, -1.0), 1.0))
+    return FrameStackObservation(RecordEpisodeStatistics(env), 4)
