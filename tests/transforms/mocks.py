@@ -51,7 +51,7 @@ class RowsEnv(EnvBase):
             "observation": torch.cat([base, -base / 3, action[..., :1].double()], -1).float(),
             "precise": torch.cat([torch.sin(base), base / 7], -1),
             "pixels": pixels.to(torch.uint8),
-            "image": pixels.movedim(-1, -3) / 255,
+            "image": pixels.movedim(-1, -3) * (1 / 255),
         }
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -123,7 +123,7 @@ class GroupsEnv(EnvBase):
                     "observation": self._grown(name, 1) + torch.tensor([0.0, 0.5, -1.0]),
                     "precise": self._grown(name, 1) / torch.tensor([3.0, 7.0]).double(),
                     "pixels": pixels.to(torch.uint8),
-                    "image": pixels.movedim(-1, -3) / 255,
+                    "image": pixels.movedim(-1, -3) * (1 / 255),
                 },
                 batch_size=shape,
             )
