@@ -66,7 +66,7 @@ def values_of(env: TransformedEnv, count: int) -> Tensor:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("count", COUNTS)
-def test_there_are_exactly_so_many_bins(count: int, sampling: Any) -> None:
+def test_10_there_are_exactly_so_many_bins(count: int, sampling: Any) -> None:
     env = TransformedEnv(RowsEnv(), ActionDiscretizer(count, sampling=sampling))
     assert env.action_spec == MultiCategorical([count, count])
     values = values_of(env, count)
@@ -104,7 +104,7 @@ def test_random_values_fill_their_bin() -> None:
 
 @pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)])
 @pytest.mark.parametrize("categorical", [True, False])
-def test_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> None:
+def test_10_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> None:
     base = ScalarEnv(batch_size)
     env = TransformedEnv(base, ActionDiscretizer(4, categorical=categorical))
     if categorical:
@@ -118,7 +118,7 @@ def test_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> None:
 
 @pytest.mark.parametrize("categorical", [True, False])
 @pytest.mark.parametrize("given", [4, [4, 7], (4, 7), torch.tensor([4, 7])])
-def test_random_actions_are_discrete(given: Any, categorical: bool) -> None:
+def test_10_random_actions_are_discrete(given: Any, categorical: bool) -> None:
     env = TransformedEnv(RowsEnv((3,)), ActionDiscretizer(given, categorical=categorical))
     counts = [4, 4] if isinstance(given, int) else [4, 7]
     expected = MultiCategorical(counts, shape=(3, 2))

@@ -29,7 +29,7 @@ def test_moving_a_batch_leaves_its_envs_where_they_are(make_batch: MakeBatch) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("make_env", [CountingEnv, TwoGroupsEnv, WordsEnv])
-def test_envs_on_the_cpu_roll_out_under_an_accelerator(
+def test_12_envs_on_the_cpu_roll_out_under_an_accelerator(
     make_batch: MakeBatch, make_env: type[CountingEnv]
 ) -> None:
     env = make_batch(2, make_env, device="cuda:0")
