@@ -85,6 +85,6 @@ def wrapped_pendulum() -> Env:
     env: Any = gymnasium.make("Pendulum-v1")
     scale, loc = np.float32(2.0), np.float32(0.1)
     env = TransformObservation(env, lambda seen: seen * scale + loc, env.observation_space)
-    env = TransformReward(env, lambda reward: reward * 0.1)
-    env = TransformReward(env, lambda reward: min(max(reward, -1.0), 1.0))
+    env = TransformReward(env, lambda reward: float(reward) * 0.1)
+    env = TransformReward(env, lambda reward: min(max(float(reward), -1.0), 1.0))
     return FrameStackObservation(RecordEpisodeStatistics(env), 4)

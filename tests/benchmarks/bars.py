@@ -215,10 +215,8 @@ def results_table(measured: Mapping[Bar, Times]) -> Table:
         cells = [_time(times.get(contestant), bar) for contestant in COLUMNS]
         if bar.bare and "bare" in times:
             cells[COLUMNS.index("bare")] += f" ({bar.bare})"
-        shown = (bar.name, bar.work, *cells)
         for goal in bar.goals:
-            table.add_row(*shown, *_goal_cells(goal, bar, times))
-            shown = ("",) * len(shown)
+            table.add_row(bar.name, bar.work, *cells, *_goal_cells(goal, bar, times))
     return table
 
 

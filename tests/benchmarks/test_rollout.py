@@ -10,6 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.benchmarks.bare import (
+    pendulum_actions,
+    played,
+    played_in_turns,
+    played_with_policy,
+    wrapped_pendulum,
+)
 from tests.benchmarks.bars import (
     POLICY_ROLLOUT,
     ROLLOUT,
@@ -17,13 +24,6 @@ from tests.benchmarks.bars import (
     SERIAL_ROLLOUT,
     VEC_NORM_ROLLOUT,
     Bar,
-)
-from tests.benchmarks.bare import (
-    pendulum_actions,
-    played,
-    played_in_turns,
-    played_with_policy,
-    wrapped_pendulum,
 )
 from tests.benchmarks.chains import (
     Library,
