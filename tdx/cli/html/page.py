@@ -32,7 +32,6 @@ def report_page(report: PipelineReport) -> str:
         report: what the page is about.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
@@ -44,18 +43,18 @@ def report_page(report: PipelineReport) -> str:
     page = environment.get_template("report.html.j2")
     rollout = report.rollout
     rewards = [
-        (key, Markup(reward_plot(list(curves))))
+        (key, reward_plot(list(curves)))
         for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
     ]
     return page.render(
         report=report,
-        style=Markup((_FOLDER / "report.css").read_text(encoding="utf-8")),
-        diagram=Markup(chain_diagram(report)),
+        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        diagram=chain_diagram(report),
         chain=_table(chain_view(report.chain, report.calls)),
         lineage=_table(lineage_view(report.lineage, report.calls)),
         specs=_table(spec_view(report.specs, report.calls)),
         rewards=rewards,
-        returns=Markup(episode_plot(rollout.episodes)),
+        returns=episode_plot(rollout.episodes),
         pictures=[_picture(each, report) for each in rollout.pictures],
         ended=_ENDED,
     )
