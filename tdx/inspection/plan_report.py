@@ -42,6 +42,13 @@ class PlanReport:
         """The stages that run once a chunk."""
         return tuple(stage for stage in self.plan.stages if stage.when == "later")
 
+    @property
+    def acts_by_chunk(self) -> bool:
+        """Whether actions are drawn and mapped for a whole chunk at once, not step by step."""
+        plan = self.plan
+        # A stage that runs now for nobody may draw random numbers of its own in between.
+        return plan.executor == "planned" and plan.policy_reads is None and not self.now
+
     def place(self, index: int) -> str:
         """Who writes or reads, as it is printed: ``env``, or ``0 CatFrames``."""
         return ENV if index < 0 else f"{index} {self.plan.stages[index].name}"
@@ -61,6 +68,7 @@ class PlanReport:
             "rows": plan.rows,
             "policy_reads": None if plan.policy_reads is None else list(plan.policy_reads),
             "actions": [format_key(key) for key in self.actions],
+            "acts_by": "chunk" if self.acts_by_chunk else "step",
             "stages": [_stage_dict(stage) for stage in plan.stages],
             "versions": [self._version_dict(version) for version in plan.versions],
         }

@@ -30,6 +30,15 @@ FLOW = (
 CHAIN = ("inspect", "chain", *FLOW)
 KEYS = ("inspect", "keys", *FLOW)
 
+PLAN = (
+    *("inspect", "plan", "--env", "Pendulum-v1", "--t", "StepCounter(max_steps=200)"),
+    *("--t", 'CatFrames(4, dim=-1, in_keys=["observation"])', "--t", "RewardSum"),
+    *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["observation"], out_keys=["scaled"])'),
+    *("--t", "ActionScaling", "--t", 'ExcludeTransform("scaled")'),
+)
+POLICY = (*PLAN, "--policy-reads", "observation", "--policy-reads", "done")
+EAGER = ("inspect", "plan", "--env", "Pendulum-v1", "--t", "NoopResetEnv(3)", "--t", "RewardSum")
+
 
 @pytest.mark.parametrize("columns", [60, 100, None], ids=["60", "100", "pipe"])
 @pytest.mark.parametrize(
@@ -46,6 +55,9 @@ KEYS = ("inspect", "keys", *FLOW)
         ("chain", CHAIN),
         ("keys", KEYS),
         ("keys_some", (*KEYS, "angle", "done")),
+        ("plan", PLAN),
+        ("plan_policy", POLICY),
+        ("plan_eager", EAGER),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -70,6 +82,9 @@ def test_table(
         ("check", ("check", *PENDULUM[2:])),
         ("chain", CHAIN),
         ("keys", KEYS),
+        ("plan", PLAN),
+        ("plan_policy", POLICY),
+        ("plan_eager", EAGER),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -83,6 +98,15 @@ def test_other_formats(
 
 def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:
     golden("keys.mermaid", tdx(*KEYS, "--format", "mermaid").out)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("plan", PLAN), ("plan_policy", POLICY), ("plan_eager", EAGER)]
+)
+def test_plan_as_a_diagram(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]
+) -> None:
+    golden(f"{name}.mermaid", tdx(*arguments, "--format", "mermaid").out)
 
 
 def test_colours_of_the_marks(tdx: Tdx, golden: Golden) -> None:

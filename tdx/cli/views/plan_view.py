@@ -50,11 +50,12 @@ def _facts(report: PlanReport) -> Iterator[Paragraph]:
     plan = report.plan
     if plan.why_eager:
         yield _fact("eager because", plan.why_eager, "changed")
-    yield _fact("the env is stepped", _STEPPED[plan.rows])
     if plan.policy_reads is None:
-        yield _fact("the policy reads", "nothing: random actions, or given ones")
+        yield _fact("the policy reads", "nothing (actions are random, or given)")
     else:
         yield _fact("the policy reads", ", ".join(plan.policy_reads) or "nothing")
+    yield _fact("actions come", "a chunk at once" if report.acts_by_chunk else "step by step")
+    yield _fact("the env is stepped", _STEPPED[plan.rows])
 
 
 def _fact(title: str, text: str, style: Style = "") -> Paragraph:
