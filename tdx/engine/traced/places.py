@@ -17,7 +17,7 @@ from tdx.transforms.base.callable_transform import CallableTransform
 from tdx.transforms.episode.frame_skip_transform import FrameSkipTransform
 from tdx.transforms.episode.noop_reset_env import NoopResetEnv
 
-_OURS = ("tdx.", "torch.nn.")
+_KNOWN = ("tdx.", "torch.nn.", "tensordict.")
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +99,8 @@ def policy_place(policy: object, kind: Kind = "policy", name: str | None = None)
     found = getattr(policy, "in_keys", ())
     keys = found if isinstance(found, (list, tuple)) else ()
     label = name or getattr(policy, "__name__", None) or type(policy).__name__
-    return _without_stage(kind, label, _normal(keys), name is not None)
+    pure = name is not None or (isinstance(policy, nn.Module) and is_pure(policy))
+    return _without_stage(kind, label, _normal(keys), pure)
 
 
 def _without_stage(kind: Kind, name: str, reads: tuple[NestedKey, ...], pure: bool) -> Place:
@@ -118,7 +119,7 @@ def _normal(keys: Iterable[NestedKey]) -> tuple[NestedKey, ...]:
 def is_pure(module: nn.Module) -> bool:
     """Whether all of a module's code is known not to write in place."""
     return all(
-        type(part).__module__.startswith(_OURS) and not isinstance(part, CallableTransform)
+        type(part).__module__.startswith(_KNOWN) and not isinstance(part, CallableTransform)
         for part in module.modules()
     )
 
