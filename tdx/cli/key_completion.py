@@ -28,7 +28,9 @@ def _policy_keys(given: dict[str, Any]) -> list[str]:
     from tdx.inspection.plan_report import policy_keys
     from tdx.keys import format_key
 
-    known = {field.name: given[field.name] for field in fields(PipelineOptions) if field.name in given}
+    known = {
+        field.name: given[field.name] for field in fields(PipelineOptions) if field.name in given
+    }
     options = PipelineOptions(**known)
     if options.pipeline == "-":
         return []

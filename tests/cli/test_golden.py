@@ -103,9 +103,7 @@ def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), [("plan", PLAN), ("plan_policy", POLICY), ("plan_eager", EAGER)]
 )
-def test_plan_as_a_diagram(
-    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]
-) -> None:
+def test_plan_as_a_diagram(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
     golden(f"{name}.mermaid", tdx(*arguments, "--format", "mermaid").out)
 
 
