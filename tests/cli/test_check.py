@@ -190,8 +190,10 @@ def test_policy_of_ones_own_is_looked_at(
     assert told.wrong is not None
     (tmp_path / "my_code.py").write_text(told.python)
     monkeypatch.syspath_prepend(str(tmp_path))
-    outcome = tdx(*shlex.split(told.wrong)[1:])
-    monkeypatch.delitem(sys.modules, "my_code")
+    try:
+        outcome = tdx(*shlex.split(told.wrong)[1:])
+    finally:
+        sys.modules.pop("my_code", None)
     assert "TDX481 error key 'recurrent_state': the policy carries" in outcome.out
 
 

@@ -35,6 +35,7 @@ def write_module(
     """Makes the module that a rule's examples name."""
 
     def write(rule: Rule) -> None:
+        sys.modules.pop(EXAMPLE_MODULE, None)
         (tmp_path / f"{EXAMPLE_MODULE}.py").write_text(rule.python or "")
         monkeypatch.syspath_prepend(str(tmp_path))
 
