@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tdx.engine.plan.forms import StageForm, flattened, stage_form
-from tdx.engine.plan.model import Plan, PlanStage, Version
+from tdx.engine.plan.fusion import FusedImages, fused_images
+from tdx.engine.plan.model import Plan, PlanStage, Version, When
 from tdx.engine.plan.reasons import why_eager
 from tdx.envs.base import EnvBase
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
@@ -21,12 +22,14 @@ class Program:
         base: the env before all chains.
         forms: the stages in order.
         now: the indices of those that run step by step.
+        fused: those that run on each image as it arrives, if there are any.
     """
 
     plan: Plan
     base: EnvBase
     forms: tuple[StageForm, ...]
     now: frozenset[int]
+    fused: FusedImages | None = None
 
 
 def plan_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Plan:
@@ -59,9 +62,15 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     reason = why_eager(env, base, forms)
     needed = _needed_now(forms, reads or ())
     versions, used = _versions(env, base, forms, reads or ())
-    raw = base._raw_envs is not None and all(forms[index].row is not None for index in needed)
+    fused = None if reason or base._raw_envs is None else fused_images(base, forms)
+    arriving = () if fused is None else fused.indices
+    now = frozenset(needed).difference(arriving)
+    raw = base._raw_envs is not None and all(forms[index].row is not None for index in now)
+    if not raw:
+        fused, arriving, now = None, (), frozenset(needed)
     shown = tuple(
-        _shown(form, used[form.index], needed.get(form.index), bool(reason)) for form in forms
+        _shown(form, used[form.index], needed.get(form.index), bool(reason), arriving)
+        for form in forms
     )
     plan = Plan(
         env=type(base).__name__,
@@ -72,7 +81,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         versions=versions,
         policy_reads=None if reads is None else tuple(map(format_key, reads)),
     )
-    return Program(plan, base, forms, frozenset(needed))
+    return Program(plan, base, forms, now, fused)
 
 
 def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -> dict[int, str]:
@@ -158,9 +167,13 @@ def _shown(
     used: tuple[tuple[str, ...], tuple[str, ...]],
     needed: str | None,
     eager: bool,
+    arriving: Sequence[int],
 ) -> PlanStage:
+    when: When = "now" if eager or needed is not None else "later"
     if eager:
         why = "the whole chain runs step by step"
+    elif form.index in arriving:
+        when, why = "fused", "stages " + ", ".join(map(str, arriving)) + " are one map of an image"
     elif needed is not None:
         why = needed
     else:
@@ -169,7 +182,7 @@ def _shown(
         index=form.index,
         name=form.name,
         behaviour=form.stage.time_behaviour.value,
-        when="now" if eager or needed is not None else "later",
+        when=when,
         why=why,
         reads=used[0],
         writes=used[1],

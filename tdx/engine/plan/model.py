@@ -8,7 +8,7 @@ from typing import Literal
 from tdx.keys import NestedKey, format_key
 
 Executor = Literal["planned", "eager"]
-When = Literal["now", "later"]
+When = Literal["now", "later", "fused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class PlanStage:
         index: its place in the chain, from 0.
         name: the transform's class name.
         behaviour: its time behaviour: ``pointwise``, ``scan`` or ``control``.
-        when: ``now`` for step by step, ``later`` for once a chunk.
+        when: ``now`` for step by step, ``later`` for once a chunk, ``fused`` for frame by frame
+            as they arrive, with its neighbours as one map.
         why: what makes it run now, or lets it wait.
         reads: the versions that it reads, as they are printed.
         writes: the versions that it writes.

@@ -12,7 +12,7 @@ from tdx.engine.planned.columns import as_tensordict, group_dims, same_columns
 from tdx.engine.planned.tensordict_rows import governing
 from tdx.envs.base.done_flags import as_row_mask
 from tdx.keys import NestedKey, key_parts
-from tdx.transforms.base.chunk import Chunk, Columns
+from tdx.transforms.base.chunk import Chunk, Columns, new_column
 
 
 def assembled(
@@ -130,18 +130,18 @@ def _held(chunk: Chunk, key: NestedKey) -> Tensor:
 def _shifted(chunk: Chunk, key: NestedKey) -> Tensor:
     """The root's column of an entry that every step writes."""
     values = chunk.steps[key]
-    root = torch.empty_like(values) if not values.requires_grad else None
     first = chunk.first[key]
-    if root is None:
+    if values.requires_grad:
         root = torch.cat((first.unsqueeze(0), values[:-1]))
     else:
+        root = new_column(tuple(values.shape), values)
         root[0] = first
         root[1:] = values[:-1]
     begun = chunk.resets.get(key)
     if begun is not None and chunk.times:
         times = torch.tensor(chunk.times, device=values.device)
         merged = torch.where(_rows(chunk, key, begun), begun, root[times])
-        root = root.index_copy(0, times, merged)
+        root = root.index_copy_(0, times, merged)
     return root
 
 

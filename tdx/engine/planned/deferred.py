@@ -44,7 +44,10 @@ def run_chain(
         collected.times,
         collected.masks,
     )
+    arrived = () if program.fused is None else program.fused.indices
     for form in program.forms:
+        if form.index in arrived:
+            continue
         if form.index in program.now:
             _take_over(chunk, form, collected)
             continue

@@ -95,6 +95,7 @@ class _Run:
     def __init__(self, rows: GymRows, limits: list[int], stop: Stop, length: int) -> None:
         self.rows, self.limits, self.length = rows, limits, length
         self.stops = stop == "any"
+        self.keep = rows._envs[0].keeping(length * len(rows._envs))
         self.made = 0
         self.stopped = False
         self.error: Exception | None = None
@@ -111,7 +112,7 @@ class _Run:
     def play_one(self, actions: Sequence[Any]) -> None:
         """The loop over one env with actions that are there already."""
         env, limit = self.rows._envs[0], self.limits[0]
-        step, keep = env.step, env.keep
+        step, keep = env.step, self.keep
         add, add_reward = self.observations.append, self.rewards.append
         index, start = -1, len(self.observations)
         try:
@@ -133,13 +134,13 @@ class _Run:
     def play(self, actions: Sequence[Sequence[Any]]) -> None:
         """The loop over several envs with actions that are there already."""
         envs, limits = self.rows._envs, self.limits
-        steps = [(_with_first_reset(env), env.keep) for env in envs]
-        add, add_reward = self.observations.append, self.rewards.append
+        steps = [_with_first_reset(env) for env in envs]
+        add, add_reward, keep = self.observations.append, self.rewards.append, self.keep
         index, env = -1, envs[0]
         try:
             for index, each in enumerate(actions):
                 over = []
-                for row, (step, keep) in enumerate(steps):
+                for row, step in enumerate(steps):
                     observation, reward, terminated, truncated, _ = step(each[row])
                     add(keep(observation))
                     add_reward(reward)
@@ -154,7 +155,7 @@ class _Run:
     def follow_one(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
         """The loop over one env with a policy: that of :meth:`follow`, with nothing to spare."""
         rows, env, kept = self.rows, self.rows._envs[0], _Kept()
-        step, keep, limit = _with_first_reset(env), env.keep, self.limits[0]
+        step, keep, limit = _with_first_reset(env), self.keep, self.limits[0]
         check, step_now, act = rows._check, rows._now.step, inputs.policy.act
         add, add_reward = self.observations.append, self.rewards.append
         take = _Taker(rows._envs, inputs, True)
@@ -198,8 +199,8 @@ class _Run:
         """The loop with a policy, which sees what the stages that run along make of each step."""
         rows, kept = self.rows, _Kept()
         check, step_now, act = rows._check, rows._now.step, inputs.act
-        steps = [(_with_first_reset(env), env.keep) for env in rows._envs]
-        add, add_reward = self.observations.append, self.rewards.append
+        steps = [_with_first_reset(env) for env in rows._envs]
+        add, add_reward, keep = self.observations.append, self.rewards.append, self.keep
         take = _Taker(rows._envs, inputs, rows._single)
         fields_of = _Fields(rows._envs[0], rows._single, rows._now.reads)
         root: dict[NestedKey, Any] = dict(first)
@@ -211,7 +212,7 @@ class _Run:
                 actions, shown = take(written)
                 over = []
                 start = len(self.observations)
-                for row, (step, keep) in enumerate(steps):
+                for row, step in enumerate(steps):
                     observation, reward, terminated, truncated, _ = step(actions[row])
                     add(keep(observation))
                     add_reward(reward)

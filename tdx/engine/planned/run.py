@@ -211,5 +211,9 @@ def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> 
     limits = [limit for form in waiting for limit in form.stage._step_limits()]
     check = ActionCheck(env)
     if raw and base._raw_envs is not None:
-        return GymRows(base._raw_envs, base.batch_size, limits, ran, check)
+        envs = base._raw_envs
+        if program.fused is not None:
+            kernel, shape = program.fused.kernel(), program.fused.form.out_shape
+            envs = tuple(env.mapping(kernel, shape) for env in envs)
+        return GymRows(envs, base.batch_size, limits, ran, check)
     return TensorDictRows(base, limits, ran, check)

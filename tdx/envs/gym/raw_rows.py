@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class RawEnv:
             env's actions are several entries.
         conversion: from and to TensorDicts, for a single value.
         flat: whether an observation's entries are all at the root.
+        block: gives ``keep`` for so many observations, with memory for all of them.
     """
 
     step: Callable[[Any], Raw]
@@ -46,6 +47,25 @@ class RawEnv:
     decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
     flat: bool
+    block: Callable[[int], Callable[[Any], Any]] | None = None
+
+    def mapping(self, function: Callable[..., Any], shape: tuple[int, ...]) -> RawEnv:
+        """The same with each observation mapped as it is kept, to an array of its own.
+
+        Args:
+            function: takes an observation and ``out``, an array to write to.
+            shape: of what it makes, float32.
+        """
+
+        def block(length: int) -> Callable[[Any], Any]:
+            rows = iter(np.empty((length, *shape), np.float32))
+            return lambda observation: function(observation, next(rows))
+
+        return replace(self, keep=function, block=block)
+
+    def keeping(self, length: int) -> Callable[[Any], Any]:
+        """:attr:`keep` for up to so many observations, which then lie side by side."""
+        return self.keep if self.block is None else self.block(length)
 
     def failure(self, phase: str, error: Exception) -> TdxError:
         """The error to raise instead of what the env raised."""
@@ -90,12 +110,23 @@ def _dense(codec: Codec) -> _Keeping:
         return array(value, held, order="C")
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        block = rows[0].base if len(rows) > 1 else None
+        if block is not None and rows[1].base is block and len(rows) <= len(block):
+            first, last = rows[0], rows[-1]
+            if _address(first) == _address(block) and _address(last) == _address(
+                block[len(rows) - 1]
+            ):
+                return {key: tensor(block[: len(rows)])}
         return {key: tensor(array(rows))}
 
     def one(row: Any) -> dict[str, Any]:
         return {key: tensor(row)}
 
     return keep, stack, one
+
+
+def _address(row: Any) -> int:
+    return int(row.__array_interface__["data"][0])
 
 
 def _sparse(codec: Codec) -> _Keeping:

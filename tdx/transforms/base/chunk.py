@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,27 @@ from tdx.envs.base.done_flags import as_row_mask, mask_for
 from tdx.keys import NestedKey
 
 Columns = dict[NestedKey, Tensor]
+
+_LARGE = 2**22
+
+
+def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A tensor of some shape with nothing in it yet, of the dtype and device of another.
+
+    NumPy asks the system for large pages, which saves most of what new memory costs.
+    """
+    size = like.itemsize * math.prod(shape)
+    if like.device.type != "cpu" or size < _LARGE or like.dtype not in _IN_NUMPY:
+        return like.new_empty(shape)
+    return torch.from_numpy(np.empty(shape, _IN_NUMPY[like.dtype]))
+
+
+_IN_NUMPY = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.uint8: np.uint8,
+    torch.int64: np.int64,
+}
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, TimeForm
+from tdx.transforms.base.chunk import Chunk, TimeForm, new_column
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import flat_pairs, require_keys
 from tdx.transforms.base.scan import moved_along, reset_rows
@@ -151,14 +151,35 @@ class CatFrames(ObservationTransform):
                         pairs = zip(new, earlier, strict=True)
                         new = [frame.where(rows[reset], old) for frame, old in pairs]
                     earlier = new
-                longer = torch.cat((*(frame.unsqueeze(0) for frame in earlier), frames[start:stop]))
-                count = stop - start
-                windows = [longer[index : index + count] for index in range(self.N)]
-                stacks.append(torch.cat(windows, self.dim))
-                earlier = list(longer[count:].unbind(0))
+                stacks.append(self._windows_over(earlier, frames[start:stop]))
+                earlier = [*earlier, *frames[start:stop][1 - self.N :].unbind(0)][1 - self.N :]
+                earlier = earlier if self.N > 1 else []
             # Copies: these frames outlive the chunk, which would be kept for their sake.
             self._frames[in_key] = [frame.clone() for frame in earlier]
             chunk.steps[out_key] = stacks[0] if len(stacks) == 1 else torch.cat(stacks)
+
+    def _windows_over(self, earlier: list[Tensor], frames: Tensor) -> Tensor:
+        """The stacks of a stretch without a reset.
+
+        Args:
+            earlier: the ``N - 1`` frames before it, ``[*B, ...]`` each.
+            frames: ``[T, *B, ...]``.
+        """
+        if frames.requires_grad:
+            longer = torch.cat((*(frame.unsqueeze(0) for frame in earlier), frames))
+            count = len(frames)
+            return torch.cat([longer[at : at + count] for at in range(self.N)], self.dim)
+        width = frames.shape[self.dim]
+        shape = list(frames.shape)
+        shape[self.dim] *= self.N
+        stacks = new_column(tuple(shape), frames)
+        for place in range(self.N):
+            part = stacks.narrow(self.dim, place * width, width)
+            before = self.N - 1 - place
+            part[before:] = frames[: max(len(frames) - before, 0)]
+            for step in range(min(before, len(frames))):
+                part[step] = earlier[place + step]
+        return stacks
 
     def _begun(
         self, chunk: Chunk, in_key: NestedKey, out_key: NestedKey
