@@ -39,10 +39,61 @@ def chain_6(library: Library) -> Any:
     )
 
 
-def chain_6_env(library: Library) -> Any:
-    """The env under the six transforms."""
+def chain_6_env(library: Library, **options: Any) -> Any:
+    """The env under the six transforms.
+
+    Args:
+        library: whose.
+        options: given to ``TransformedEnv``.
+    """
     lib = load(library)
-    return lib.TransformedEnv(lib.GymEnv(ENV), chain_6(library))
+    return lib.TransformedEnv(lib.GymEnv(ENV), chain_6(library), **options)
+
+
+def chain_env(library: Library, stages: int, **options: Any) -> Any:
+    """The env under as many transforms, of the same five kinds in turns.
+
+    They are chain 6 without the clipping, after which TorchRL lets no reward be scaled. Those that add an entry add one of their own each, so that all stages of a kind cost the same.
+
+    Args:
+        library: whose.
+        stages: how many.
+        options: given to ``TransformedEnv``.
+    """
+    lib = load(library)
+    kinds: tuple[Callable[[int], Any], ...] = (
+        lambda _: lib.ObservationNorm(0.1, 1.1, in_keys=["observation"]),
+        lambda _: lib.RewardScaling(0.0, 0.9),
+        lambda place: lib.RewardSum(in_keys=["reward"], out_keys=[f"sum_{place}"]),
+        lambda place: lib.InitTracker(f"init_{place}"),
+        lambda place: lib.CatFrames(
+            4, dim=-1, in_keys=["observation"], out_keys=[f"stack_{place}"]
+        ),
+    )
+    chain = [kinds[place % len(kinds)](place) for place in range(stages)]
+    return lib.TransformedEnv(lib.GymEnv(ENV), lib.Compose(*chain), **options)
+
+
+def native_env(library: Library, envs: int, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A library's own batched pendulum under the six transforms, and how its rollouts begin.
+
+    TorchRL's has no entry ``observation`` and takes its batch from what it is reset with; one more
+    stage there names the angle so.
+
+    Args:
+        library: whose.
+        envs: how many.
+        options: given to ``TransformedEnv``.
+    """
+    lib = load(library)
+    if library == "tdx":
+        base = lib.PendulumEnv(batch_size=[envs])
+        return lib.TransformedEnv(base, chain_6(library), **options), {}
+    base = lib.PendulumEnv()
+    angle = lib.UnsqueezeTransform(-1, in_keys=["th"], out_keys=["observation"])
+    env = lib.TransformedEnv(base, lib.Compose(angle, *chain_6(library)))
+    start = env.reset(base.gen_params(batch_size=[envs]))
+    return env, {"auto_reset": False, "tensordict": start}
 
 
 def serial_env(library: Library, envs: int, **options: Any) -> Any:

@@ -12,6 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from rich.console import Console
 
 from tests.benchmarks.bars import Bar, Contestant, results_table
+from tests.benchmarks.growth import GROWTHS, growth_table
 
 TURNS = 3
 Measured = defaultdict[Bar, dict[Contestant, float]]
@@ -48,10 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table."""
+    """Print the tables."""
     measured = config.stash[MEASURED]
     console = Console(file=terminalreporter._tw._file, width=160)
     console.print(results_table(measured))
+    for growth in GROWTHS:
+        table = growth_table(growth, measured)
+        if table is not None:
+            console.print(table)
 
 
 @pytest.fixture
