@@ -43,6 +43,14 @@ class PlanReport:
         return tuple(stage for stage in self.plan.stages if stage.when == "later")
 
     @property
+    def by_time(self) -> dict[str, tuple[PlanStage, ...]]:
+        """The stages by when they run."""
+        times = dict.fromkeys(stage.when for stage in self.plan.stages)
+        return {
+            time: tuple(stage for stage in self.plan.stages if stage.when == time) for time in times
+        }
+
+    @property
     def acts_by_chunk(self) -> bool:
         """Whether actions are drawn and mapped for a whole chunk at once, not step by step."""
         plan = self.plan

@@ -11,6 +11,7 @@ from tdx.keys import format_key
 _CLASSES = {
     "now": "fill:#fde68a,stroke:#b45309,color:#111827",
     "later": "fill:#dbeafe,stroke:#1d4ed8,color:#111827",
+    "fused": "fill:#dcfce7,stroke:#15803d,color:#111827",
     "vain": "fill:#fee2e2,stroke:#b91c1c,color:#111827",
 }
 
@@ -81,11 +82,10 @@ def _node(index: int) -> str:
 
 def _coloured(report: PlanReport, *, vain: bool) -> Iterator[str]:
     members = {
-        "now": [_node(stage.index) for stage in report.now],
-        "later": [_node(stage.index) for stage in report.later],
-        "vain": ["vain"] if vain else [],
+        time: [_node(stage.index) for stage in stages] for time, stages in report.by_time.items()
     }
+    if vain:
+        members["vain"] = ["vain"]
     for name, nodes in members.items():
-        if nodes:
-            yield f"    classDef {name} {_CLASSES[name]}"
-            yield f"    class {','.join(nodes)} {name}"
+        yield f"    classDef {name} {_CLASSES[name]}"
+        yield f"    class {','.join(nodes)} {name}"

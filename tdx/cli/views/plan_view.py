@@ -14,6 +14,7 @@ from tdx.inspection.plan_report import PlanReport
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")
 _STEPPED = {"raw": "as raw rows, without TensorDicts", "tensordict": "with a TensorDict a step"}
+_WHEN: dict[str, Style] = {"now": "changed", "later": "good", "fused": "added"}
 _IN_VAIN = "nobody: written in vain"
 
 
@@ -80,7 +81,7 @@ def _stage_table(report: PlanReport) -> Table:
 
 
 def _when(stage: PlanStage) -> Cell:
-    return Cell(stage.when, "changed" if stage.when == "now" else "good")
+    return Cell(stage.when, _WHEN.get(stage.when, ""))
 
 
 def _listed(names: Sequence[str]) -> Cell:

@@ -1,0 +1,159 @@
+"""``tdx inspect plan`` beyond what its golden files show."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+
+from tdx.cli.app import build_command
+from tdx.cli.key_completion import complete_policy_key
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+ROOT = Path(__file__).parents[2]
+LONG = 'CatFrames(4, dim=-1, in_keys=["observation"], out_keys=["the_last_four_observations"])'
+FILE = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {max_steps: 3}\n"
+NODE = r'\w+(?:\["[^"]*"\]|\(\["[^"]*"\]\))'
+ARROW = r'(\w+) -\.?->\|"[^"]*"\| (\w+)'
+
+
+def process(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """``tdx`` as a process of its own with its output in a pipe, in a terminal of 80 columns."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-m", "tdx", "inspect", "plan", *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
+
+
+def test_a_pipe_of_80_columns_gets_everything() -> None:
+    done = process("--env", "Pendulum-v1", "--t", LONG, "--t", "RewardSum")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert f"  0 {LONG}" in lines
+    assert max(map(len, lines)) > 80
+    assert "…" not in done.stdout
+    assert "the_last_four_observations@0" in done.stdout
+
+
+def test_pipeline_from_stdin() -> None:
+    done = process("--pipeline", "-", "--format", "json", "--policy-reads", "done", given=FILE)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["kind"], shown["executor"], shown["policy_reads"]) == (
+        "plan",
+        "planned",
+        ["done"],
+    )
+    assert [(stage["call"], stage["when"]) for stage in shown["stages"]] == [
+        ("StepCounter(max_steps=3)", "now")
+    ]
+
+
+def test_pipeline_from_file(tdx: Tdx, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(FILE)
+    outcome = tdx("inspect", "plan", "--pipeline", str(path), "--format", "jsonl")
+    records = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [record["record"] for record in records[:2]] == ["stage", "version"]
+    written = [record["version"] for record in records if record.get("writer") == "0 StepCounter"]
+    assert written == ["step_count@0", "truncated@1", "done@1"]
+
+
+def test_a_key_that_no_policy_gets_is_refused_with_the_nearest_one(tdx: Tdx) -> None:
+    outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", "--policy-reads", "observatin")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "observatin" in outcome.err
+    assert "did you mean observation?" in outcome.err
+    assert (
+        "it gets observation, done"
+        in tdx(*("inspect", "plan", "--env", "Pendulum-v1", "--policy-reads", "reward")).err
+    )
+
+
+def test_an_env_without_a_chain(tdx: Tdx) -> None:
+    outcome = tdx("inspect", "plan", "--env", "Pendulum-v1")
+    assert outcome.code == 0
+    assert "Pendulum-v1  planned" in outcome.out
+    assert "observation@0" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--t", LONG, "--t", "ActionScaling", "--t", "RewardSum", "--policy-reads", "done"),
+        ("--t", "RewardSum", "--t", 'ExcludeTransform("episode_reward", "reward")'),
+        ("--t", "NoopResetEnv(3)", "--t", LONG),
+    ],
+    ids=["bare", "policy", "vain", "eager"],
+)
+def test_the_diagram_is_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
+    """Every line is a node, an arrow or a class, and names only what is there."""
+    outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", *arguments, "--format", "mermaid")
+    first, *lines = outcome.out.splitlines()
+    assert first == "flowchart TD"
+    nodes, ends, coloured, classes, used = set(), set(), set(), set(), set()
+    for line in map(str.strip, lines):
+        if arrow := re.fullmatch(ARROW, line):
+            ends |= set(arrow.groups())
+        elif re.fullmatch(NODE, line):
+            nodes.add(re.split(r"[\[(]", line)[0])
+        elif definition := re.fullmatch(r"classDef (\w+) \w+:#\w+(?:,\w+:#\w+)*", line):
+            classes.add(definition[1])
+        else:
+            member = re.fullmatch(r"class (\w+(?:,\w+)*) (\w+)", line)
+            assert member, line
+            coloured |= set(member[1].split(","))
+            used.add(member[2])
+    assert ends <= nodes
+    assert {"env", "output", "policy"} <= ends
+    assert used == classes
+    assert {node for node in nodes if node.startswith("stage")} <= coloured <= nodes
+
+
+def test_completion_of_policy_reads_knows_the_keys_after_the_chain() -> None:
+    words = ("inspect", "plan", "--env", "Pendulum-v1", "--t", "StepCounter", "--policy-reads", "")
+    environ = {
+        **os.environ,
+        "_TDX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(("tdx", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    command = [sys.executable, "-m", "tdx"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environ, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == ["observation", "step_count", "done", "terminated", "truncated"]
+
+
+@pytest.mark.parametrize(
+    ("given", "offered"),
+    [
+        ({"env": "Pendulum-v1"}, ["observation"]),
+        ({"env": "NoSuchEnv-v1"}, []),
+        ({"env": "Pendulum-v1", "transforms": ["NoSuchStage"]}, []),
+        ({"pipeline": "-"}, []),
+        ({}, []),
+    ],
+)
+def test_completion_of_a_line_that_is_not_finished(
+    given: dict[str, object], offered: list[str]
+) -> None:
+    context = typer.Context(build_command())
+    context.params.update(given)
+    assert complete_policy_key(context, "ob") == offered

@@ -1,0 +1,77 @@
+"""What a plan is reported to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdx import (
+    ActionScaling,
+    CatFrames,
+    EnvBase,
+    KeyNotFoundError,
+    PendulumEnv,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+)
+from tdx.inspection.plan_report import inspect_plan
+from tdx.keys import format_key
+from tests.envs.mocks import TwoGroupsEnv
+
+
+def chained(planned: bool = True) -> EnvBase:
+    """Frames, a count, sums and scaled actions on Pendulum."""
+    env = TransformedEnv(PendulumEnv(), planned=planned)
+    for stage in (
+        CatFrames(4, -1, in_keys=["observation"]),
+        StepCounter(max_steps=5),
+        RewardSum(),
+        ActionScaling(),
+    ):
+        env.append_transform(stage)
+    return env
+
+
+def test_without_a_policy_everything_waits_and_actions_come_by_the_chunk() -> None:
+    report = inspect_plan(chained())
+    assert (report.plan.executor, report.now, report.acts_by_chunk) == ("planned", (), True)
+    assert [stage.name for stage in report.later] == [
+        *("CatFrames", "StepCounter", "RewardSum", "ActionScaling")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reads", "now"),
+    [
+        ("observation", ["CatFrames"]),
+        ("done", ["StepCounter"]),
+        ("terminated", []),
+        ("episode_reward", ["RewardSum"]),
+    ],
+)
+def test_what_a_policy_reads_runs_now(reads: str, now: list[str]) -> None:
+    report = inspect_plan(chained(), policy_reads=[reads])
+    assert [stage.name for stage in report.now] == now
+    assert not report.acts_by_chunk
+    read = [version.key for version in report.plan.versions if version.policy]
+    assert read == [reads]
+
+
+def test_planned_false_is_said_to_be_the_reason() -> None:
+    report = inspect_plan(chained(planned=False), "pendulum")
+    assert (report.plan.executor, report.plan.why_eager) == ("eager", "planned=False")
+    assert report.later == ()
+    shown = report.to_dict()
+    assert (shown["env"], shown["acts_by"], shown["rows"]) == ("pendulum", "step", "tensordict")
+
+
+def test_a_group_stands_for_all_in_it_and_done_flags_can_be_read() -> None:
+    report = inspect_plan(TwoGroupsEnv(), policy_reads=["a"])
+    assert report.plan.policy_reads == ("a.observation", "a.done", "a.terminated")
+    read = {format_key(version.key) for version in report.plan.versions if version.policy}
+    assert read == set(report.plan.policy_reads)
+
+
+def test_a_key_that_no_policy_gets() -> None:
+    with pytest.raises(KeyNotFoundError, match="no key 'reward'"):
+        inspect_plan(chained(), policy_reads=["reward"])
