@@ -6,9 +6,17 @@ from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError
 
 CHUNK_BYTES = 32 * 2**20
-"""Where larger chunks save nothing any more, and begin to cost memory."""
+"""Of a stream of chunks: larger ones save nothing any more, and cost memory."""
+
+WHOLE_BYTES = 256 * 2**20
+"""Of a rollout that is kept whole: joining its chunks costs more than what they save."""
 
 MOST_STEPS = 10_000
+
+
+def whole_steps_for(env: EnvBase) -> int:
+    """The number of steps of a chunk in a rollout that is returned as a whole."""
+    return max(1, min(MOST_STEPS, WHOLE_BYTES // max(step_bytes(env), 1)))
 
 
 def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from tdx.engine.planned.chunk_size import chunk_steps_for
+from tdx.engine.planned.chunk_size import chunk_steps_for, whole_steps_for
 from tdx.engine.planned.run import Part, PlannedRun, prepared
 from tdx.envs.base import EnvBase
 from tdx.envs.base.policies import ActionSequence
@@ -45,7 +45,7 @@ def rollout(
     """A whole rollout, ``[*B, T]``; see :meth:`~tdx.envs.base.EnvBase.rollout`."""
     start = _started(env, request, auto_reset, tensordict)
     parts: list[TensorDictBase | list[TensorDictBase]] = []
-    for part in _parts(env, request, start, max_steps, chunk_steps_for(env, None, None)):
+    for part in _parts(env, request, start, max_steps, whole_steps_for(env)):
         if part.error is not None:
             raise part.error
         parts.append(part.data)
