@@ -37,6 +37,7 @@ from .specs import TensorSpec as TensorSpec
 from .specs import Unbounded as Unbounded
 from .specs import UnboundedContinuous as UnboundedContinuous
 from .specs import UnboundedDiscrete as UnboundedDiscrete
+from .envs import ActionSequence as ActionSequence
 from .envs import CartPoleEnv as CartPoleEnv
 from .envs import EnvBase as EnvBase
 from .envs import EnvCreator as EnvCreator
@@ -96,6 +97,8 @@ from .pipeline import write_pipeline as write_pipeline
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
 from .inspection.env_list import list_envs as list_envs
+from .inspection.plan_report import PlanReport as PlanReport
+from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport
 from .inspection.spec_report import inspect_spec as inspect_spec
 

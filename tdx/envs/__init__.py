@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdx.envs.base import EnvBase, step_mdp
+    from tdx.envs.base import ActionSequence, EnvBase, step_mdp
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
     from tdx.envs.check import check_env_specs
     from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
 _MODULES = {
+    "ActionSequence": "base",
     "CartPoleEnv": "native",
     "EnvBase": "base",
     "EnvCreator": "batched",
@@ -30,6 +31,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "ActionSequence",
     "CartPoleEnv",
     "EnvBase",
     "EnvCreator",
