@@ -18,6 +18,7 @@ from tests.benchmarks.bars import (
     Times,
     results_table,
 )
+from tests.benchmarks.growth import LENGTH, STEPS, growth_table
 
 
 def printed(measured: dict[Bar, Times]) -> list[str]:
@@ -80,3 +81,30 @@ def test_table_leaves_what_was_not_measured_empty() -> None:
     (row,) = [line for line in printed({}) if INSPECT.work in line]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert cells == ["P8", INSPECT.work, *[""] * len(COLUMNS), "≤ 1.15 × bare", "", ""]
+
+
+def test_growth_shows_each_size_and_the_line_through_them() -> None:
+    measured: dict[Bar, Times] = {
+        LENGTH.at(size): {"tdx": (10 + 2 * size) * 1e-6} for size in LENGTH.sizes
+    }
+    table = growth_table(LENGTH, measured)
+    assert table is not None
+    planned = list(table.columns[-1].cells)
+    assert planned[:2] == ["12", "14"]
+    assert planned[-1] == "10 + 2 a stage"
+    assert set(table.columns[1].cells) == {""}
+
+
+def test_growth_of_rollouts_is_fitted_to_whole_rollouts() -> None:
+    measured: dict[Bar, Times] = {
+        STEPS.at(size): {"tdx": (500 / size + 9) * 1e-6} for size in STEPS.sizes
+    }
+    assert STEPS.line("tdx", measured) == "500 + 9 a step"
+
+
+def test_growth_that_was_not_measured_has_no_table() -> None:
+    assert growth_table(LENGTH, {}) is None
+
+
+def test_stretch_is_told_in_the_goal() -> None:
+    assert Goal(1.2, "bare", stretch=True).describe("µs") == "≤ 1.2 × bare (stretch)"

@@ -53,7 +53,8 @@ def chain_6_env(library: Library, **options: Any) -> Any:
 def chain_env(library: Library, stages: int, **options: Any) -> Any:
     """The env under as many transforms, of the same five kinds in turns.
 
-    They are chain 6 without the clipping, after which TorchRL lets no reward be scaled. Those that add an entry add one of their own each, so that all stages of a kind cost the same.
+    They are chain 6 without the clipping, after which TorchRL lets no reward be scaled. Those that
+    add an entry add one of their own each, so that all stages of a kind cost the same.
 
     Args:
         library: whose.
@@ -74,26 +75,15 @@ def chain_env(library: Library, stages: int, **options: Any) -> Any:
     return lib.TransformedEnv(lib.GymEnv(ENV), lib.Compose(*chain), **options)
 
 
-def native_env(library: Library, envs: int, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """A library's own batched pendulum under the six transforms, and how its rollouts begin.
-
-    TorchRL's has no entry ``observation`` and takes its batch from what it is reset with; one more
-    stage there names the angle so.
+def native_env(envs: int, **options: Any) -> Any:
+    """A batched pendulum in tensors under the six transforms.
 
     Args:
-        library: whose.
         envs: how many.
         options: given to ``TransformedEnv``.
     """
-    lib = load(library)
-    if library == "tdx":
-        base = lib.PendulumEnv(batch_size=[envs])
-        return lib.TransformedEnv(base, chain_6(library), **options), {}
-    base = lib.PendulumEnv()
-    angle = lib.UnsqueezeTransform(-1, in_keys=["th"], out_keys=["observation"])
-    env = lib.TransformedEnv(base, lib.Compose(angle, *chain_6(library)))
-    start = env.reset(base.gen_params(batch_size=[envs]))
-    return env, {"auto_reset": False, "tensordict": start}
+    lib = load("tdx")
+    return lib.TransformedEnv(lib.PendulumEnv(batch_size=[envs]), chain_6("tdx"), **options)
 
 
 def serial_env(library: Library, envs: int, **options: Any) -> Any:

@@ -41,14 +41,13 @@ def measure_rollout(
     contestant: Contestant,
     env: Any,
     steps: int,
-    **options: Any,
 ) -> None:
     """Time a rollout of one contestant at one size, per env step."""
     env.set_seed(0)
     made: list[Any] = []
 
     def rollout() -> None:
-        made[:] = [env.rollout(steps, break_when_any_done=False, **options)]
+        made[:] = [env.rollout(steps, break_when_any_done=False)]
 
     envs = size if growth in (NATIVE, SERIAL) else 1
     is_slow = contestant != "tdx" and steps >= MANY_STEPS
@@ -77,12 +76,11 @@ def test_growth_with_the_steps(measure: Measure, size: int, contestant: Contesta
 
 
 @pytest.mark.parametrize("size", NATIVE.sizes)
-@pytest.mark.parametrize("contestant", CONTESTANTS)
+@pytest.mark.parametrize("contestant", ["tdx eager", "tdx"])
 def test_growth_with_native_envs(measure: Measure, size: int, contestant: Contestant) -> None:
-    library, options = whose(contestant)
-    env, start = native_env(library, size, **options)
+    env = native_env(size, planned=contestant == "tdx")
     steps = min(BATCH_STEPS[contestant], max(MOST_ENV_STEPS // size, 10))
-    measure_rollout(measure, NATIVE, size, contestant, env, steps, **start)
+    measure_rollout(measure, NATIVE, size, contestant, env, steps)
 
 
 @pytest.mark.parametrize("size", SERIAL.sizes)

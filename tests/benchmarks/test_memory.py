@@ -1,0 +1,34 @@
+"""P10, its memory: a rollout of a million steps, chunk after chunk."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.bars import MEMORY
+from tests.benchmarks.chains import chain_6_env
+from tests.benchmarks.conftest import Note
+
+STEPS = 1_000_000
+WARM_UP_CHUNKS = 3
+STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """How much memory the process holds now."""
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="reads the process's memory from /proc")
+def test_memory_over_many_steps(note: Note) -> None:
+    env = chain_6_env("tdx")
+    env.set_seed(0)
+    made, seen = 0, []
+    for chunk in env.iter_rollout(STEPS):
+        made += chunk.shape[0]
+        seen.append(resident_bytes())
+    start = seen[WARM_UP_CHUNKS]
+    note(MEMORY, "tdx", max(abs(size - start) for size in seen[WARM_UP_CHUNKS:]))
+    assert made == STEPS
