@@ -7,14 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 import typer
 
+from tdx import PendulumEnv, RewardSum, TransformedEnv
 from tdx.cli.app import build_command
 from tdx.cli.key_completion import complete_policy_key
+from tdx.cli.views.plan_diagram import plan_diagram
+from tdx.engine.plan import plan_of
+from tdx.engine.plan.model import When
+from tdx.inspection.plan_report import PlanReport
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -123,6 +129,16 @@ def test_the_diagram_is_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
     assert {"env", "output", "policy"} <= ends
     assert used == classes
     assert {node for node in nodes if node.startswith("stage")} <= coloured <= nodes
+
+
+@pytest.mark.parametrize("when", get_args(When))
+def test_each_time_to_run_has_a_colour_of_its_own(when: When) -> None:
+    plan = plan_of(TransformedEnv(PendulumEnv(), RewardSum()))
+    stages = tuple(replace(stage, when=when) for stage in plan.stages)
+    report = PlanReport("pendulum", ("action",), replace(plan, stages=stages))
+    drawn = plan_diagram(report, ["RewardSum"])
+    assert f"    class stage0 {when}\n" in drawn
+    assert f"    classDef {when} fill:" in drawn
 
 
 def test_completion_of_policy_reads_knows_the_keys_after_the_chain() -> None:
