@@ -104,6 +104,9 @@ def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -
         for key in written:
             del wanted[key]
         wanted.update(dict.fromkeys(form.reads or (), f"stage {form.index}"))
+    for form in forms[: max(found, default=0)]:
+        if form.drops and form.index not in found:
+            found[form.index] = "a later stage that runs now must not see what it takes away"
     return found
 
 

@@ -147,9 +147,19 @@ def prepared(env: EnvBase, policy: Any, start: TensorDictBase, stop: Stop) -> Pl
     return run if run.fits(start) else None
 
 
+class PlanCache(dict[Any, Program]):
+    """The plans of an env; a copy of the env makes its own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlanCache, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlanCache:
+        return PlanCache()
+
+
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """The plan for these reads, made once for as long as the env's specs hold."""
-    cache: dict[Any, Program] = env._key_cache.setdefault("programs", {})
+    cache: PlanCache = env._key_cache.setdefault("programs", PlanCache())
     modes = tuple(
         (form.training, getattr(form, "_frozen", None), form._missing_tolerance)
         for form in _stages(env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
@@ -13,8 +14,9 @@ from tdx.specs import Composite
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_pairs import KeyPairs, key_list, require_keys
+from tdx.transforms.base.key_pairs import KeyPairs, flat_pairs, key_list, require_keys
 from tdx.transforms.base.spec_edits import refuse_taken
+from tdx.transforms.base.transform import Entries, RowStep
 
 
 class RenameTransform(Transform):
@@ -70,6 +72,23 @@ class RenameTransform(Transform):
             elif strict and not self._missing_tolerance:
                 raise self._missing(old, tensordict)
         return tensordict
+
+    def _row_step(self) -> RowStep | None:
+        pairs = flat_pairs(self._pairs)
+        if pairs is None or self._missing_tolerance:
+            return None
+        keep = self.create_copy
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for old, new in pairs:
+                value = fields.get(old)
+                if value is None:
+                    raise self._missing(old, fields)
+                fields[new] = value
+                if not keep:
+                    del fields[old]
+
+        return step
 
     def _time_form(self) -> TimeForm | None:
         if self._missing_tolerance:
