@@ -42,6 +42,7 @@ def test_file(pipeline: Pipeline) -> None:
     assert exactly(without_places(read)) == exactly(fully_named(pipeline))
 
 
+@settings(max_examples=50)
 @given(PIPELINES)
 def test_flags(pipeline: Pipeline) -> None:
     assert exactly(from_flags(to_flags(pipeline))) == exactly(pipeline)

@@ -287,7 +287,7 @@ def test_every_layout_can_be_edited(text: str) -> None:
     assert read_pipeline(file.text, "again") == file.pipeline
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(PIPELINES, st.lists(STAGES, max_size=4).map(tuple), st.integers(0, 9))
 def test_any_pipeline_turns_into_any_other(
     pipeline: Pipeline, stages: tuple[StageConfig, ...], seed: int
