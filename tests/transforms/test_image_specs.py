@@ -29,6 +29,6 @@ def test_bytes_without_bounds_become_floats_with_bounds() -> None:
     check_env_specs(env)
     spec = env.observation_spec["pixels"]
     assert isinstance(spec, Bounded)
-    assert (spec.low.min(), spec.high.max()) == (0, 1)
+    assert (spec.low.min().item(), spec.high.max().item()) == (0, 1)
     kept = TransformedEnv(Rendered(), ToTensorImage(from_int=False))
     assert isinstance(kept.observation_spec["pixels"], Unbounded)
