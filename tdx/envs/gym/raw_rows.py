@@ -35,6 +35,7 @@ class RawEnv:
             env's actions are several entries.
         conversion: from and to TensorDicts, for a single value.
         flat: whether an observation's entries are all at the root.
+        dense: whether an observation is one array, not a dict of some.
         block: gives ``keep`` for so many observations, with memory for all of them.
     """
 
@@ -47,10 +48,13 @@ class RawEnv:
     decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
     flat: bool
+    dense: bool
     block: Callable[[int], Callable[[Any], Any]] | None = None
 
     def mapping(self, function: Callable[..., Any], shape: tuple[int, ...]) -> RawEnv:
         """The same with each observation mapped as it is kept, to an array of its own.
+
+        It is for envs that are ``dense``.
 
         Args:
             function: takes an observation and ``out``, an array to write to.
@@ -92,7 +96,7 @@ def raw_env(env: Any, take_seed: Callable[[], int | None], conversion: Conversio
 
     flat = all(isinstance(key, str) for key in root_spec(observation).keys(True, True))
     decode, value = _decoder(action), action.decode_value
-    return RawEnv(env.step, reset, keep, stack, one, decode, value, conversion, flat)
+    return RawEnv(env.step, reset, keep, stack, one, decode, value, conversion, flat, dense)
 
 
 _Keeping = tuple[
