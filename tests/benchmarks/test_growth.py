@@ -18,8 +18,8 @@ from tests.benchmarks.conftest import Measure
 from tests.benchmarks.growth import LENGTH, NATIVE, SERIAL, STEPS, Growth
 
 CONTESTANTS: tuple[Contestant, ...] = ("TorchRL", "tdx eager", "tdx")
-CHAIN_STEPS: dict[Contestant, int] = {"TorchRL": 50, "tdx eager": 200, "tdx": 2000}
-BATCH_STEPS: dict[Contestant, int] = {"TorchRL": 20, "tdx eager": 100, "tdx": 500}
+CHAIN_STEPS: dict[Contestant, int] = {"TorchRL": 25, "tdx eager": 100, "tdx": 2000}
+BATCH_STEPS: dict[Contestant, int] = {"TorchRL": 10, "tdx eager": 50, "tdx": 500}
 # More env steps of a large batch would only take longer.
 MOST_ENV_STEPS = 200_000
 TORCHRL_STEPS = 1_000
