@@ -96,18 +96,18 @@ def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -
             found[form.index] = what if form.is_opaque else f"stage {opaque} may read any entry"
             continue
         written = [key for key in wanted if _among(key, form.writes or ())]
-        if not written and form.form is not None:
+        hides = bool(form.drops) and bool(found)
+        if not written and form.form is not None and not hides:
             continue
         if written:
             found[form.index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
+        elif hides:
+            found[form.index] = "a later stage that runs now must not see what it takes away"
         else:
             found[form.index] = "it does not say that it can wait"
         for key in written:
             del wanted[key]
         wanted.update(dict.fromkeys(form.reads or (), f"stage {form.index}"))
-    for form in forms[: max(found, default=0)]:
-        if form.drops and form.index not in found:
-            found[form.index] = "a later stage that runs now must not see what it takes away"
     return found
 
 

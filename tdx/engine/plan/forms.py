@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from weakref import WeakSet
 
 from tdx.engine.row_program import row_step_holds
 from tdx.engine.transformed_env import TransformedEnv
@@ -15,6 +16,9 @@ from tdx.transforms.base.transform import RowStep
 
 _OWN_HOOKS = ("_step", "_call", "_reset")
 _MAPS = ("_apply_transform",)
+
+not_pointwise: WeakSet[Transform] = WeakSet()
+"""Stages that were found to map a block of steps to something else than its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def stage_form(index: int, stage: Transform) -> StageForm:
     form = stage._time_form() if _defines(kind, "_time_form", _OWN_HOOKS) else None
     if form is not None and not form.scan and not _defines(kind, "time_behaviour", _MAPS):
         form = None  # What it inherits says nothing of a map of its own.
+    if stage in not_pointwise:
+        form = None
     if form is not None:
         return StageForm(index, stage, form, row, form.reads, form.writes)
     if not any(_overrides(kind, hook) for hook in _OWN_HOOKS):

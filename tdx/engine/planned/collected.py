@@ -43,6 +43,16 @@ class Collected:
     stopped: bool = False
     error: Exception | None = None
 
+    def cut(self, length: int, error: Exception) -> None:
+        """Keep the first steps only: one after them went wrong."""
+        self.length, self.stopped, self.error = length, False, error
+        self.times = tuple(time for time in self.times if time < length)
+        resets = len(self.times)
+        for columns in (self.steps, self.inputs, *self.now_steps.values()):
+            columns.update({key: value[:length] for key, value in columns.items()})
+        for columns in (self.resets, self.masks, *self.now_resets.values()):
+            columns.update({key: value[:resets] for key, value in columns.items()})
+
 
 class Collector(Protocol):
     """Steps an env before its chain many times."""

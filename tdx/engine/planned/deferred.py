@@ -10,6 +10,7 @@ from torch import Tensor
 from tdx.engine.plan.build import Program
 from tdx.engine.plan.forms import StageForm
 from tdx.engine.planned.collected import Collected
+from tdx.engine.planned.guard import first_failing, run_guarded
 from tdx.errors import ChainError, TdxError, Where
 from tdx.keys import NestedKey
 from tdx.transforms.base.chunk import Chunk
@@ -23,6 +24,9 @@ def run_chain(
 ) -> Chunk:
     """The chain over the steps that were collected.
 
+    Where a stage raises at one of them, that and those after it are cut off, and the error is
+    put with what was collected.
+
     Args:
         program: the stages, and which of them have run already.
         collected: what the env returned, and what those stages made of it.
@@ -33,7 +37,7 @@ def run_chain(
         the chunk, as it comes out of the chain.
 
     Raises:
-        ChainError: a stage raised.
+        ChainError: a stage raised, and not at one of the steps alone.
     """
     chunk = Chunk(
         collected.length,
@@ -52,11 +56,32 @@ def run_chain(
             _take_over(chunk, form, collected)
             continue
         assert form.form is not None
+        before = dict(chunk.steps), dict(chunk.resets)
         try:
-            form.form.run(chunk)
+            run_guarded(form, chunk)
         except Exception as error:
-            raise located(error, form) from error.__cause__
+            chunk.steps, chunk.resets = before
+            _cut_off(chunk, form, collected, error)
+            if not chunk.length:
+                break
+            form.form.run(chunk)
     return chunk
+
+
+def _cut_off(chunk: Chunk, form: StageForm, collected: Collected, error: Exception) -> None:
+    """Cut the chunk where a stage raised, if it is one step that it raises at.
+
+    Raises:
+        ChainError: it is none.
+    """
+    step = None
+    if form.form is not None and not form.form.scan:
+        keys = [key for key in form.stage.in_keys if key in chunk.steps]
+        step = first_failing(form.stage, {key: chunk.steps[key] for key in keys})
+    if step is None:
+        raise located(error, form) from error.__cause__
+    chunk.cut(step)
+    collected.cut(step, located(error, form))
 
 
 def _take_over(chunk: Chunk, form: StageForm, collected: Collected) -> None:

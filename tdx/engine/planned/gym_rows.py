@@ -80,7 +80,7 @@ class GymRows:
         """In which step each env's episode is cut off, from how far it has got."""
         found = [NEVER] * len(self._envs)
         for limit in self._limits:
-            counted = first.get(limit.count_key)
+            counted = limit.counted(first)
             counts = [0] * len(found) if counted is None else counted.reshape(-1).tolist()
             found = [
                 min(known, limit.most - count - 1)

@@ -91,6 +91,8 @@ class PlannedRun:
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
         chunk = run_chain(self._program, collected, first, self._env.batch_size)
+        if not collected.length:
+            return Part([], 0, error=self._told(collected.error, self._made))
         self._check_numbers(collected)
         error = self._told(collected.error, self._made + collected.length)
         self._made += collected.length

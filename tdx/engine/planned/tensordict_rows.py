@@ -73,11 +73,8 @@ class _Run:
         self.masks: list[dict[NestedKey, Tensor]] = []
         self.times: list[int] = []
         self.given: list[dict[NestedKey, Tensor]] = []
-        self.counts = {
-            limit.count_key: first[limit.count_key]
-            for limit in rows._limits
-            if limit.count_key in first
-        }
+        counted = {limit.count_key: limit.counted(first) for limit in rows._limits}
+        self.counts = {key: count for key, count in counted.items() if count is not None}
         self.stopped = False
         self.error: Exception | None = None
         self.root: dict[NestedKey, Any] = dict(first)

@@ -77,6 +77,14 @@ class Chunk:
         if value is not None:
             self.resets[out_key] = function(value)
 
+    def cut(self, length: int) -> None:
+        """Keep the first steps only, and the resets among them."""
+        self.length = length
+        self.times = tuple(time for time in self.times if time < length)
+        self.steps = {key: value[:length] for key, value in self.steps.items()}
+        self.resets = {key: value[: len(self.times)] for key, value in self.resets.items()}
+        self.masks = {key: value[: len(self.times)] for key, value in self.masks.items()}
+
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
         """Which rows each reset is for, as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
 
@@ -132,11 +140,18 @@ class StepLimit:
         most: the number of steps.
         count_key: where it counts them.
         done_key: the flag that it sets.
+        remembered: the count so far, where the step's input does not hold it.
     """
 
     most: int
     count_key: NestedKey
     done_key: NestedKey
+    remembered: Callable[[], Tensor | None]
+
+    def counted(self, root: Mapping[NestedKey, Tensor]) -> Tensor | None:
+        """The steps so far, ``[*B, ..., 1]``; ``None`` before any reset."""
+        found = root.get(self.count_key)
+        return self.remembered() if found is None else found
 
 
 def begun_at_resets(

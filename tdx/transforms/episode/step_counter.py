@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from tensordict import TensorDictBase
@@ -150,8 +151,9 @@ class StepCounter(RunningTransform):
         if self.max_steps is None or not self.update_done:
             return ()
         return tuple(
-            StepLimit(self.max_steps, group.beside(self.step_count_key), group.beside("done"))
+            StepLimit(self.max_steps, key, group.beside("done"), partial(self._last.get, key))
             for group in self._groups
+            for key in (group.beside(self.step_count_key),)
             if group.has("done")
         )
 
