@@ -59,7 +59,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     base, stages = flattened(env)
     forms = tuple(stage_form(index, stage) for index, stage in enumerate(stages))
     reads = None if policy_reads is None else tuple(map(normal_key, policy_reads))
-    reason = why_eager(env, base, forms)
+    reason = why_eager(env, base, forms) or _why_not_for_policy(forms, reads)
     needed = _needed_now(forms, reads or ())
     versions, used = _versions(env, base, forms, reads or ())
     arrays = base._raw_envs is not None and all(each.dense for each in base._raw_envs)
@@ -83,6 +83,14 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         policy_reads=None if reads is None else tuple(map(format_key, reads)),
     )
     return Program(plan, base, forms, now, fused)
+
+
+def _why_not_for_policy(forms: Sequence[StageForm], reads: Sequence[NestedKey] | None) -> str:
+    """What forbids a plan with a policy and lets one with open-loop actions be."""
+    moving = [form for form in forms if form.stage._changes_batch]
+    if reads is None or not moving:
+        return ""
+    return f"stage {moving[0].index} ({moving[0].name}) moves what the policy reads in each step"
 
 
 def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -> dict[int, str]:

@@ -53,7 +53,7 @@ def _of_envs(env: EnvBase, base: EnvBase) -> Iterator[str]:
 
 def _of_stage(form: StageForm) -> Iterator[str]:
     where = f"stage {form.index} ({form.name})"
-    if form.stage._changes_batch:
+    if form.stage._changes_batch and form.form is None:
         yield f"{where} changes the batch size or the device"
     if form.form is None and form.sees_input:
         yield f"{where} has a _step or a _reset of its own, which may read any entry"

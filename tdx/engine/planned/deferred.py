@@ -10,6 +10,7 @@ from torch import Tensor
 from tdx.engine.plan.build import Program
 from tdx.engine.plan.forms import StageForm
 from tdx.engine.planned.collected import Collected
+from tdx.engine.planned.compiled import CompiledStages
 from tdx.engine.planned.guard import first_failing, run_guarded
 from tdx.errors import ChainError, TdxError, Where
 from tdx.keys import NestedKey
@@ -21,6 +22,7 @@ def run_chain(
     collected: Collected,
     first: Mapping[NestedKey, Tensor],
     batch_size: torch.Size,
+    compiled: Mapping[int, CompiledStages],
 ) -> Chunk:
     """The chain over the steps that were collected.
 
@@ -32,6 +34,7 @@ def run_chain(
         collected: what the env returned, and what those stages made of it.
         first: the root's entries before the first step, ``[*B, ...]``.
         batch_size: the env's, ``[*B]``.
+        compiled: stages that are compiled, by the index of the first of each group.
 
     Returns:
         the chunk, as it comes out of the chain.
@@ -42,15 +45,21 @@ def run_chain(
     chunk = Chunk(
         collected.length,
         batch_size,
-        first,
+        {key: value.to(program.base.device) for key, value in first.items()},
         dict(collected.steps),
         dict(collected.resets),
         collected.times,
         collected.masks,
     )
     arrived = () if program.fused is None else program.fused.indices
+    done = 0
     for form in program.forms:
-        if form.index in arrived:
+        if form.index in arrived or form.index < done:
+            continue
+        group = compiled.get(form.index)
+        if group is not None:
+            group.run(chunk)
+            done = group.forms[-1].index + 1
             continue
         if form.index in program.now:
             _take_over(chunk, form, collected)

@@ -13,6 +13,7 @@ from tdx.engine.plan.build import Program, program_of
 from tdx.engine.planned.assemble import assembled, last_root
 from tdx.engine.planned.collected import Collected, Collector, Stop
 from tdx.engine.planned.columns import leaves_of
+from tdx.engine.planned.compiled import CompiledStages, compiled_groups
 from tdx.engine.planned.deferred import run_chain
 from tdx.engine.planned.gym_rows import GymRows
 from tdx.engine.planned.inputs import ClosedLoop, GivenActions, Inputs, RandomActions, WayIn
@@ -67,6 +68,7 @@ class PlannedRun:
         self._inputs = _inputs(env, program, policy)
         reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._collector = _collector(env, program, reads)
+        self._compiled = _compiled(env, program)
         self._made = 0
 
     def fits(self, start: TensorDictBase) -> bool:
@@ -90,7 +92,8 @@ class PlannedRun:
         collected = self._collector.collect(first, self._inputs, length, self._stop)
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
-        chunk = run_chain(self._program, collected, first, self._env.batch_size)
+        size = self._env.batch_size
+        chunk = run_chain(self._program, collected, first, size, self._compiled)
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
         self._check_numbers(collected)
@@ -149,7 +152,7 @@ def prepared(env: EnvBase, policy: Any, start: TensorDictBase, stop: Stop) -> Pl
     return run if run.fits(start) else None
 
 
-class PlanCache(dict[Any, Program]):
+class PlanCache(dict[Any, Any]):
     """The plans of an env; a copy of the env makes its own."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -167,7 +170,7 @@ def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program
         for form in _stages(env)
     )
     key = (reads, env.planned, modes)
-    program = cache.get(key)
+    program: Program | None = cache.get(key)
     if program is None:
         program = cache[key] = program_of(env, reads)
     return program
@@ -211,6 +214,20 @@ def _drawing(env: EnvBase) -> KeyedPolicy:
     """Random actions, drawn in the step that they are for."""
     spec = env.full_action_spec
     return KeyedPolicy((), tuple(env.action_keys), lambda root: leaves_of(spec.rand()))
+
+
+def _compiled(env: EnvBase, program: Program) -> dict[int, CompiledStages]:
+    backend = env.compiler if isinstance(env, TransformedEnv) else None
+    if backend is None:
+        return {}
+    cache: PlanCache = env._key_cache.setdefault("compiled", PlanCache())
+    key = (backend, program.now)
+    if key not in cache:
+        arrived = () if program.fused is None else program.fused.indices
+        taken = program.now.union(arrived)
+        waiting = [form for form in program.forms if form.index not in taken]
+        cache[key] = compiled_groups(waiting, backend)
+    return cache[key]
 
 
 def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> Collector:

@@ -14,6 +14,7 @@ from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.chunk import Chunk, Columns, TimeForm
 
 
 class DeviceCastTransform(Transform):
@@ -125,6 +126,15 @@ class DeviceCastTransform(Transform):
                 raise self._missing(source, tensordict)
         return tensordict
 
+    def _time_form(self) -> TimeForm | None:
+        return TimeForm(self._move_chunk if self._changes_batch else _nothing)
+
+    def _move_chunk(self, chunk: Chunk) -> None:
+        """One transfer an entry, whatever the number of steps."""
+        for name in ("steps", "resets", "masks", "first"):
+            columns: Columns = getattr(chunk, name)
+            setattr(chunk, name, {key: value.to(self.device) for key, value in columns.items()})
+
     # Those after this stage see another device than those before.
 
     @property
@@ -179,3 +189,7 @@ class DeviceCastTransform(Transform):
     def __repr__(self) -> str:
         inner = "" if self.orig_device is None else f", orig_device='{self.orig_device}'"
         return f"DeviceCastTransform('{self.device}'{inner})"
+
+
+def _nothing(chunk: Chunk) -> None:
+    """What a move to where all lies already does."""
