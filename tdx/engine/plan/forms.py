@@ -84,8 +84,8 @@ def stage_form(index: int, stage: Transform) -> StageForm:
     """The ways in which a stage can run."""
     kind: type = type(stage)
     row = stage._row_step() if row_step_holds(kind) else None
-    form = stage._time_form() if _defines(kind, "_time_form", _OWN_HOOKS) else None
-    if form is not None and not form.scan and not _defines(kind, "time_behaviour", _MAPS):
+    form = stage._time_form() if defines(kind, "_time_form", _OWN_HOOKS) else None
+    if form is not None and not form.scan and not defines(kind, "time_behaviour", _MAPS):
         form = None  # What it inherits says nothing of a map of its own.
     if stage in not_pointwise:
         form = None
@@ -116,7 +116,7 @@ def _owner(kind: type, hook: str) -> type:
 
 
 @cache
-def _defines(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
+def defines(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
     """Whether no subclass has implemented anew what the form stands for."""
     return all(issubclass(_owner(kind, form), _owner(kind, hook)) for hook in hooks)
 

@@ -17,7 +17,6 @@ from tdx.engine.planned.now_program import NowProgram
 from tdx.envs.base.done_flags import as_row_mask
 from tdx.envs.base.policies import ActionCheck
 from tdx.envs.gym.raw_rows import RawEnv, reward_column
-from tdx.errors import TdxError
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict
 from tdx.transforms.base.chunk import StepLimit
@@ -129,7 +128,7 @@ class _Run:
             env.reset()
             self.play_one(actions[len(self.observations) - start :])
         except Exception as error:
-            self._failed(index, env, error)
+            self._failed(env.failure("step", error), error)
 
     def play(self, actions: Sequence[Sequence[Any]]) -> None:
         """The loop over several envs with actions that are there already."""
@@ -150,13 +149,14 @@ class _Run:
                     break
             self.made = index + 1
         except Exception as error:
-            self._failed(index, env, error)
+            self._failed(env.failure("step", error), error)
 
     def follow_one(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
         """The loop over one env with a policy: that of :meth:`follow`, with nothing to spare."""
         rows, env, kept = self.rows, self.rows._envs[0], _Kept()
         step, keep, limit = _with_first_reset(env), self.keep, self.limits[0]
         check, step_now, act = rows._check, rows._now.step, inputs.policy.act
+        is_plain = check.is_plain
         add, add_reward = self.observations.append, self.rewards.append
         take = _Taker(rows._envs, inputs, True)
         value = env.decode_value if take.is_direct else None
@@ -167,12 +167,16 @@ class _Run:
         try:
             for index in range(self.length):
                 written = act(root)
-                check(written.get, index)
+                if not is_plain(written.get("action")):
+                    check(written.get, index)
                 if value is not None:
                     action, shown = value(written["action"]), _NOTHING
                 else:
                     (action,), shown = take(written)
-                observation, reward, terminated, truncated, _ = step(action)
+                try:
+                    observation, reward, terminated, truncated, _ = step(action)
+                except Exception as error:
+                    raise env.failure("step", error) from error
                 observed = keep(observation)
                 add(observed)
                 add_reward(reward)
@@ -192,7 +196,7 @@ class _Run:
                         root.update(self._begun_root(root, [observed]))
             self.made = index + 1
         except Exception as error:
-            self._failed(index, env, error)
+            self._failed(error)
         self.inputs = kept.columns(self.made)
 
     def follow(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
@@ -213,7 +217,10 @@ class _Run:
                 over = []
                 start = len(self.observations)
                 for row, step in enumerate(steps):
-                    observation, reward, terminated, truncated, _ = step(actions[row])
+                    try:
+                        observation, reward, terminated, truncated, _ = step(actions[row])
+                    except Exception as error:
+                        raise rows._envs[row].failure("step", error) from error
                     add(keep(observation))
                     add_reward(reward)
                     if terminated or truncated or index >= self.limits[row]:
@@ -229,7 +236,7 @@ class _Run:
                         root.update(self._begun_root(root, self.observations[start:]))
             self.made = index + 1
         except Exception as error:
-            self._failed(index, rows._envs[0], error)
+            self._failed(error)
         self.inputs = kept.columns(self.made)
 
     def _begun_root(self, root: dict[NestedKey, Any], observed: list[Any]) -> dict[NestedKey, Any]:
@@ -273,7 +280,7 @@ class _Run:
         del self.begun[len(self.begun) - missing :]
         del rows
 
-    def _failed(self, index: int, env: RawEnv, error: Exception) -> None:
+    def _failed(self, error: Exception, cause: Exception | None = None) -> None:
         """Keep the steps that were complete, and what went wrong after them."""
         count = len(self.rows._envs)
         self.made = len(self.observations) // count
@@ -283,11 +290,9 @@ class _Run:
         if self.times and self.times[-1] >= self.made:
             # The reset belongs to a step that was not made.
             self._undo_reset()
-        if isinstance(error, TdxError):
-            self.error = error
-        else:
-            self.error = env.failure("step", error)
-            self.error.__cause__ = error
+        if cause is not None and cause is not error:
+            error.__cause__ = cause
+        self.error = error
 
     # Columns
 

@@ -11,13 +11,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.engine.plan.forms import StageForm
+from tdx.engine.plan.forms import StageForm, defines
 from tdx.engine.planned.columns import as_tensordict, leaves_of
 from tdx.engine.planned.deferred import located
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.transforms.base import Transform
 from tdx.transforms.base.callable_transform import CallableTransform
 from tdx.transforms.base.chunk import Columns
+from tdx.transforms.base.transform import RowStep
 
 _Rows = list[Any]
 
@@ -31,6 +32,7 @@ class NowProgram:
         device: the env's.
         on_dicts: whether each of them can run on a dict of root entries.
         reads: what a policy reads of what comes out.
+        waiting: the stages that run later, and may read what these write.
     """
 
     def __init__(
@@ -40,22 +42,46 @@ class NowProgram:
         device: torch.device,
         on_dicts: bool,
         reads: Sequence[NestedKey] = (),
+        waiting: Sequence[StageForm] = (),
     ) -> None:
         self.forms = tuple(forms)
         self._batch_size, self._device = batch_size, device
         self._on_dicts = on_dicts
         self.reads = frozenset((*reads, *(key for form in forms for key in form.reads or ())))
+        self._waiting = tuple(waiting)
+        self._kept = {form.index: self._kept_of(form) for form in self.forms}
         self.forget()
+
+    def _kept_of(self, form: StageForm) -> tuple[NestedKey, ...]:
+        """What is kept of what a stage writes: all but what is overwritten before it is read."""
+        kept = []
+        for key in form.writes or ():
+            later = (each.index for each in self.forms if each.index > form.index)
+            again = [at for at in later if key in (self._by_index(at).writes or ())]
+            end = min(again, default=None)
+            if end is None or any(
+                form.index < each.index < end and key in (each.reads or ())
+                for each in self._waiting
+            ):
+                kept.append(key)
+        return tuple(kept)
+
+    def _by_index(self, index: int) -> StageForm:
+        return next(form for form in self.forms if form.index == index)
 
     def forget(self) -> None:
         """Keep nothing of what was written so far."""
         self._steps: dict[int, dict[NestedKey, _Rows]] = {
-            form.index: {key: [] for key in form.writes or ()} for form in self.forms
+            form.index: {key: [] for key in self._kept[form.index]} for form in self.forms
         }
         self._resets: dict[int, dict[NestedKey, _Rows]] = {form.index: {} for form in self.forms}
         # Flat: what to call, and where to append what it wrote.
         self._calls = [
-            (form.row, [(key, kept.append) for key, kept in self._steps[form.index].items()])
+            (
+                form,
+                owned_row(form),
+                [(key, kept.append) for key, kept in self._steps[form.index].items()],
+            )
             for form in self.forms
         ]
 
@@ -73,10 +99,15 @@ class NowProgram:
         """
         if not self._on_dicts:
             return self._step_tensordict(root, fields)
-        for row, keep in self._calls:
-            row(root, fields)  # type: ignore[misc, arg-type]
-            for key, append in keep:
-                append(fields[key])
+        form = None
+        try:
+            for form, row, keep in self._calls:  # noqa: B007 - the handler names it
+                row(root, fields)  # type: ignore[misc, arg-type]
+                for key, append in keep:
+                    append(fields[key])
+        except Exception as error:
+            assert form is not None
+            raise located(error, form) from error.__cause__
         return fields
 
     def _step_tensordict(
@@ -135,6 +166,14 @@ class NowProgram:
     def columns(self) -> tuple[dict[int, Columns], dict[int, Columns]]:
         """What each stage wrote in the steps and in the resets, by its index and key."""
         return _stacked(self._steps), _stacked(self._resets)
+
+
+def owned_row(form: StageForm) -> RowStep | None:
+    """The stage over a step's dict, where nobody else holds on to what is in it."""
+    kind: type = type(form.stage)
+    if form.row is not None and defines(kind, "_owned_row_step", ("_row_step",)):
+        return form.stage._owned_row_step()
+    return form.row
 
 
 def warn_of_undeclared(form: StageForm, added: Collection[NestedKey]) -> None:

@@ -234,7 +234,8 @@ def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> 
     raw = program.plan.rows == "raw"
     now = [form for form in program.forms if form.index in program.now]
     base = program.base
-    ran = NowProgram(now, base.batch_size, base.device, raw, reads)
+    later = [form for form in program.forms if form.index not in program.now]
+    ran = NowProgram(now, base.batch_size, base.device, raw, reads, later)
     # Those that run along have set their flags by then, or had them overruled.
     waiting = [form for form in program.forms if raw or form.index not in program.now]
     limits = [limit for form in waiting for limit in form.stage._step_limits()]

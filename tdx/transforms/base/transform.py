@@ -135,6 +135,13 @@ class Transform(TransformSpecs):
 
         return step
 
+    def _owned_row_step(self) -> RowStep | None:
+        """:meth:`_row_step` for a loop that alone holds what it puts into the dicts.
+
+        It may keep an entry that it is given as it is, where :meth:`_row_step` must copy it.
+        """
+        return self._row_step()
+
     def _time_form(self) -> TimeForm | None:
         """What the hooks do, over many steps at once; ``None`` for none: it runs step by step.
 

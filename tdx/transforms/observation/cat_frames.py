@@ -126,6 +126,25 @@ class CatFrames(ObservationTransform):
 
         return step
 
+    def _owned_row_step(self) -> RowStep | None:
+        pairs, frames, dim = flat_pairs(self._pairs), self._frames, self.dim
+        if self.as_inverse or self._missing_tolerance or pairs is None:
+            return None
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                frame, earlier = fields.get(in_key), frames.get(in_key)
+                if frame is None:
+                    raise self._missing(in_key, fields)
+                if earlier is None:
+                    fields[out_key] = self._stacked(in_key, frame)
+                    continue
+                stack = [*earlier, frame]
+                frames[in_key] = stack[1:]
+                fields[out_key] = torch.cat(stack, dim)
+
+        return step
+
     def _time_form(self) -> TimeForm | None:
         if self.as_inverse:
             return TimeForm(lambda chunk: None)
