@@ -12,7 +12,8 @@ from tdx.engine.plan.forms import StageForm
 from tdx.engine.planned.collected import Collected
 from tdx.engine.planned.compiled import CompiledStages
 from tdx.engine.planned.guard import first_failing, run_guarded
-from tdx.errors import ChainError, TdxError, Where
+from tdx.envs.base.failures import stage_failed
+from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.transforms.base.chunk import Chunk
 
@@ -88,7 +89,8 @@ def _cut_off(chunk: Chunk, form: StageForm, collected: Collected, error: Excepti
         keys = [key for key in form.stage.in_keys if key in chunk.steps]
         step = first_failing(form.stage, {key: chunk.steps[key] for key in keys})
     if step is None:
-        raise located(error, form) from error.__cause__
+        made = located(error, form)
+        raise made from made.__cause__
     chunk.cut(step)
     collected.cut(step, located(error, form))
 
@@ -105,15 +107,8 @@ def _take_over(chunk: Chunk, form: StageForm, collected: Collected) -> None:
     chunk.resets.update(collected.now_resets.get(form.index, {}))
 
 
-def located(error: Exception, form: StageForm, step: int | None = None) -> Exception:
-    """The error, with the stage it came from and the step, if it is known."""
-    where = "" if step is None else f" at step {step}"
+def located(error: Exception, form: StageForm) -> TdxError:
+    """The error, with the stage it came from."""
     if isinstance(error, TdxError):
-        error.at(stage=form.index, transform=form.name)
-        return error
-    made = ChainError(
-        f"it raised {type(error).__name__}{where}: {next(iter(str(error).splitlines()), '')}",
-        where=Where(stage=form.index, transform=form.name),
-    )
-    made.__cause__ = error
-    return made
+        return error.at(stage=form.index, transform=form.name)
+    return stage_failed(error, Where(stage=form.index, transform=form.name))

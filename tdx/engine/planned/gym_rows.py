@@ -59,21 +59,23 @@ class GymRows:
         run = _Run(self, self._first_limits(first), stop, length)
         if isinstance(inputs, OpenLoop):
             drawn = inputs.draw(length)
-            if self._single:
+            if drawn.length and self._single:
                 run.play_one(self._envs[0].decode(drawn.inner))
-            else:
-                run.play(self._decoded(drawn.inner, length))
-            drawn.keep(run.made)
+            elif drawn.length:
+                run.play(self._decoded(drawn.inner))
+            drawn.keep(run.tried)
+            if drawn.error is not None and run.error is None and not run.stopped:
+                run._failed(drawn.error)
             run.inputs = {key: value[: run.made] for key, value in drawn.columns.items()}
         else:
             assert isinstance(inputs, ClosedLoop)
             (run.follow_one if self._single else run.follow)(inputs, first)
         return run.collected()
 
-    def _decoded(self, inner: Any, length: int) -> Sequence[Sequence[Any]]:
+    def _decoded(self, inner: Any) -> Sequence[Sequence[Any]]:
         """The actions of each step, for each env."""
         by_env = [env.decode(inner[:, index]) for index, env in enumerate(self._envs)]
-        return list(zip(*by_env, strict=True)) if length else []
+        return list(zip(*by_env, strict=True))
 
     def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
         """In which step each env's episode is cut off, from how far it has got."""
@@ -95,7 +97,7 @@ class _Run:
         self.rows, self.limits, self.length = rows, limits, length
         self.stops = stop == "any"
         self.keep = rows._envs[0].keeping(length * len(rows._envs))
-        self.made = 0
+        self.made = self.tried = 0
         self.stopped = False
         self.error: Exception | None = None
         self.observations: list[Any] = []
@@ -105,6 +107,7 @@ class _Run:
         self.reset_rows: list[list[int]] = []
         self.begun: list[Any] = []
         self.inputs: dict[NestedKey, Tensor] = {}
+        self.begun_first = False
 
     # Loops
 
@@ -113,9 +116,9 @@ class _Run:
         env, limit = self.rows._envs[0], self.limits[0]
         step, keep = env.step, self.keep
         add, add_reward = self.observations.append, self.rewards.append
-        index, start = -1, len(self.observations)
+        index = -1
         try:
-            for index, action in enumerate(actions, start):
+            for index, action in enumerate(actions):
                 observation, reward, terminated, truncated, _ = step(action)
                 add(keep(observation))
                 add_reward(reward)
@@ -123,12 +126,27 @@ class _Run:
                     if self._ended(index, [(0, terminated, truncated)]):
                         break
                     limit = self.limits[0]
-            self.made = len(self.observations)
-        except ResetNeeded:
-            env.reset()
-            self.play_one(actions[len(self.observations) - start :])
+            self.made = self.tried = len(self.observations)
+        except ResetNeeded as error:
+            if index or self.begun_first:
+                self.tried = index + 1
+                self._failed(env.failure("step", error), error)
+            else:
+                self._begin_first(env, actions)
         except Exception as error:
+            self.tried = index + 1
             self._failed(env.failure("step", error), error)
+
+    def _begin_first(self, env: RawEnv, actions: Sequence[Any]) -> None:
+        """Reset an env that never was, as a single step does."""
+        self.begun_first = True
+        try:
+            env.reset()
+        except Exception as error:
+            self.tried = 1
+            self._failed(env.failure("reset", error), error)
+        else:
+            self.play_one(actions)
 
     def play(self, actions: Sequence[Sequence[Any]]) -> None:
         """The loop over several envs with actions that are there already."""
@@ -140,6 +158,7 @@ class _Run:
             for index, each in enumerate(actions):
                 over = []
                 for row, step in enumerate(steps):
+                    env = envs[row]
                     observation, reward, terminated, truncated, _ = step(each[row])
                     add(keep(observation))
                     add_reward(reward)
@@ -147,8 +166,9 @@ class _Run:
                         over.append((row, terminated, truncated))
                 if over and self._ended(index, over):
                     break
-            self.made = index + 1
+            self.made = self.tried = index + 1
         except Exception as error:
+            self.tried = index + 1
             self._failed(env.failure("step", error), error)
 
     def follow_one(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
@@ -163,12 +183,12 @@ class _Run:
         fields_of = _Fields(env, True, rows._now.reads)
         one = None if fields_of.is_more else env.one
         root: dict[NestedKey, Any] = dict(first)
-        index = -1
+        made = 0
         try:
             for index in range(self.length):
                 written = act(root)
                 if not is_plain(written.get("action")):
-                    check(written.get, index)
+                    check(written.get)
                 if value is not None:
                     action, shown = value(written["action"]), _NOTHING
                 else:
@@ -176,7 +196,7 @@ class _Run:
                 try:
                     observation, reward, terminated, truncated, _ = step(action)
                 except Exception as error:
-                    raise env.failure("step", error) from error
+                    raise check.rather(written.get, env.failure("step", error)) from error
                 observed = keep(observation)
                 add(observed)
                 add_reward(reward)
@@ -188,15 +208,16 @@ class _Run:
                     over = [(0, terminated, truncated)] if ended else []
                     fields = fields_of([observed], [reward], over)
                 root.update(step_now(root, fields))
+                made = index + 1
                 if ended:
                     if self._ended(index, [(0, terminated, truncated)]):
                         break
                     limit = self.limits[0]
                     if self.times and self.times[-1] == index + 1:
                         root.update(self._begun_root(root, [observed]))
-            self.made = index + 1
+            self.made = made
         except Exception as error:
-            self._failed(error)
+            self._failed(error, made=made)
         self.inputs = kept.columns(self.made)
 
     def follow(self, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
@@ -208,11 +229,11 @@ class _Run:
         take = _Taker(rows._envs, inputs, rows._single)
         fields_of = _Fields(rows._envs[0], rows._single, rows._now.reads)
         root: dict[NestedKey, Any] = dict(first)
-        index = -1
+        made = 0
         try:
             for index in range(self.length):
                 written = act(root)
-                check(written.get, index)
+                check(written.get)
                 actions, shown = take(written)
                 over = []
                 start = len(self.observations)
@@ -220,7 +241,8 @@ class _Run:
                     try:
                         observation, reward, terminated, truncated, _ = step(actions[row])
                     except Exception as error:
-                        raise rows._envs[row].failure("step", error) from error
+                        blamed = rows._envs[row].failure("step", error)
+                        raise check.rather(written.get, blamed) from error
                     add(keep(observation))
                     add_reward(reward)
                     if terminated or truncated or index >= self.limits[row]:
@@ -229,14 +251,15 @@ class _Run:
                 root.update(written)
                 fields = fields_of(self.observations[start:], self.rewards[start:], over)
                 root.update(step_now(root, fields))
+                made = index + 1
                 if over:
                     if self._ended(index, over):
                         break
                     if self.times and self.times[-1] == index + 1:
                         root.update(self._begun_root(root, self.observations[start:]))
-            self.made = index + 1
+            self.made = made
         except Exception as error:
-            self._failed(error)
+            self._failed(error, made=made)
         self.inputs = kept.columns(self.made)
 
     def _begun_root(self, root: dict[NestedKey, Any], observed: list[Any]) -> dict[NestedKey, Any]:
@@ -280,10 +303,12 @@ class _Run:
         del self.begun[len(self.begun) - missing :]
         del rows
 
-    def _failed(self, error: Exception, cause: Exception | None = None) -> None:
+    def _failed(
+        self, error: Exception, cause: Exception | None = None, made: int | None = None
+    ) -> None:
         """Keep the steps that were complete, and what went wrong after them."""
         count = len(self.rows._envs)
-        self.made = len(self.observations) // count
+        self.made = len(self.observations) // count if made is None else made
         complete = self.made * count
         del self.observations[complete:], self.rewards[complete:]
         self.ends = [end for end in self.ends if end[0] < self.made]
@@ -330,7 +355,8 @@ class _Run:
         }
         if self.times:
             self._add_resets(result)
-        result.now_steps, result.now_resets = rows._now.columns()
+        columns = rows._now.columns(made, len(self.times))
+        result.now_steps, result.now_resets = columns
         rows._now.forget()
         return result
 

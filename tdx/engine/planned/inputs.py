@@ -10,15 +10,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.columns import as_tensordict, leaves_of
 from tdx.envs.base import EnvBase
+from tdx.envs.base.failures import stage_failed
+from tdx.envs.base.policies import ActionCheck
+from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.binary import Binary
 from tdx.specs.bounded import Bounded
 from tdx.specs.categorical import Categorical
 from tdx.specs.one_hot import OneHot
-from tdx.tensordicts import read
+from tdx.tensordicts import new_tensordict, read
 from tdx.transforms.base import Transform
 
 _CPU = torch.device("cpu")
@@ -45,6 +49,7 @@ class WayIn:
         self.action_keys = tuple(base.action_keys)
         self.handed_out = tuple(handed_out)
         self._device = base.device
+        self._places = {stage: index for index, stage in enumerate(flattened(env)[1])}
 
     def through(self, outer: TensorDictBase) -> tuple[TensorDictBase, dict[NestedKey, Tensor]]:
         """What the env takes, and what is handed out, from what the outside gives."""
@@ -52,7 +57,14 @@ class WayIn:
         if self.stages:
             inner = outer.clone(recurse=False)
             for stage in reversed(self.stages):
-                inner = stage._inv_call(inner)
+                try:
+                    inner = stage._inv_call(inner)
+                except Exception as error:
+                    place = Where(stage=self._places[stage], transform=type(stage).__name__)
+                    if isinstance(error, TdxError):
+                        error.where = error.where.merged(place)
+                        raise
+                    raise stage_failed(error, place) from error
         shown = {key: read(inner, key) for key in self.handed_out}
         return inner, {key: value for key, value in shown.items() if value is not None}
 
@@ -65,11 +77,15 @@ class Drawn:
         inner: what the env takes, ``[T, *B]``.
         columns: what the outside gave, and what is handed out, ``[T, *B, ...]``.
         keep: told how many of them were used.
+        length: how many there are, ``T``.
+        error: what is wrong with the one after the last, if it was asked for.
     """
 
     inner: TensorDictBase
     columns: dict[NestedKey, Tensor]
     keep: Callable[[int], None]
+    length: int
+    error: Exception | None = None
 
 
 class Inputs:
@@ -83,17 +99,36 @@ class Inputs:
         self.way_in = way_in
 
 
+_Outer = tuple[TensorDictBase, Callable[[int], None], Exception | None]
+
+
 class OpenLoop(Inputs):
     """Actions that look at nothing: those of many steps are there at once."""
 
     def draw(self, length: int) -> Drawn:
-        """The actions of the next ``length`` steps."""
-        outer, keep = self._outer(length)
-        inner, shown = self.way_in.through(outer)
-        columns = {**leaves_of(outer), **shown}
-        return Drawn(inner, columns, keep)
+        """The actions of the next ``length`` steps, or of fewer and what is wrong with the next."""
+        outer, keep, error = self._outer(length)
+        made = outer.shape[0]
+        if not made:
+            return Drawn(outer, {}, keep, 0, error)
+        try:
+            inner, shown = self.way_in.through(outer)
+        except Exception as raised:
+            made, error = self._fitting(outer, raised)
+            outer = outer[:made]
+            inner, shown = self.way_in.through(outer) if made else (outer, {})
+        return Drawn(inner, {**leaves_of(outer), **shown}, keep, made, error)
 
-    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
+    def _fitting(self, outer: TensorDictBase, raised: Exception) -> tuple[int, Exception]:
+        """How many go through the way in one by one, and what the next raises."""
+        for index in range(outer.shape[0]):
+            try:
+                self.way_in.through(outer[index])
+            except Exception as error:
+                return index, error
+        raise raised
+
+    def _outer(self, length: int) -> _Outer:
         raise NotImplementedError
 
 
@@ -114,7 +149,7 @@ class RandomActions(OpenLoop):
         if len(leaves) == 1 and _draws_in_order(leaves[0][1]):
             self._leaf = leaves[0]
 
-    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
+    def _outer(self, length: int) -> _Outer:
         state = torch.get_rng_state()
         outer = self._drawn(length)
         after = torch.get_rng_state()
@@ -125,7 +160,7 @@ class RandomActions(OpenLoop):
                 if used:
                     self._drawn(used)
 
-        return outer, keep
+        return outer, keep, None
 
     def _drawn(self, length: int) -> TensorDictBase:
         env = self._env
@@ -159,15 +194,23 @@ class GivenActions(OpenLoop):
     def __init__(self, sequence: Any, env: EnvBase, way_in: WayIn) -> None:
         super().__init__(way_in)
         self._sequence, self._env = sequence, env
+        self._check = ActionCheck(env)
 
-    def _outer(self, length: int) -> tuple[TensorDictBase, Callable[[int], None]]:
-        outer = self._sequence.taken(self._env, length)
-        sequence = self._sequence
+    def _outer(self, length: int) -> _Outer:
+        sequence, before = self._sequence, self._sequence.position
 
         def keep(used: int) -> None:
-            sequence.position -= length - used
+            sequence.position = before + used
 
-        return outer, keep
+        outer: TensorDictBase = new_tensordict({}, torch.Size((0,)), self._env.device)
+        try:
+            taken = sequence.taken(self._env, length)
+            self._check(lambda key: read(taken[0], key))
+            outer = taken
+        except TdxError as error:
+            return outer, keep, error
+        short = outer.shape[0] < length
+        return outer, keep, sequence.used_up if short else None
 
 
 class ClosedLoop(Inputs):

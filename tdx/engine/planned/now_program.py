@@ -14,6 +14,7 @@ from torch import Tensor
 from tdx.engine.plan.forms import StageForm, defines
 from tdx.engine.planned.columns import as_tensordict, leaves_of
 from tdx.engine.planned.deferred import located
+from tdx.errors import EnvError
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.transforms.base import Transform
 from tdx.transforms.base.callable_transform import CallableTransform
@@ -107,7 +108,8 @@ class NowProgram:
                     append(fields[key])
         except Exception as error:
             assert form is not None
-            raise located(error, form) from error.__cause__
+            made = located(error, form)
+            raise made from made.__cause__
         return fields
 
     def _step_tensordict(
@@ -133,7 +135,8 @@ class NowProgram:
         try:
             result: TensorDictBase = hook(given, made)
         except Exception as error:
-            raise located(error, form) from error.__cause__
+            made_of = located(error, form)
+            raise made_of from made_of.__cause__
         return result
 
     def reset(
@@ -163,9 +166,13 @@ class NowProgram:
                     kept.setdefault(key, []).append(written[key])
         return leaves_of(made)
 
-    def columns(self) -> tuple[dict[int, Columns], dict[int, Columns]]:
-        """What each stage wrote in the steps and in the resets, by its index and key."""
-        return _stacked(self._steps), _stacked(self._resets)
+    def columns(self, steps: int, resets: int) -> tuple[dict[int, Columns], dict[int, Columns]]:
+        """What each stage wrote in the first steps and resets, by its index and key.
+
+        Raises:
+            EnvError: a stage wrote an entry in some of them only.
+        """
+        return _stacked(self._steps, steps), _stacked(self._resets, resets)
 
 
 def owned_row(form: StageForm) -> RowStep | None:
@@ -204,8 +211,17 @@ def warn_of_undeclared(form: StageForm, added: Collection[NestedKey]) -> None:
 _WARNED: WeakSet[Transform] = WeakSet()
 
 
-def _stacked(kept: dict[int, dict[NestedKey, _Rows]]) -> dict[int, Columns]:
+def _stacked(kept: dict[int, dict[NestedKey, _Rows]], count: int) -> dict[int, Columns]:
     return {
-        index: {key: torch.stack(rows) for key, rows in columns.items() if rows}
+        index: {key: _column(rows, count) for key, rows in columns.items() if rows and count}
         for index, columns in kept.items()
     }
+
+
+def _column(rows: _Rows, count: int) -> Tensor:
+    if len(rows) < count or any(row.shape != rows[0].shape for row in rows):
+        raise EnvError(
+            "the steps of this rollout differ in shape or keys and cannot be one block",
+            hint="pass planned=False to the env and return_contiguous=False to rollout",
+        )
+    return torch.stack(rows[:count])

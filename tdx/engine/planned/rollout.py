@@ -13,7 +13,7 @@ from tdx.engine.planned.chunk_size import chunk_steps_for, whole_steps_for
 from tdx.engine.planned.run import Part, PlannedRun, prepared
 from tdx.envs.base import EnvBase
 from tdx.envs.base.policies import ActionSequence
-from tdx.envs.base.rollout import Callback, collect, stacked, start_of, truncated
+from tdx.envs.base.rollout import Callback, begun_anew, collect, stacked, start_of, truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _parts(
         start = part.following()
         del part
         if not request.ends:
-            start = env.maybe_reset(start)
+            start = begun_anew(env, start, made)
 
 
 def _planned(env: EnvBase, request: Request, start: TensorDictBase) -> PlannedRun | None:

@@ -22,7 +22,7 @@ from tdx.engine.planned.policies import KeyedPolicy, keyed_policy
 from tdx.engine.planned.tensordict_rows import TensorDictRows
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
-from tdx.envs.base.policies import ActionCheck, ActionSequence, refuse_nan
+from tdx.envs.base.policies import ActionCheck, ActionSequence, first_nan, nan_error
 from tdx.errors import TdxError
 from tdx.keys import NestedKey
 
@@ -90,13 +90,13 @@ class PlannedRun:
         """Make up to ``length`` steps from a root ``[*B]``."""
         first = leaves_of(start)
         collected = self._collector.collect(first, self._inputs, length, self._stop)
+        self._check_numbers(collected)
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
         size = self._env.batch_size
         chunk = run_chain(self._program, collected, first, size, self._compiled)
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
-        self._check_numbers(collected)
         error = self._told(collected.error, self._made + collected.length)
         self._made += collected.length
         inputs, rewards = collected.inputs, self._rewards
@@ -110,14 +110,14 @@ class PlannedRun:
         )
 
     def _check_numbers(self, collected: Collected) -> None:
-        """Note a NaN among a policy's actions; what was collected stays."""
-        if isinstance(self._inputs, ClosedLoop) and collected.error is None:
-            for key in self._env.action_keys:
-                try:
-                    refuse_nan(collected.inputs[key], key, self._made)
-                except TdxError as error:
-                    collected.error = error
-                    return
+        """Cut off what came of the first action that is not a number."""
+        if isinstance(self._inputs, RandomActions):
+            return
+        for key in self._env.action_keys:
+            actions = collected.inputs.get(key)
+            bad = None if actions is None else first_nan(actions)
+            if bad is not None:
+                collected.cut(bad, nan_error(key))
 
     def _told(self, error: Exception | None, step: int) -> Exception | None:
         """The error, with the number of the step at which it was raised."""

@@ -15,9 +15,8 @@ from tdx.engine.planned.inputs import ClosedLoop, Drawn, Inputs, OpenLoop
 from tdx.engine.planned.now_program import NowProgram
 from tdx.envs.base import EnvBase
 from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.envs.base.failures import failed
 from tdx.envs.base.policies import ActionCheck
-from tdx.envs.check import first_line
-from tdx.errors import EnvError, TdxError, Where
 from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.transforms.base.chunk import StepLimit
 
@@ -75,7 +74,8 @@ class _Run:
         self.given: list[dict[NestedKey, Tensor]] = []
         counted = {limit.count_key: limit.counted(first) for limit in rows._limits}
         self.counts = {key: count for key, count in counted.items() if count is not None}
-        self.stopped = False
+        self.stopped = self._in_step = False
+        self.tried = 0
         self.error: Exception | None = None
         self.root: dict[NestedKey, Any] = dict(first)
         self.drawn: Drawn | None = None
@@ -86,21 +86,27 @@ class _Run:
         """Make the steps, and return them as columns."""
         try:
             self._loop()
+            if self.drawn is not None and not self.stopped:
+                self.error = self.drawn.error
         except Exception as error:
-            self.error = error
+            get = self.given[-1].get if self.given else {}.get
+            blamed = self.rows._check.rather(get, error) if self._in_step else error
+            self.error = blamed
+        if self.error is not None:
             while self.times and self.times[-1] >= len(self.steps):
                 self.times.pop(), self.resets.pop(), self.masks.pop()
         made = len(self.steps)
         result = Collected(made, stopped=self.stopped, error=self.error)
         if self.drawn is not None:
-            self.drawn.keep(made)
+            self.drawn.keep(self.tried)
             result.inputs = {key: value[:made] for key, value in self.drawn.columns.items()}
         elif made:
             given = self.given[:made]
             result.inputs = {key: torch.stack([row[key] for row in given]) for key in given[0]}
         if made:
             result.steps = stacked_leaves(self.steps)
-            result.now_steps, result.now_resets = self.rows._now.columns()
+            columns = self.rows._now.columns(made, len(self.times))
+            result.now_steps, result.now_resets = columns
         if self.times:
             result.times = tuple(self.times)
             result.resets = stacked_leaves(self.resets)
@@ -110,9 +116,12 @@ class _Run:
         return result
 
     def _loop(self) -> None:
-        actions = None if self.drawn is None else self.drawn.inner.unbind(0)
-        for index in range(self.length):
-            written = {} if actions is not None else self._asked(index)
+        actions: Sequence[TensorDictBase] | None = None
+        if self.drawn is not None:
+            actions = self.drawn.inner.unbind(0) if self.drawn.length else ()
+        for index in range(self.length if self.drawn is None else self.drawn.length):
+            self.tried = index + 1
+            written = {} if actions is not None else self._asked()
             inner = actions[index] if actions is not None else self.inner
             following = self._stepped(inner)
             fields = leaves_of(following)
@@ -123,11 +132,11 @@ class _Run:
             if not self._goes_on(index, following, fields):
                 return
 
-    def _asked(self, index: int) -> dict[NestedKey, Tensor]:
+    def _asked(self) -> dict[NestedKey, Tensor]:
         """What the policy writes for this step."""
         assert isinstance(self.inputs, ClosedLoop)
         written = self.inputs.act(self.root)
-        self.rows._check(written.get, index)
+        self.rows._check(written.get)
         self.inner, shown = self.inputs.inward(written)
         self.given.append({**written, **shown})
         return written
@@ -142,7 +151,9 @@ class _Run:
         try:
             return base._completed_step(given)
         except Exception as error:
-            raise failed(base, "step", error) from error
+            self._in_step = True
+            made = failed(base, "step", error)
+            raise made from made.__cause__
 
     # Ends
 
@@ -191,7 +202,8 @@ class _Run:
         try:
             begun = base._completed_reset(given)
         except Exception as error:
-            raise failed(base, "reset", error) from error
+            made = failed(base, "reset", error)
+            raise made from made.__cause__
         begun = begun.clone(recurse=False)
         keep_unmasked_rows(begun, before, masks, len(base.batch_size))
         for limit in rows._limits:
@@ -213,16 +225,6 @@ class _Run:
             return value
         lead = len(self.rows._base.batch_size)
         return torch.where(as_row_mask(governing(key, masks, lead), value, lead), value, before)
-
-
-def failed(env: EnvBase, doing: str, error: Exception) -> Exception:
-    """The error to raise where an env raised."""
-    if isinstance(error, TdxError):
-        return error
-    return EnvError(
-        f"the env raised {type(error).__name__} in {doing}: {first_line(error)}",
-        where=Where(env=type(env).__name__),
-    )
 
 
 def governing(key: NestedKey, masks: Mapping[NestedKey, Tensor], lead: int) -> Tensor:

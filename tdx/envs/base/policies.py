@@ -30,6 +30,8 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
             action.
         env: whose observations and action these are.
     """
+    if isinstance(policy, ActionSequence):
+        return lambda tensordict: policy.act(tensordict, env.action_key)
     if not isinstance(policy, nn.Module) or hasattr(policy, "in_keys"):
         return policy
     if type(policy).__module__.startswith("torch.nn."):
@@ -151,21 +153,41 @@ class ActionSequence:
         Raises:
             ArgumentError: there are no more, or they are not of this batch.
         """
-        batch_size = tensordict.batch_size
-        if isinstance(self.actions, Tensor):
-            return tensordict.set("action", self._rows(self.actions, batch_size, 1)[0])
-        return tensordict.update(self._rows(self.actions, batch_size, 1)[0])
+        return self.act(tensordict, "action")
 
-    def taken(self, env: EnvBase, count: int) -> TensorDictBase:
-        """The next actions as a TensorDict ``[count, *B]``, time first.
+    def act(self, tensordict: TensorDictBase, key: NestedKey) -> TensorDictBase:
+        """Write the next action.
+
+        Args:
+            tensordict: ``[*B]``.
+            key: where to write it, where the actions are a tensor.
 
         Raises:
-            ArgumentError: there are not so many, or they are not of this env's batch.
+            ArgumentError: there are no more, or they are not of this batch.
+        """
+        row = self._rows(self.actions, tensordict.batch_size, 1)[0]
+        if isinstance(row, Tensor):
+            return tensordict.set(key, row)
+        return tensordict.update(row)
+
+    @property
+    def used_up(self) -> ArgumentError:
+        """What to raise where one more action is needed than there is."""
+        return ArgumentError(
+            f"the sequence holds {self.position} actions, and number {self.position + 1} is needed",
+            hint="make fewer steps, or give more actions",
+        )
+
+    def taken(self, env: EnvBase, count: int) -> TensorDictBase:
+        """The next actions as a TensorDict ``[count, *B]``, time first, or as many as there are.
+
+        Raises:
+            ArgumentError: there are none, or they are not of this env's batch.
         """
         rows = self._rows(self.actions, env.batch_size, count)
         if isinstance(rows, TensorDictBase):
             return rows.to(env.device)
-        size = torch.Size((count, *env.batch_size))
+        size = torch.Size((rows.shape[0], *env.batch_size))
         return new_tensordict({}, size, env.device).set(env.action_key, rows.to(env.device))
 
     def _rows(self, actions: Any, batch_size: torch.Size, count: int) -> Any:
@@ -177,11 +199,9 @@ class ActionSequence:
                 hint="give them as [*B, T, ...]",
             )
         start, held = self.position, actions.shape[dim]
-        if start + count > held:
-            raise ArgumentError(
-                f"the sequence holds {held} actions, and number {max(start, held) + 1} is needed",
-                hint="make fewer steps, or give more actions",
-            )
+        if start >= held:
+            raise self.used_up
+        count = min(count, held - start)
         self.position += count
         index = (*[slice(None)] * dim, slice(start, start + count))
         rows = actions[index]
@@ -202,12 +222,29 @@ class ActionCheck:
             for key in env.action_keys
         ]
 
-    def __call__(self, get: Callable[[NestedKey], Any], step: int) -> None:
+    def is_plain(self, action: Any) -> bool:
+        """Whether this is what the one action should be, down to its dtype."""
+        _, shape, dtype, _ = self._expected[0]
+        return type(action) is Tensor and action.dtype is dtype and action.shape == shape
+
+    def rather(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
+        """What to blame where an env raised: the action, if it is no number, or what it raised.
+
+        Args:
+            get: gives the entry of a key, or ``None``.
+            error: what was raised.
+        """
+        for key, _, _, floating in self._expected:
+            action = get(key)
+            if floating and isinstance(action, Tensor) and bool(action.isnan().any()):
+                return nan_error(key)
+        return error
+
+    def __call__(self, get: Callable[[NestedKey], Any]) -> None:
         """Raise where an action is not what the env takes.
 
         Args:
             get: gives the entry of a key, or ``None``.
-            step: which step of the rollout it is, from 0.
 
         Raises:
             ArgumentError: an action is missing, or of another shape or kind of number.
@@ -219,34 +256,32 @@ class ActionCheck:
             if not isinstance(action, Tensor):
                 if action is None:
                     raise ArgumentError(
-                        f"the policy wrote no {format_key(key)!r} at step {step}",
+                        f"the policy wrote no {format_key(key)!r}",
                         hint="name the action's key in the policy's out_keys",
                     )
-                continue
+                raise ArgumentError(
+                    f"the policy wrote {type(action).__name__} into {format_key(key)!r}",
+                    hint="write a tensor as env.action_spec says",
+                )
             if action.shape != shape or action.is_floating_point() != floating:
                 raise ArgumentError(
                     f"the policy wrote {format_key(key)!r} of shape {tuple(action.shape)} and "
-                    f"{action.dtype} at step {step}, the action spec says {tuple(shape)} and "
+                    f"{action.dtype}, the action spec says {tuple(shape)} and "
                     f"{'floats' if floating else 'integers'}",
                     hint="hold it against env.action_spec",
                 )
 
 
-def refuse_nan(actions: Tensor, key: NestedKey, first: int) -> None:
-    """Raise where a policy's actions are not all numbers.
+def first_nan(actions: Tensor) -> int | None:
+    """The first of the steps ``[T, *B, ...]`` whose actions are not all numbers."""
+    if not actions.is_floating_point() or not bool(actions.isnan().any()):
+        return None
+    return int(actions.isnan().reshape(len(actions), -1).any(-1).nonzero()[0])
 
-    Args:
-        actions: of the steps from ``first`` on, ``[T, *B, ...]``.
-        key: their key.
-        first: the number of the first step.
 
-    Raises:
-        ArgumentError: one is NaN; says at which step.
-    """
-    if actions.is_floating_point() and bool(actions.isnan().any()):
-        bad = actions.isnan().reshape(len(actions), -1).any(-1)
-        step = first + int(bad.nonzero()[0])
-        raise ArgumentError(
-            f"the policy wrote NaN into {format_key(key)!r} at step {step}",
-            hint="look at what it reads there: env.rollout(n)[..., -1]",
-        )
+def nan_error(key: NestedKey) -> ArgumentError:
+    """What to raise where an action is not a number."""
+    return ArgumentError(
+        f"the policy wrote NaN into {format_key(key)!r}",
+        hint="look at what it reads there: at the last step that iter_rollout yields",
+    )

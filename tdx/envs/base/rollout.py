@@ -8,8 +8,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.envs.base.done_flags import any_done
-from tdx.envs.base.policies import ActionCheck, Policy, as_policy, refuse_nan
-from tdx.errors import ArgumentError, EnvError, TdxError
+from tdx.envs.base.failures import at_step, failed
+from tdx.envs.base.policies import ActionCheck, Policy, as_policy, first_nan, nan_error
+from tdx.errors import ArgumentError, EnvError
 from tdx.keys import key_parts
 from tdx.tensordicts import read
 
@@ -83,30 +84,28 @@ def collect(
     Returns:
         whether an end stopped it.
     """
-    check = None if policy == env.rand_action else ActionCheck(env)
+    drawn = policy == env.rand_action or not env.batch_locked
+    check = None if drawn else ActionCheck(env)
     policy_device = _policy_device(policy) if auto_cast_to_device else None
     policy = as_policy(policy, env)
     current, done_keys = start, env.done_keys
     for index in range(max_steps):
-        if policy_device is not None:
-            current = policy(current.to(policy_device)).to(env.device)
-        else:
-            current = policy(current)
-        if current is None:
-            raise ArgumentError(
-                "the policy returned None, it must return a TensorDict",
-                hint="end the policy with `return tensordict`",
-            )
-        if check is not None:
-            check_step(check, env, current, first_step + index)
+        step, last = first_step + index, index == max_steps - 1
+        try:
+            current = _acted(policy, current, env, policy_device)
+            if check is not None:
+                check_step(check, env, current)
+        except Exception as error:
+            at_step(error, step)
+            raise
         try:
             current = env.step(current)
-        except TdxError as error:
-            raise error.at(step=first_step + index) from error.__cause__
-        last = index == max_steps - 1
+        except Exception as error:
+            made = failed(env, "step", error).at(step=step)
+            raise made from made.__cause__
         steps.append(current)
         if callback is not None:
-            callback(env, current)
+            _call_back(callback, env, current, step)
         following = current.get("next")
         if break_when_any_done and any_done(following, done_keys):
             return True
@@ -116,18 +115,54 @@ def collect(
             return False
         current = env.step_mdp(current)
         if not break_when_any_done and not break_when_all_done:
-            current = env.maybe_reset(current)
+            current = begun_anew(env, current, step + 1)
     return False
 
 
-def check_step(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
+def _acted(
+    policy: Policy, current: TensorDictBase, env: EnvBase, device: torch.device | None
+) -> TensorDictBase:
+    """What the policy makes of a step's input; it may get it on a device of its own."""
+    result: Any = policy(current if device is None else current.to(device))
+    if not isinstance(result, TensorDictBase):
+        name = "None" if result is None else type(result).__name__
+        raise ArgumentError(
+            f"the policy returned {name}, it must return a TensorDict",
+            hint="end the policy with `return tensordict`",
+        )
+    return result if device is None else result.to(env.device)
+
+
+def _call_back(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
+    try:
+        callback(env, tensordict)
+    except Exception as error:
+        at_step(error, step)
+        raise
+
+
+def begun_anew(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:
+    """A step's input ``[*B]`` with what has ended begun anew.
+
+    Args:
+        env: the env.
+        tensordict: what ``step_mdp`` has made.
+        step: the number of the step that it is for.
+    """
+    try:
+        return env.maybe_reset(tensordict)
+    except Exception as error:
+        made = failed(env, "reset", error).at(step=step)
+        raise made from made.__cause__
+
+
+def check_step(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
     """Raise where what a policy wrote for a step is no action of the env's."""
-    check(lambda key: read(tensordict, key), step)
+    check(lambda key: read(tensordict, key))
     if env.device.type == "cpu":
         for key in env.action_keys:
-            action = read(tensordict, key)
-            if isinstance(action, torch.Tensor):
-                refuse_nan(action.unsqueeze(0), key, step)
+            if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
+                raise nan_error(key)
 
 
 def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:

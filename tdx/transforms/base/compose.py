@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import nn
 
+from tdx.envs.base.failures import from_stage
 from tdx.errors import TdxError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
@@ -203,6 +204,7 @@ class Compose(Transform):
             error.at(transform=name) if nested else error.at(stage=index, transform=name)
         elif not nested:
             error.add_note(f"tdx: raised in stage {index} ({name}) during {doing}")
+            from_stage(error, index, name)
         return error
 
     def _run(self, tensordict: TensorDictBase, doing: str, hook: str) -> TensorDictBase:
