@@ -177,7 +177,7 @@ def test_a_stage_that_cannot_take_the_specs_is_named() -> None:
 def test_state_dict_to_and_train_reach_every_stage() -> None:
     scaling = RewardScaling(torch.ones(1), torch.ones(1) * 3)
     chain = Compose(Shift(["a"]), Compose(scaling))
-    other = Compose(Shift(["a"]), Compose(RewardScaling(torch.zeros(1), torch.zeros(1))))
+    other = Compose(Shift(["a"]), Compose(RewardScaling(torch.zeros(1), torch.ones(1))))
     other.load_state_dict(chain.state_dict())
     assert other(TensorDict(a=torch.ones(1), reward=torch.ones(1)))["reward"].item() == 4
     assert chain.to(torch.float64) is chain

@@ -214,7 +214,7 @@ def test_stages_that_come_and_go(nested: bool) -> None:
     env = used(inner, InitTracker()) if nested else used(RewardSum(), InitTracker())
     chain = inner if nested else env.transform
     assert isinstance(chain, Compose)
-    chain.insert(0, RewardScaling(0.0, 0.0))
+    chain.insert(0, RewardClipping(0.0, 0.0))
     assert (env.rollout(3)["next", "episode_reward"] == 0).all()
     chain.append(ActionScaling())
     assert isinstance(env.action_spec, Bounded)

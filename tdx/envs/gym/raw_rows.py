@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,7 @@ def _dense(codec: Codec) -> _Keeping:
     array, held, tensor = np.array, codec.held, torch.from_numpy
     ((key, _),) = root_spec(codec).items()
 
-    def keep(value: Any) -> Any:
-        return array(value, held, order="C")
+    keep = partial(array, dtype=held)
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
         block = rows[0].base if len(rows) > 1 else None

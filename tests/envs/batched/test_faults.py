@@ -45,7 +45,7 @@ def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBat
     pids = env.worker_pids
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
-    assert str(caught.value) == "worker 1 raised ValueError in step: raised on purpose"
+    assert str(caught.value) == "step 1: worker 1 raised ValueError in step: raised on purpose"
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
     assert "Traceback" in note

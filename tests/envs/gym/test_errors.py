@@ -146,8 +146,9 @@ def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
     name = "FailingEnv" if env.batch_size == torch.Size([]) else "SyncVectorEnv"
     with pytest.raises(EnvError) as caught:
         env.rollout(2)
+    where = f"env {name}" if phase == "reset" else f"step 0, env {name}"
     assert str(caught.value) == (
-        f"env {name}: {phase} raised ZeroDivisionError: no way {text} ({OWN})"
+        f"{where}: {phase} raised ZeroDivisionError: no way {text} ({OWN})"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
