@@ -17,6 +17,7 @@ from tdx.engine.planned.now_program import NowProgram
 from tdx.envs.base.done_flags import as_row_mask
 from tdx.envs.base.policies import ActionCheck
 from tdx.envs.gym.raw_rows import RawEnv, reward_column
+from tdx.errors import EnvError, Where
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict
 from tdx.transforms.base.chunk import StepLimit
@@ -100,7 +101,7 @@ class _Run:
         self.made = self.tried = 0
         self.stopped = False
         self.error: Exception | None = None
-        self.observations: list[Any] = []
+        self.observations: Any = []
         self.rewards: list[Any] = []
         self.ends: list[tuple[int, int, bool, bool]] = []
         self.times: list[int] = []
@@ -114,19 +115,19 @@ class _Run:
     def play_one(self, actions: Sequence[Any]) -> None:
         """The loop over one env with actions that are there already."""
         env, limit = self.rows._envs[0], self.limits[0]
-        step, keep = env.step, self.keep
-        add, add_reward = self.observations.append, self.rewards.append
+        step, put, add_reward = env.step, self._put(), self.rewards.append
         index = -1
         try:
             for index, action in enumerate(actions):
                 observation, reward, terminated, truncated, _ = step(action)
-                add(keep(observation))
+                put(index, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limit:
                     if self._ended(index, [(0, terminated, truncated)]):
                         break
                     limit = self.limits[0]
-            self.made = self.tried = len(self.observations)
+            self.made = self.tried = index + 1
+            self._look_at(env, observation)
         except ResetNeeded as error:
             if index or self.begun_first:
                 self.tried = index + 1
@@ -136,6 +137,28 @@ class _Run:
         except Exception as error:
             self.tried = index + 1
             self._failed(env.failure("step", error), error)
+
+    def _put(self) -> Callable[[int, Any], Any]:
+        """What keeps an observation at its place; into one array, where all are alike."""
+        count, env = len(self.rows._envs), self.rows._envs[0]
+        store = env.store(self.length * count)
+        if store is not None:
+            self.observations = store
+            # Setting an item of an array copies and casts in a third of the time of anything else.
+            return store.__setitem__
+        add, keep = self.observations.append, self.keep
+        return lambda place, observation: add(keep(observation))
+
+    def _look_at(self, env: RawEnv, observation: Any) -> None:
+        """Raise where an observation was spread over a row, because it is of another shape."""
+        if isinstance(self.observations, np.ndarray):
+            found, wanted = np.shape(observation), self.observations.shape[1:]
+            if found != wanted:
+                raise EnvError(
+                    f"the observation is of shape {found}, its space says {wanted}",
+                    hint="mend the env's observation_space",
+                    where=Where(env=env.conversion.name),
+                )
 
     def _begin_first(self, env: RawEnv, actions: Sequence[Any]) -> None:
         """Reset an env that never was, as a single step does."""
@@ -152,7 +175,7 @@ class _Run:
         """The loop over several envs with actions that are there already."""
         envs, limits = self.rows._envs, self.limits
         steps = [_with_first_reset(env) for env in envs]
-        add, add_reward, keep = self.observations.append, self.rewards.append, self.keep
+        put, add_reward, place = self._put(), self.rewards.append, -1
         index, env = -1, envs[0]
         try:
             for index, each in enumerate(actions):
@@ -160,13 +183,14 @@ class _Run:
                 for row, step in enumerate(steps):
                     env = envs[row]
                     observation, reward, terminated, truncated, _ = step(each[row])
-                    add(keep(observation))
+                    put(place := place + 1, observation)
                     add_reward(reward)
                     if terminated or truncated or index >= limits[row]:
                         over.append((row, terminated, truncated))
                 if over and self._ended(index, over):
                     break
             self.made = self.tried = index + 1
+            self._look_at(env, observation)
         except Exception as error:
             self.tried = index + 1
             self._failed(env.failure("step", error), error)
@@ -183,6 +207,9 @@ class _Run:
         fields_of = _Fields(env, True, rows._now.reads)
         one = None if fields_of.is_more else env.one
         root: dict[NestedKey, Any] = dict(first)
+        reads_back = not {*inputs.policy.writes, *inputs.way_in.handed_out}.isdisjoint(
+            inputs.policy.reads
+        )
         made = 0
         try:
             for index in range(self.length):
@@ -201,6 +228,9 @@ class _Run:
                 add(observed)
                 add_reward(reward)
                 kept.add(written, shown)
+                if reads_back:
+                    root.update(written)
+                    root.update(shown)
                 ended = terminated or truncated or index >= limit
                 if one is not None:
                     fields: Any = one(observed)
@@ -249,6 +279,7 @@ class _Run:
                         over.append((row, terminated, truncated))
                 kept.add(written, shown)
                 root.update(written)
+                root.update(shown)
                 fields = fields_of(self.observations[start:], self.rewards[start:], over)
                 root.update(step_now(root, fields))
                 made = index + 1
@@ -308,9 +339,10 @@ class _Run:
     ) -> None:
         """Keep the steps that were complete, and what went wrong after them."""
         count = len(self.rows._envs)
-        self.made = len(self.observations) // count if made is None else made
+        self.made = len(self.rewards) // count if made is None else made
         complete = self.made * count
-        del self.observations[complete:], self.rewards[complete:]
+        self.observations = self.observations[:complete]
+        del self.rewards[complete:]
         self.ends = [end for end in self.ends if end[0] < self.made]
         if self.times and self.times[-1] >= self.made:
             # The reset belongs to a step that was not made.
@@ -347,7 +379,7 @@ class _Run:
             flags[:, index, row, 0] = terminated, truncated
         flags = flags.reshape(2, *shape, 1)
         result.steps = {
-            **_shaped(_stacked(raw, self.observations), shape),
+            **_shaped(_stacked(raw, self.observations[: made * count]), shape),
             "reward": reward_column(self.rewards).reshape(*shape, 1),
             "terminated": torch.from_numpy(flags[0]),
             "truncated": torch.from_numpy(flags[1]),
@@ -369,7 +401,7 @@ class _Run:
         else:
             place = 0
             for time, reset in zip(self.times, self.reset_rows, strict=True):
-                before = self.observations[(time - 1) * count : time * count]
+                before = list(self.observations[(time - 1) * count : time * count])
                 for row in reset:
                     before[row] = self.begun[place]
                     place += 1

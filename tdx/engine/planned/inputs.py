@@ -14,7 +14,7 @@ from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.columns import as_tensordict, leaves_of
 from tdx.envs.base import EnvBase
 from tdx.envs.base.failures import stage_failed
-from tdx.envs.base.policies import ActionCheck
+from tdx.envs.base.policies import ActionCheck, first_nan, nan_error
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
@@ -209,8 +209,12 @@ class GivenActions(OpenLoop):
             outer = taken
         except TdxError as error:
             return outer, keep, error
-        short = outer.shape[0] < length
-        return outer, keep, sequence.used_up if short else None
+        error: Exception | None = sequence.used_up if outer.shape[0] < length else None
+        for key in self._env.action_keys:
+            bad = first_nan(read(outer, key))
+            if bad is not None:
+                outer, error = outer[:bad], nan_error(key)
+        return outer, keep, error
 
 
 class ClosedLoop(Inputs):

@@ -89,9 +89,8 @@ class _Run:
             if self.drawn is not None and not self.stopped:
                 self.error = self.drawn.error
         except Exception as error:
-            get = self.given[-1].get if self.given else {}.get
-            blamed = self.rows._check.rather(get, error) if self._in_step else error
-            self.error = blamed
+            asked = self._in_step and self.given
+            self.error = self.rows._check.rather(self.given[-1].get, error) if asked else error
         if self.error is not None:
             while self.times and self.times[-1] >= len(self.steps):
                 self.times.pop(), self.resets.pop(), self.masks.pop()
@@ -139,6 +138,7 @@ class _Run:
         self.rows._check(written.get)
         self.inner, shown = self.inputs.inward(written)
         self.given.append({**written, **shown})
+        self.root.update(self.given[-1])
         return written
 
     def _stepped(self, inner: TensorDictBase) -> TensorDictBase:
