@@ -68,6 +68,14 @@ class RawEnv:
 
         return replace(self, keep=function, block=block)
 
+    def store(self, length: int) -> np.ndarray[Any, Any] | None:
+        """An array for so many observations, if they are arrays and kept as they are."""
+        codec = self.conversion.observation
+        if not self.dense or self.block is not None or codec.held is None:
+            return None
+        ((_, spec),) = root_spec(codec).items()
+        return np.empty((length, *spec.shape), codec.held)
+
     def keeping(self, length: int) -> Callable[[Any], Any]:
         """:attr:`keep` for up to so many observations, which then lie side by side."""
         return self.keep if self.block is None else self.block(length)
@@ -114,6 +122,8 @@ def _dense(codec: Codec) -> _Keeping:
     keep = partial(array, dtype=held)
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        if isinstance(rows, np.ndarray):
+            return {key: tensor(rows)}
         block = rows[0].base if len(rows) > 1 else None
         if block is not None and rows[1].base is block and len(rows) <= len(block):
             first, last = rows[0], rows[-1]
