@@ -67,6 +67,8 @@ class PlannedRun:
         self._rewards = frozenset(env.reward_keys)
         self._inputs = _inputs(env, program, policy)
         reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
+        self._reads = reads
+        self._is_raw = program.plan.rows == "raw" and program.fused is None
         self._collector = _collector(env, program, reads)
         self._compiled = _compiled(env, program)
         self._made = 0
@@ -75,6 +77,8 @@ class PlannedRun:
         """Whether the root before the first step is one that the plan can go on from."""
         leaves = leaves_of(start)
         if not all(isinstance(value, Tensor) for value in leaves.values()):
+            return False
+        if not all(key in leaves for key in self._reads):
             return False
         for form in self._program.forms:
             # An entry that no step writes any longer would be read back again and again.
@@ -91,6 +95,10 @@ class PlannedRun:
         first = leaves_of(start)
         collected = self._collector.collect(first, self._inputs, length, self._stop)
         self._check_numbers(collected)
+        if collected.length and self._is_raw:
+            self._program.base._stepped_raw(
+                {key: value[-1] for key, value in collected.steps.items()}
+            )
         if not collected.length:
             return Part([], 0, error=self._told(collected.error, self._made))
         size = self._env.batch_size
@@ -243,7 +251,8 @@ def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> 
     if raw and base._raw_envs is not None:
         envs = base._raw_envs
         if program.fused is not None:
-            kernel, shape = program.fused.kernel(), program.fused.form.out_shape
+            kernel = program.fused.kernel
+            shape = kernel.form.out_shape
             envs = tuple(env.mapping(kernel, shape) for env in envs)
         return GymRows(envs, base.batch_size, limits, ran, check)
     return TensorDictRows(base, limits, ran, check)

@@ -97,6 +97,9 @@ class EnvBase(EnvModule):
         """The single Gymnasium envs that this env is made of, without TensorDicts, if it is."""
         return None
 
+    def _stepped_raw(self, last: dict[NestedKey, Any]) -> None:
+        """Take note of the last step ``[*B, ...]`` of those that :attr:`_raw_envs` made."""
+
     def __init__(
         self,
         *,

@@ -105,6 +105,11 @@ class SerialEnv(BatchedEnv):
             return None
         return tuple(raw for raws in each if raws is not None for raw in raws)
 
+    def _stepped_raw(self, last: dict[NestedKey, Any]) -> None:
+        self._last_rows[:] = self._nest.build_rows(
+            list(last), [value.unbind(0) for value in last.values()]
+        )
+
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 
