@@ -20,18 +20,12 @@ class FusedImages:
     Args:
         key: the images' key, before and after.
         indices: the stages.
-        form: what they are together.
+        kernel: what they are together; maps one image after another.
     """
 
     key: NestedKey
     indices: tuple[int, ...]
-    form: LinearImage
-
-    def kernel(self) -> ImageKernel:
-        """What maps one image after another."""
-        made = compile_image(self.form)
-        assert made is not None
-        return made
+    kernel: ImageKernel
 
 
 def fused_images(base: EnvBase, forms: Sequence[StageForm]) -> FusedImages | None:
@@ -64,9 +58,8 @@ def fused_images(base: EnvBase, forms: Sequence[StageForm]) -> FusedImages | Non
         stages.append(form.stage)
         found.append(form.index)
         whole = longer
-    if whole is None or compile_image(whole) is None:
-        return None
-    return FusedImages(key, tuple(found), whole)
+    kernel = None if whole is None else compile_image(whole)
+    return None if kernel is None else FusedImages(key, tuple(found), kernel)
 
 
 def _touches(form: StageForm, key: NestedKey) -> bool:

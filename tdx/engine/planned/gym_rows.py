@@ -200,7 +200,7 @@ class _Run:
         rows, env, kept = self.rows, self.rows._envs[0], _Kept()
         step, keep, limit = _with_first_reset(env), self.keep, self.limits[0]
         check, step_now, act = rows._check, rows._now.step, inputs.policy.act
-        is_plain = check.is_plain
+        is_plain, next_step = check.plain(), env.step
         add, add_reward = self.observations.append, self.rewards.append
         take = _Taker(rows._envs, inputs, True)
         value = env.decode_value if take.is_direct else None
@@ -210,24 +210,31 @@ class _Run:
         reads_back = not {*inputs.policy.writes, *inputs.way_in.handed_out}.isdisjoint(
             inputs.policy.reads
         )
-        made = 0
+        shown, made = _NOTHING, 0
+        alone = value is not None and inputs.policy.writes == ("action",)
+        add_action = kept.rows("action").append if alone else None
         try:
             for index in range(self.length):
                 written = act(root)
-                if not is_plain(written.get("action")):
-                    check(written.get)
                 if value is not None:
-                    action, shown = value(written["action"]), _NOTHING
+                    given = written["action"]
+                    if not is_plain(given):
+                        check(written.get)
+                    action = value(given)
                 else:
+                    check(written.get)
                     (action,), shown = take(written)
                 try:
                     observation, reward, terminated, truncated, _ = step(action)
                 except Exception as error:
                     raise check.rather(written.get, env.failure("step", error)) from error
-                observed = keep(observation)
+                step, observed = next_step, keep(observation)
                 add(observed)
                 add_reward(reward)
-                kept.add(written, shown)
+                if add_action is not None:
+                    add_action(written["action"])
+                else:
+                    kept.add(written, shown)
                 if reads_back:
                     root.update(written)
                     root.update(shown)
@@ -429,6 +436,9 @@ class _Kept:
                     rows[key].append(value)
                 else:
                     rows[key] = [value]
+
+    def rows(self, key: NestedKey) -> list[Tensor]:
+        return self._rows.setdefault(key, [])
 
     def columns(self, length: int) -> dict[NestedKey, Tensor]:
         return {key: torch.stack(rows[:length]) for key, rows in self._rows.items() if length}

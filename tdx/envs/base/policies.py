@@ -222,10 +222,14 @@ class ActionCheck:
             for key in env.action_keys
         ]
 
-    def is_plain(self, action: Any) -> bool:
-        """Whether this is what the one action should be, down to its dtype."""
+    def plain(self) -> Callable[[Any], bool]:
+        """What tells whether an action is what the one action should be, down to its dtype."""
         _, shape, dtype, _ = self._expected[0]
-        return type(action) is Tensor and action.dtype is dtype and action.shape == shape
+
+        def is_plain(action: Any) -> bool:
+            return type(action) is Tensor and action.dtype is dtype and action.shape == shape
+
+        return is_plain
 
     def rather(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
         """What to blame where an env raised: the action, if it is no number, or what it raised.
