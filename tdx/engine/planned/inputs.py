@@ -207,8 +207,8 @@ class GivenActions(OpenLoop):
             taken = sequence.taken(self._env, length)
             self._check(lambda key: read(taken[0], key))
             outer = taken
-        except TdxError as error:
-            return outer, keep, error
+        except TdxError as raised:
+            return outer, keep, raised
         error: Exception | None = sequence.used_up if outer.shape[0] < length else None
         for key in self._env.action_keys:
             bad = first_nan(read(outer, key))

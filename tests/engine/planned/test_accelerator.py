@@ -67,7 +67,7 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self._looks = False
 
     def watched(self: TensorDictRows, *args: Any) -> Any:
-        with NoHost():
+        with NoHost():  # type: ignore[no-untyped-call]
             return collect(self, *args)
 
     with monkeypatch.context() as patch:
@@ -177,4 +177,4 @@ def test_envs_on_the_host_for_a_batch_on_an_accelerator() -> None:
         env.set_seed(0)
         torch.manual_seed(0)
         results.append(env.rollout(12, break_when_any_done=False))
-    compared(*results, rtol=1e-5)
+    compared(results[0], results[1], 1e-5)

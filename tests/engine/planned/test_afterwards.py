@@ -157,8 +157,9 @@ def test_after_an_error(base: str, acts: bool) -> None:
         )
         with pytest.raises(EnvError):
             parts.extend(chunks)
-        made = env.base_env if base != "batch" else env.base_env._envs[1]  # type: ignore[union-attr]
-        (made.inside if base == "plain" else made._env).bad_step = -1  # type: ignore[union-attr]
+        base_env: Any = env.base_env
+        made = base_env._envs[1] if base == "batch" else base_env
+        (made.inside if base == "plain" else made._env).bad_step = -1
         start = env.step_mdp(parts[-1][..., -1])
         stepped = env.rand_step(start)
         results.append([stepped, env.rollout(7, break_when_any_done=False)])
@@ -217,7 +218,7 @@ def _frozen(env: TransformedEnv) -> None:
 
 
 def _limit(env: TransformedEnv) -> None:
-    env.stages[-1].max_steps = 3  # type: ignore[assignment]
+    setattr(env.stages[-1], "max_steps", 3)  # noqa: B010 - it is a StepCounter
 
 
 CHANGES: dict[str, Callable[[TransformedEnv], Any]] = {
