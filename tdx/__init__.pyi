@@ -101,6 +101,9 @@ from .inspection.plan_report import PlanReport as PlanReport
 from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport
 from .inspection.spec_report import inspect_spec as inspect_spec
+from .rollouts.dump import Dump as Dump
+from .rollouts.dump import open_dump as open_dump
+from .rollouts.run import record_dump as record_dump
 
 # transforms: generated
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer
