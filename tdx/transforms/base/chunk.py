@@ -157,10 +157,10 @@ class StepLimit:
 def begun_at_resets(
     chunk: Chunk, keys: tuple[NestedKey, NestedKey], initial: Tensor
 ) -> Tensor | None:
-    """Write what a state is after each reset; return which rows each is for, ``[R, *B, ...]``.
+    """Make room for a state after each reset; return which rows each is for, ``[R, *B, ...]``.
 
     Args:
-        chunk: gets the state's resets.
+        chunk: gets the state's resets, which hold ``initial`` so far.
         keys: of the state, and the key whose mask it follows.
         initial: the state after a reset, ``[*B, ...]``.
     """
@@ -197,7 +197,7 @@ def running(
     rows = begun_at_resets(chunk, keys, initial)
     for start, stop, reset in chunk.segments():
         if reset is not None and rows is not None:
-            state = initial.where(rows[reset], state)
+            state = chunk.resets[keys[0]][reset] = initial.where(rows[reset], state)
         for index in range(start, stop):
             state = advance(state, None if values is None else values[index])
             after.append(state)
@@ -231,6 +231,7 @@ def running_sum(
     for start, stop, reset in chunk.segments():
         if reset is not None and rows is not None:
             last = np.where(rows[reset].numpy(), begun, last)
+            chunk.resets[keys[0]][reset] = torch.from_numpy(last)
         part = after[start:stop]
         part[:] = column[start:stop]
         part[0] += last

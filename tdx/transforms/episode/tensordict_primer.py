@@ -266,7 +266,7 @@ class TensorDictPrimer(Transform):
                 continue
             for start, stop, reset in chunk.segments():
                 if reset is not None and rows is not None:
-                    state = initial.where(rows[reset], state)
+                    state = chunk.resets[key][reset] = initial.where(rows[reset], state)
                 column.append(state.expand(stop - start, *state.shape))
             chunk.steps[key] = torch.cat(column)
 

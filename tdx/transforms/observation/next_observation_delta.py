@@ -151,9 +151,11 @@ class NextObservationDelta(Transform):
                 begun, times = chunk.resets[in_key], list(chunk.times)
                 rows = chunk.reset_rows(in_key, begun)
                 current[times] = begun.where(rows, current[times])
-                chunk.resets[out_key] = torch.zeros_like(begun, dtype=self.delta_dtype)
+            delta = chunk.steps[out_key] = self._delta(following, current)
+            if chunk.times:
+                held = delta[[time - 1 for time in times]]
+                chunk.resets[out_key] = torch.zeros_like(held).where(rows, held)
             self._last[in_key] = following[-1].clone()
-            chunk.steps[out_key] = self._delta(following, current)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Give stored steps their next observations back, in place.

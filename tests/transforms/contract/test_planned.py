@@ -1,0 +1,51 @@
+"""Planned equals eager: a rollout by a plan is the one made step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import TransformedEnv
+from tdx.engine.plan import plan_of
+from tdx.envs.base import EnvBase
+from tests.transforms.contract.examples import EXAMPLES, example_of, made
+from tests.transforms.driving import assert_same
+
+EAGER = {"BatchSizeTransform", "FrameSkipTransform", "NoopResetEnv", "TerminateTransform"}
+"""What decides by looking at anything, or steps the env itself."""
+
+
+def rolled_out(
+    base: EnvBase, name: str, which: str, planned: bool, stop: bool
+) -> tuple[TensorDictBase, str]:
+    """Two rollouts one after another, and how they were made."""
+    env = TransformedEnv(base, made(name, which), planned=planned)
+    env.set_seed(3)
+    torch.manual_seed(5)
+    first = env.rollout(7, break_when_any_done=stop)
+    again = env.rollout(4, break_when_any_done=stop)
+    return torch.cat((first, again), first.ndim - 1), plan_of(env).executor
+
+
+def known_env(name: str, which: str, batch_size: tuple[int, ...]) -> EnvBase:
+    """The example's env, which says that its steps read the action alone."""
+    example = EXAMPLES[name]
+    kind = example.groups if which == "nested" else example.rows
+    return type(kind.__name__, (kind,), {"_step_reads": ()})(batch_size)
+
+
+@pytest.mark.parametrize("which", ["arguments", "nested", "out"])
+@pytest.mark.parametrize("stop", [True, False])
+def test_planned_is_eager(name: str, which: str, stop: bool) -> None:
+    example = example_of(name)
+    if example.offline or not getattr(example, which):
+        pytest.skip("it refuses an env" if example.offline else "there is no such example")
+    for batch_size in ((), (4,)):
+        results = []
+        for planned in (True, False):
+            base = known_env(name, which, batch_size)
+            results.append(rolled_out(base, name, which, planned, stop))
+        (mine, how), (other, _) = results
+        assert_same(mine, other)
+        assert how == "eager" or name not in EAGER
