@@ -14,7 +14,7 @@ from tdx.transforms.base import Compose, Transform
 from tdx.transforms.base.chunk import TimeForm
 from tdx.transforms.base.transform import RowStep
 
-_OWN_HOOKS = ("_step", "_call", "_reset")
+_OWN_HOOKS = ("_step", "_call", "_reset", "_reset_env_preprocess")
 _MAPS = ("_apply_transform",)
 
 not_pointwise: WeakSet[Transform] = WeakSet()
@@ -133,4 +133,4 @@ def _may_see_input(kind: type) -> bool:
 
     if kind is CallableTransform:
         return False
-    return _overrides(kind, "_step") or _overrides(kind, "_reset")
+    return any(_overrides(kind, hook) for hook in _OWN_HOOKS if hook != "_call")

@@ -26,8 +26,11 @@ def run_guarded(form: StageForm, chunk: Chunk) -> None:
     if _is_own(stage) or form.form.scan or stage in _looked_at:
         form.form.run(chunk)
         return
-    before: Columns = {key: chunk.steps[key] for key in stage.in_keys if key in chunk.steps}
-    resets: Columns = {key: chunk.resets[key] for key in stage.in_keys if key in chunk.resets}
+    # Copies: it may write in place.
+    before, resets = (
+        {key: columns[key].clone() for key in stage.in_keys if key in columns}
+        for columns in (chunk.steps, chunk.resets)
+    )
     if stage in not_pointwise:  # The rollout that found this out goes on by its plan.
         _map_alone(stage, chunk, before, resets)
         return
@@ -56,7 +59,7 @@ def _maps_each_step(form: StageForm, chunk: Chunk, before: Columns) -> bool:
     try:
         for in_key, out_key in zip(form.stage.in_keys, form.stage.out_keys, strict=True):
             block = chunk.steps[out_key]
-            alone = form.stage._apply_transform(before[in_key][-1])
+            alone = form.stage._apply_transform(before[in_key][-1].clone())
             if block.shape != (chunk.length, *alone.shape) or block.dtype != alone.dtype:
                 return False
             if not torch.allclose(block[-1], alone, rtol=1e-4, atol=1e-6, equal_nan=True):
@@ -99,7 +102,7 @@ def first_failing(stage: Transform, entries: Columns) -> int | None:
         for index in range(max(map(len, entries.values()), default=0)):
             try:
                 for value in entries.values():
-                    stage._apply_transform(value[index])
+                    stage._apply_transform(value[index].clone())
             except Exception:
                 return index
         return None
