@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from tdx.cli.commands.check import check
 from tdx.cli.commands.config import config_init, config_path, config_show
 from tdx.cli.commands.diff import diff
 from tdx.cli.commands.doctor import doctor
+from tdx.cli.commands.dumps import list_dumps, replay, show_dump, verify
 from tdx.cli.commands.explain import explain
 from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
@@ -21,6 +23,7 @@ from tdx.cli.commands.inspect_plan import inspect_plan
 from tdx.cli.commands.inspect_values import inspect_values
 from tdx.cli.commands.list import list_envs, list_transforms
 from tdx.cli.commands.report import report
+from tdx.cli.commands.rollout import rollout
 from tdx.cli.commands.schema import schema
 from tdx.cli.commands.show import show_transform
 from tdx.cli.light_values import LightCommand, LightGroup
@@ -32,6 +35,9 @@ _ORDER = (
     "explain",
     "diff",
     "report",
+    "rollout",
+    "replay",
+    "verify",
     "list",
     "show",
     "schema",
@@ -55,6 +61,16 @@ class _Ordered(LightGroup):
         return sorted(self.commands, key=_ORDER.index)
 
 
+class _OrDump(LightGroup):
+    """Takes a folder in the place of a command: ``tdx show runs/pendulum``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        named = args[0]
+        if named not in self.commands and (os.path.isdir(named) or os.sep in named):
+            args = ["dump", *args]
+        return super().resolve_command(ctx, args)
+
+
 def build_command() -> Any:
     """The whole command line as one command."""
     app = typer.Typer(
@@ -69,16 +85,21 @@ def build_command() -> Any:
     )
     app.add_typer(looks, name="inspect", help="Look at what a chain does.")
     app.add_typer(
-        _group(envs=list_envs, transforms=list_transforms),
+        _group(envs=list_envs, transforms=list_transforms, dumps=list_dumps),
         name="list",
-        help="List the envs and transforms there are.",
+        help="List the envs, transforms and dumps there are.",
     )
     app.add_typer(
-        _group(transform=show_transform), name="show", help="Show all about one transform."
+        _group(_OrDump, transform=show_transform, dump=show_dump),
+        name="show",
+        help="Show all about one transform, or what is in a dump.",
     )
     app.command("check", cls=LightCommand)(takes_options(check))
     app.command("explain", cls=LightCommand)(takes_options(explain))
     app.command("report", cls=LightCommand)(takes_options(report))
+    app.command("rollout", cls=LightCommand)(takes_options(rollout))
+    app.command("replay", cls=LightCommand)(takes_options(replay))
+    app.command("verify", cls=LightCommand)(takes_options(verify))
     app.command("diff", cls=LightCommand)(takes_options(diff))
     app.command("doctor", cls=LightCommand)(takes_options(doctor))
     app.command("init", cls=LightCommand)(takes_options(init))
@@ -88,8 +109,8 @@ def build_command() -> Any:
     return get_command(app)
 
 
-def _group(**commands: Any) -> typer.Typer:
-    group = typer.Typer(**_SETTINGS, cls=LightGroup, callback=_nothing)
+def _group(kind: type[LightGroup] = LightGroup, **commands: Any) -> typer.Typer:
+    group = typer.Typer(**_SETTINGS, cls=kind, callback=_nothing)
     for name, command in commands.items():
         group.command(name, cls=LightCommand)(takes_options(command))
     return group

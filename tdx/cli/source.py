@@ -30,12 +30,27 @@ def read_pipeline(options: PipelineOptions) -> Pipeline:
     return read_source(options)[0]
 
 
+def with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
+    """The options with a pipeline file that is given as an argument.
+
+    Raises:
+        ArgumentError: ``--pipeline`` names one too.
+    """
+    if file is None:
+        return options
+    if options.pipeline is not None:
+        raise ArgumentError(
+            f"{file} and --pipeline cannot be given together", hint="leave one of them out"
+        )
+    return replace(options, pipeline=file)
+
+
 def read_source(options: PipelineOptions) -> tuple[Pipeline, PipelineFile | None]:
     """The pipeline as :func:`read_pipeline` gives it, and the file that it comes from, if any."""
     from tdx.pipeline import EnvConfig, Pipeline
     from tdx.pipeline.pipeline_file import PipelineFile
 
-    stages = _stages(options.transforms or [])
+    stages = read_stages(options.transforms or [])
     file = None
     if options.pipeline is not None:
         if options.env is not None or options.env_kwargs is not None:
@@ -57,7 +72,12 @@ def read_source(options: PipelineOptions) -> tuple[Pipeline, PipelineFile | None
     return replace(pipeline, env=env, transforms=stages), file
 
 
-def _stages(texts: list[str]) -> tuple[StageConfig, ...]:
+def read_stages(texts: list[str]) -> tuple[StageConfig, ...]:
+    """The stages that are given with ``--t``.
+
+    Raises:
+        PipelineError: one cannot be read; says which.
+    """
     from tdx.pipeline import parse_stage
 
     stages = []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tdx.cli.choices import whole_number
 from tdx.cli.options import DebugOptions, PipelineOptions
-from tdx.errors import ArgumentError
 
 _STEPS = 200
 
@@ -47,24 +45,14 @@ def report(
     """
     from tdx.cli.html import report_page
     from tdx.cli.new_file import STDOUT, check_free, write_new
-    from tdx.cli.source import built_env, read_pipeline
+    from tdx.cli.source import built_env, read_pipeline, with_file
     from tdx.inspection.report import gather
 
     check_free(out, force=force)
-    config = read_pipeline(_with_file(pipeline, file))
+    config = read_pipeline(with_file(pipeline, file))
     with built_env(config, pipeline) as env:
         name = config.file or config.env.id
         found = gather(env, config, name, steps=steps, seed=config.env.seed or 0)
     write_new(out, report_page(found), force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)
-
-
-def _with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
-    if file is None:
-        return options
-    if options.pipeline is not None:
-        raise ArgumentError(
-            f"{file} and --pipeline cannot be given together", hint="leave one of them out"
-        )
-    return replace(options, pipeline=file)

@@ -1,0 +1,248 @@
+"""``tdx rollout``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdx.cli.choices import whole_number
+from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.errors import ArgumentError, TdxError
+
+if TYPE_CHECKING:
+    from tdx.pipeline import Pipeline
+    from tdx.rollouts import DumpRequest, Goal, Manifest
+
+File = Annotated[
+    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        parser=whole_number("--steps", at_least=1),
+        help="How many steps each env makes.",
+    ),
+]
+Episodes = Annotated[
+    int | None,
+    typer.Option(
+        "--episodes",
+        metavar="N",
+        parser=whole_number("--episodes", at_least=1),
+        help="How many episodes all envs make together, in the place of --steps.",
+    ),
+]
+PolicyName = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        help="random, zero, sequence:FILE (actions in .npy, .pt, .json or a dump), module:FILE (a "
+        "saved TensorDictModule, TorchScript or torch.export), or with --allow-code module:name.",
+    ),
+]
+Out = Annotated[
+    str | None, typer.Option("--out", "-o", metavar="DIR", help="The folder of the dump.")
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keys",
+        metavar="KEYS",
+        help="Store these entries only: observation,next.reward. Without `next.` both are meant.",
+    ),
+]
+ChunkSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk",
+        metavar="N",
+        parser=whole_number("--chunk", at_least=1),
+        help="Write N steps at a time; by default as many as take 32 MiB, 10,000 at most.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        parser=whole_number("--workers", at_least=1),
+        help="Run N copies of the env in a process each.",
+    ),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Store what the env itself gives too, so that `tdx replay` can use it."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing; show how large the dump would be.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a dump that is there.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with a dump that was interrupted; needs --out alone."),
+]
+
+_KEPT_BY_RESUME = {"allow_code"}
+
+
+def rollout(
+    pipeline: PipelineOptions,
+    output: OutputOptions,
+    file: File = None,
+    steps: Steps = None,
+    episodes: Episodes = None,
+    policy: PolicyName = None,
+    out: Out = None,
+    keys: Keys = None,
+    chunk: ChunkSteps = None,
+    workers: Workers = None,
+    raw: Raw = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    resume: Resume = False,
+) -> None:
+    """Roll a pipeline out into a dump on disk, chunk by chunk in constant memory.
+
+    Whatever happens, the dump opens with every finished chunk, and --resume goes on with it.
+
+    tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
+    """
+    from tdx.cli.source import read_pipeline, with_file
+    from tdx.rollouts import DumpRequest
+
+    if resume:
+        given = (file, steps, episodes, policy, keys, chunk, workers, raw, dry_run, force)
+        _resume(pipeline, output, out, any(given))
+        return
+    if steps is not None and episodes is not None:
+        raise ArgumentError("--steps and --episodes cannot be given together")
+    if out is None and not dry_run:
+        raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
+    config = _in_processes(read_pipeline(with_file(pipeline, file)), workers)
+    request = DumpRequest(
+        config,
+        _goal(steps, episodes),
+        policy=policy,
+        keys=_listed(keys),
+        chunk_steps=chunk,
+        raw=raw,
+        allow_code=pipeline.allow_code,
+    )
+    if dry_run:
+        _estimate(request, out, output, force)
+        return
+    assert out is not None
+    _roll_out(request, Path(out), output, force)
+
+
+def _goal(steps: int | None, episodes: int | None) -> Goal | None:
+    from tdx.rollouts import Goal
+
+    return None if steps is None and episodes is None else Goal(steps, episodes)
+
+
+def _listed(keys: list[str] | None) -> tuple[str, ...] | None:
+    names = [name.strip() for text in keys or () for name in text.split(",") if name.strip()]
+    return tuple(names) or None
+
+
+def _in_processes(config: Pipeline, workers: int | None) -> Pipeline:
+    if workers is None:
+        return config
+    env = config.env
+    if env.num_envs not in (None, workers):
+        raise ArgumentError(
+            f"--workers {workers} and {env.num_envs} envs do not go together",
+            hint="each worker runs one env: leave one of them out",
+        )
+    return replace(config, env=replace(env, num_envs=workers, batching="parallel"))
+
+
+def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
+    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.output.write import write
+    from tdx.cli.views.dump_view import estimate_view
+    from tdx.rollouts import estimate
+
+    with foreign_code():
+        found = estimate(request, Path(out or "dump"), force=force or out is None)
+    write(estimate_view(found), output)
+
+
+def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: bool) -> None:
+    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.progress import progress_on
+    from tdx.rollouts import roll_out
+
+    with foreign_code(), progress_on(sys.stderr) as on_chunk, _what_is_left(folder):
+        manifest = roll_out(request, folder, force=force, on_chunk=on_chunk)
+    _show(folder, manifest, output)
+
+
+def _resume(pipeline: PipelineOptions, output: OutputOptions, out: str | None, other: bool) -> None:
+    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.progress import progress_on
+    from tdx.rollouts import resume
+
+    values = {
+        field.name: getattr(pipeline, field.name) != field.default for field in fields(pipeline)
+    }
+    if other or any(given for name, given in values.items() if name not in _KEPT_BY_RESUME):
+        raise ArgumentError(
+            "--resume takes the pipeline and all else from the dump",
+            hint="give --out DIR --resume, and no more",
+        )
+    if out is None:
+        raise ArgumentError("no dump is given", hint="add --out DIR")
+    folder = Path(out)
+    with foreign_code(), progress_on(sys.stderr) as on_chunk, _what_is_left(folder):
+        manifest = resume(folder, allow_code=pipeline.allow_code, on_chunk=on_chunk)
+    _show(folder, manifest, output)
+
+
+def _show(folder: Path, manifest: Manifest, output: OutputOptions) -> None:
+    from tdx.cli.output.write import write
+    from tdx.cli.views.dump_view import summary_view
+
+    write(summary_view(str(folder), manifest), output)
+
+
+@contextmanager
+def _what_is_left(folder: Path) -> Iterator[None]:
+    """Where the rollout is cut short, say what is on the disk."""
+    try:
+        yield
+    except TdxError as error:
+        kept = _kept(folder)
+        if kept and "--resume" not in (error.hint or ""):
+            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        raise
+    except KeyboardInterrupt:
+        kept = _kept(folder)
+        if kept:
+            print(f"interrupted: {kept}", file=sys.stderr)
+        raise
+
+
+def _kept(folder: Path) -> str | None:
+    from tdx.rollouts import Manifest
+
+    try:
+        manifest = Manifest.load(folder)
+    except TdxError:
+        return None
+    if not manifest.steps or manifest.complete:
+        return None
+    steps = f"{manifest.steps:,} step{'' if manifest.steps == 1 else 's'}"
+    return f"{folder} has {steps}, --resume goes on"
