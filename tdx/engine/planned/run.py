@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.engine.plan.build import Program, program_of
+from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.assemble import assembled, last_root
 from tdx.engine.planned.collected import Collected, Collector, Stop
 from tdx.engine.planned.columns import leaves_of
@@ -174,18 +175,21 @@ def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program
     """The plan for these reads, made once for as long as the env's specs hold."""
     cache: PlanCache = env._key_cache.setdefault("programs", PlanCache())
     modes = tuple(
-        (form.training, getattr(form, "_frozen", None), form._missing_tolerance)
-        for form in _stages(env)
+        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        for stage in flattened(env)[1]
     )
-    key = (reads, env.planned, modes)
+    key = (reads, _may_be_planned(env), modes)
     program: Program | None = cache.get(key)
     if program is None:
         program = cache[key] = program_of(env, reads)
     return program
 
 
-def _stages(env: EnvBase) -> tuple[Any, ...]:
-    return env.stages if isinstance(env, TransformedEnv) else ()
+def _may_be_planned(env: EnvBase) -> bool:
+    """Whether neither this env nor one inside is told to run step by step."""
+    while isinstance(env, TransformedEnv) and env.planned:
+        env = env.base_env
+    return env.planned
 
 
 def _suits(policy: Any, env: EnvBase, program: Program) -> bool:
