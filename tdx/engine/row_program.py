@@ -14,6 +14,8 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.envs.base.failures import from_stage
+from tdx.errors import TdxError
 from tdx.tensordicts import Maker, tensordict_maker
 from tdx.transforms.base import Compose, Transform
 from tdx.transforms.base.transform import RowStep
@@ -69,8 +71,18 @@ class RowProgram:
         except Exception as error:
             if isinstance(self._chain, Compose):
                 raise self._chain._located(error, stage, "a step") from error.__cause__
+            blame_only_stage(error, stage)
             raise
         return following
+
+
+def blame_only_stage(error: Exception, stage: Transform) -> None:
+    """Say in an error that it comes from a chain's only stage."""
+    name = type(stage).__name__
+    if isinstance(error, TdxError):
+        error.at(stage=0, transform=name)
+    else:
+        from_stage(error, 0, name)
 
 
 def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> RowProgram | None:

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from tdx.engine.row_program import RowProgram, compile_rows
+from tdx.engine.row_program import RowProgram, blame_only_stage, compile_rows
 from tdx.envs.base import EnvBase
 from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, ChainError
@@ -285,7 +285,12 @@ class TransformedEnv(EnvBase):
         if preset is not None:
             known = set(following.keys(True, True))
             following.update(self._outermost._inward(preset.exclude(*known)))
-        return self._outermost._step(tensordict, following)
+        try:
+            return self._outermost._step(tensordict, following)
+        except Exception as error:
+            if not isinstance(self._outermost, Compose):
+                blame_only_stage(error, self._outermost)
+            raise
 
     def _completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
@@ -298,7 +303,12 @@ class TransformedEnv(EnvBase):
         tells_nothing = inner.is_empty() and inner.batch_size == self._inner.batch_size
         passed = None if tensordict is None and tells_nothing else inner
         result = self._inner._completed_reset(passed, **kwargs)
-        return self._outermost._reset(given, result)
+        try:
+            return self._outermost._reset(given, result)
+        except Exception as error:
+            if not isinstance(self._outermost, Compose):
+                blame_only_stage(error, self._outermost)
+            raise
 
     def _stage_lies(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int

@@ -487,3 +487,17 @@ def test_a_pointwise_stage_with_hooks_of_its_own_sees_single_steps() -> None:
         env = chained(BASES["Gymnasium"](), planned, SaysPointwise(["observation"]))
         results.append(env.rollout(8, break_when_any_done=False))
     compared(*results)
+
+
+@pytest.mark.parametrize("base", sorted(BASES))
+def test_the_only_stage_is_named_too(base: str) -> None:
+    class BreaksAlone(Breaks):
+        def _apply_transform(self, tensor: Tensor) -> Tensor:
+            return super()._apply_transform(tensor * 2)
+
+    steps, error = both(
+        lambda planned: TransformedEnv(BASES[base](), BreaksAlone(["observation"]), planned=planned)
+    )
+    assert steps == BAD_STEP - 1
+    assert isinstance(error, ChainError)
+    assert (error.where.stage, error.where.transform) == (0, "BreaksAlone")
