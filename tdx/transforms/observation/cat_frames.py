@@ -15,11 +15,12 @@ from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, TimeForm, new_column
+from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.episodes import episode_starts
 from tdx.transforms.base.key_pairs import flat_pairs, require_keys
 from tdx.transforms.base.scan import moved_along, reset_rows
 from tdx.transforms.base.transform import Entries, RowStep, Transform
+from tdx.transforms.base.windows import Windows
 
 
 class CatFrames(ObservationTransform):
@@ -161,92 +162,16 @@ class CatFrames(ObservationTransform):
             earlier = self._frames.get(in_key)
             if earlier is None:
                 earlier = [self._padding(frames[0])] * (self.N - 1)
+            constant = self.padding_value if self.padding == "constant" else None
+            windows = Windows(self.N, self.dim, self.reset_key or in_key, constant)
+            stacks, last = windows.over(chunk, in_key, earlier)
             if chunk.times:
-                stacks, last = self._windows_with_resets(chunk, in_key, earlier)
                 begun = chunk.resets[in_key]
                 padded = [*[self._padding(begun)] * (self.N - 1), begun]
                 chunk.resets[out_key] = torch.cat(padded, self.dim)
-            else:
-                stacks = self._windows_over(earlier, frames)
-                last = [*earlier, *frames[1 - self.N :].unbind(0)][1 - self.N :]
             # Copies: these frames outlive the chunk, which would be kept for their sake.
             self._frames[in_key] = [frame.clone() for frame in last] if self.N > 1 else []
             chunk.steps[out_key] = stacks
-
-    def _windows_over(self, earlier: list[Tensor], frames: Tensor) -> Tensor:
-        """The stacks of a stretch without a reset.
-
-        Args:
-            earlier: the ``N - 1`` frames before it, ``[*B, ...]`` each.
-            frames: ``[T, *B, ...]``.
-        """
-        if frames.requires_grad:
-            longer = torch.cat((*(frame.unsqueeze(0) for frame in earlier), frames))
-            count = len(frames)
-            return torch.cat([longer[at : at + count] for at in range(self.N)], self.dim)
-        width = frames.shape[self.dim]
-        shape = list(frames.shape)
-        shape[self.dim] *= self.N
-        stacks = new_column(tuple(shape), frames)
-        for place in range(self.N):
-            part = stacks.narrow(self.dim, place * width, width)
-            before = self.N - 1 - place
-            part[before:] = frames[: max(len(frames) - before, 0)]
-            for step in range(min(before, len(frames))):
-                part[step] = earlier[place + step]
-        return stacks
-
-    def _windows_with_resets(
-        self, chunk: Chunk, in_key: NestedKey, earlier: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The stacks of steps with resets among them, and the ``N - 1`` newest frames.
-
-        Every frame of a stack is a row of one pool: the frames before the chunk, those of its
-        steps, those of its resets, and one of padding.
-
-        Args:
-            chunk: the steps.
-            in_key: of the frames.
-            earlier: the ``N - 1`` frames before, ``[*B, ...]`` each.
-        """
-        frames, begun, batch = chunk.steps[in_key], chunk.resets[in_key], chunk.batch_size
-        shape = frames.shape[1 + len(batch) :]
-        padding = torch.full_like(begun[:1], self.padding_value)
-        pool = torch.cat((*(frame.unsqueeze(0) for frame in earlier), frames, begun, padding))
-        rows = self._pool_rows(chunk, self.reset_key or in_key, begun)
-        count = batch.numel()
-        index = rows.reshape(-1, count, self.N) * count
-        index += torch.arange(count, device=index.device).unsqueeze(-1)
-        stacks = pool.reshape(-1, *shape).index_select(0, index.reshape(-1))
-        stacks = stacks.reshape(chunk.length, *batch, self.N, *shape)
-        lead, at = 1 + len(batch), stacks.ndim + self.dim
-        last = list(stacks[-1].unbind(lead - 1))[1:]
-        wide = list(frames.shape)
-        wide[self.dim] *= self.N
-        return stacks.movedim(lead, at - 1).reshape(wide), last
-
-    def _pool_rows(self, chunk: Chunk, mask_key: NestedKey, begun: Tensor) -> Tensor:
-        """Which row of the pool each frame of each stack is, ``[T, *B, N]``."""
-        device, batch = begun.device, chunk.batch_size
-        times = torch.tensor(chunk.times, device=device)
-        place = torch.arange(len(times), device=device)
-        like = begun.reshape(len(times), *batch, -1)[..., 0]
-        mine = chunk.reset_rows(mask_key, like)
-        # The last reset before each step, by its place among the resets; -1 before any.
-        last = torch.full((chunk.length, *batch), -1, dtype=torch.int64, device=device)
-        wide = place.reshape(-1, *[1] * len(batch)).expand(mine.shape)
-        last[times] = torch.where(mine, wide, last[times])
-        last = last.cummax(0).values.unsqueeze(-1)
-        since = torch.where(last >= 0, times[last.clamp_min(0)], -self.N)
-        step = torch.arange(chunk.length, device=device)
-        back = torch.arange(self.N - 1, -1, -1, device=device)
-        source = step.reshape(-1, *[1] * (len(batch) + 1)) - back
-        frame_row, reset_row = source + self.N - 1, last + (self.N - 1 + chunk.length)
-        before = torch.where(source < since, reset_row, frame_row)
-        if self.padding == "constant":
-            pad_row = self.N - 1 + chunk.length + len(times)
-            before = torch.where(source < since - 1, pad_row, before)
-        return before
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
