@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError
 
-CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 8 * 2**20
 """Of a stream of chunks: larger ones save nothing any more, and cost memory."""
 
 WHOLE_BYTES = 256 * 2**20
