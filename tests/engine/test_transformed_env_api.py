@@ -298,6 +298,11 @@ def test_whatever_a_stage_raises_says_where() -> None:
             return observation_spec
 
     env = TransformedEnv(CountingEnv(), Compose(StepCounter(), Fails()))
+    start = env.reset()
     with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
-        env.rollout(2)
+        env.rand_step(start)
     assert caught.value.__notes__ == ["tdx: raised in stage 1 (Fails) during a step"]
+    with pytest.raises(ChainError, match="ZeroDivisionError: on purpose") as told:
+        env.rollout(2)
+    assert str(told.value).startswith("stage 1 (Fails), step 0: ")
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
