@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tdx.data.layout import Layout
 from tdx.engine import TransformedEnv
+from tdx.rollouts.chain_state import is_known, memory_of, restore_memory
 from tdx.rollouts.env_state import env_state, restore_env
 from tdx.rollouts.recording import RecordingEnv
 from tdx.rollouts.track import from_tensors, tensors_of
@@ -68,7 +69,8 @@ class Border:
             "rng": torch.get_rng_state(),
             "device_rng": _device_rng(env.device),
             "chain": self.changed(),
-            "env": env_state(env),
+            "memory": memory_of(env.transform),
+            "env": env_state(env) if is_known(env.transform) else None,
             "root": dict(tensors_of(root)),
             "groups": _groups(root),
             "raw_root": dict(recorder.root) if isinstance(recorder, RecordingEnv) else None,
@@ -97,6 +99,7 @@ class Border:
             held = env.transform.state_dict()
             held.update({name: value.to(env.device) for name, value in state["chain"].items()})
             env.transform.load_state_dict(held)
+        restore_memory(env.transform, state["memory"])
         torch.set_rng_state(state["rng"])
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], env.device)

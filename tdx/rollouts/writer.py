@@ -48,15 +48,13 @@ class DumpWriter:
         """
         check_target(folder, force)
         with _writing(folder):
-            if (folder / MANIFEST).exists():
-                # The manifest goes first: without it nothing is left that looks whole.
-                (folder / MANIFEST).unlink()
-                for name in (DATA, RAW, _STATE):
-                    shutil.rmtree(folder / name, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
-            writer = cls(folder, manifest, flags)
+            # The empty manifest goes first: at no moment is there a folder that is half a dump.
             manifest.save(folder)
+            for name in (DATA, RAW, _STATE):
+                shutil.rmtree(folder / name, ignore_errors=True)
             sync_folder(folder.parent)
+            writer = cls(folder, manifest, flags)
         return writer
 
     def append(
@@ -192,8 +190,14 @@ def check_target(folder: Path, force: bool) -> None:
                 f"there is a dump in {folder} already",
                 hint="--resume goes on with it, --force overwrites it",
             )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and not _is_empty(folder):
         raise ArgumentError(f"{folder} is there and is no dump", hint="name a new folder")
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether there is nothing, or nothing but a manifest that was never finished."""
+    unfinished = f".{MANIFEST}.part"
+    return folder.is_dir() and all(each.name == unfinished for each in folder.iterdir())
 
 
 @contextmanager

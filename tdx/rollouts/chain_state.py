@@ -1,0 +1,69 @@
+"""What the stages of a chain carry from step to step, beside their parameters and buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OWN = "tdx.transforms."
+
+Memory = dict[str, dict[str, Any]]
+
+
+def is_known(chain: nn.Module) -> bool:
+    """Whether every stage is one of tdx's own, of which it is known where their state is."""
+    return all(
+        type(each).__module__.startswith((_OWN, "torch.nn.", "torchvision."))
+        for each in chain.modules()
+    )
+
+
+def memory_of(chain: nn.Module) -> Memory:
+    """The tensors that the stages keep of the running episodes, by stage and attribute."""
+    found = {
+        name: {attribute: _copied(value) for attribute, value in _memories(module)}
+        for name, module in chain.named_modules()
+    }
+    return {name: held for name, held in found.items() if held}
+
+
+def restore_memory(chain: nn.Module, memory: Memory) -> None:
+    """Let the stages remember what :func:`memory_of` gave."""
+    modules = dict(chain.named_modules())
+    for name, module in modules.items():
+        for attribute, value in _memories(module):
+            if isinstance(value, dict):
+                # Others may hold this very dict.
+                value.clear()
+        for attribute, value in memory.get(name, {}).items():
+            held = vars(module).get(attribute)
+            if isinstance(held, dict) and isinstance(value, dict):
+                held.update(value)
+            else:
+                setattr(module, attribute, value)
+
+
+def _memories(module: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if name not in _OF_EVERY_MODULE and _is_memory(value)
+    ]
+
+
+def _is_memory(value: Any) -> bool:
+    if isinstance(value, dict):
+        return bool(value) and all(map(_is_memory, value.values()))
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, Tensor) for each in value)
+    return isinstance(value, Tensor)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [each.clone() for each in value]
+    return value.clone()

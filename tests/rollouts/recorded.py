@@ -1,0 +1,94 @@
+"""What the tests of dumps share: short rollouts, comparisons, envs that misbehave."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from tensordict import TensorDictBase
+
+from tdx import EnvConfig, Pipeline, open_dump
+from tdx.rollouts import DumpRequest, Goal, Manifest, roll_out
+
+CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
+STEPS, CHUNK, SEED = 130, 25, 3
+
+
+def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpRequest:
+    """A short rollout.
+
+    Args:
+        env: its id.
+        stages: of its chain; a usual one by default.
+        options: fields of the request, or of the env.
+    """
+    goal = options.pop("goal", Goal(steps=STEPS))
+    known = DumpRequest.__dataclass_fields__
+    fields = {name: options.pop(name) for name in list(options) if name in known}
+    pipeline = Pipeline.of(EnvConfig(env, **options), *(stages or CHAIN))
+    return DumpRequest(pipeline, goal, **{"seed": SEED, "chunk_steps": CHUNK, **fields})
+
+
+def record(folder: Path, env: str = "CartPole-v1", *stages: str, **options: Any) -> Manifest:
+    """Write a short rollout into a folder."""
+    return roll_out(request(env, *stages, **options), folder)
+
+
+def same(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
+    """Whether all keys and values are the same."""
+    if one is None or other is None:
+        return one is other
+    keys = set(one.keys(True, True))
+    return keys == set(other.keys(True, True)) and bool((one == other).all())
+
+
+def assert_same_dump(folder: Path, wanted: Path) -> None:
+    """See that two dumps hold the same, letter by letter."""
+    found, other = open_dump(folder), open_dump(wanted)
+    assert same(found.data, other.data)
+    assert same(found.raw, other.raw)
+    assert found.manifest.to_dict() == other.manifest.to_dict()
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Counts its steps; fails at the fiftieth while the file named in TDX_TEST_BREAK is there."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 50 and os.path.exists(os.environ.get("TDX_TEST_BREAK", "")):
+            raise RuntimeError("the belt slipped")
+        observation = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return observation, float(action[0]), self.count % 20 == 0, False, {}
+
+
+class Handle:
+    """Something that no snapshot can hold."""
+
+
+class Opaque(Fragile):
+    """Keeps what cannot be told by numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = Handle()
+
+
+class Unrepeatable(Opaque):
+    """Draws from the machine's own randomness."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float(os.urandom(1)[0]), *rest

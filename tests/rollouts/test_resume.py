@@ -1,0 +1,211 @@
+"""A dump that was cut short opens, and goes on to what it would have been."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tdx import EnvError, TdxError, open_dump
+from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, run, verify
+from tests.rollouts.recorded import CHUNK, assert_same_dump, record, request, same
+
+MOMENTS = 20
+HERE = "tests.rollouts.recorded"
+
+
+class Cut(Exception):
+    """Ends a rollout between two chunks."""
+
+
+def cut_after(chunks: int) -> Callable[[Progress], None]:
+    """What ends a rollout after so many chunks."""
+    seen = iter(range(1, 1_000_000))
+
+    def on_chunk(progress: Progress) -> None:
+        if next(seen) == chunks:
+            raise Cut
+
+    return on_chunk
+
+
+def written_by_child(folder: Path, die_at: int | None, **options: Any) -> int:
+    """Roll out in a process of its own that kills itself at a call to the disk.
+
+    Args:
+        folder: of the dump.
+        die_at: which of its calls to ``fsync`` and ``replace`` it does not live to see; none to
+            live.
+        options: of the rollout.
+
+    Returns:
+        how many calls it made; -1 if it was killed.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def counted(call: Any) -> Any:
+            def counting(*args: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args)
+
+            return counting
+
+        os.fsync, os.replace = counted(os.fsync), counted(os.replace)
+        roll_out(request(**options), folder)
+        os.write(writing, str(calls).encode())
+        os._exit(0)
+    os.close(writing)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    told = os.read(reading, 100)
+    os.close(reading)
+    assert status in (0, -signal.SIGKILL)
+    return int(told) if told else -1
+
+
+def test_nothing_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
+    options = {"env": "CartPole-v1", "num_envs": 2, "raw": True}
+    whole = tmp_path / "whole"
+    calls = written_by_child(whole, None, **options)
+    wanted = open_dump(whole)
+    for number, moment in enumerate(random.Random(0).sample(range(1, calls + 1), MOMENTS)):
+        folder = tmp_path / str(number)
+        assert written_by_child(folder, moment, **options) == -1
+        if not (folder / "manifest.json").exists():
+            # Killed before there was anything.
+            roll_out(request(**options), folder)
+            assert_same_dump(folder, whole)
+            continue
+        left = Manifest.load(folder)
+        assert left.chunks == wanted.manifest.chunks[: len(left.chunks)]
+        assert verify(folder).is_fine
+        if left.steps:
+            assert left.steps % CHUNK == 0 or left.steps == wanted.manifest.steps
+            assert same(open_dump(folder).data, wanted.data[:, : left.steps])
+        resume(folder)
+        assert_same_dump(folder, whole)
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("Pendulum-v1", {}),
+        ("CartPole-v1", {"num_envs": 3, "batching": "serial"}),
+        ("tdx/CartPole", {"num_envs": 3, "raw": True}),
+        ("Acrobot-v1", {"num_envs": 2, "policy": "zero"}),
+        ("CartPole-v1", {"goal": Goal(episodes=9)}),
+    ],
+    ids=["single", "serial", "native", "vector", "episodes"],
+)
+@pytest.mark.parametrize("snapshot", [True, False], ids=["state", "again"])
+def test_resumed_equals_undisturbed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    env: str,
+    options: dict[str, Any],
+    snapshot: bool,
+) -> None:
+    stages = ("StepCounter(max_steps=30)", "VecNorm", "RewardSum", "NoopResetEnv(3)")
+    chosen = stages[: 4 if "num_envs" not in options else 3]
+    record(tmp_path / "whole", env, *chosen, **options)
+    if not snapshot:
+        monkeypatch.setattr("tdx.rollouts.border.env_state", lambda env: None)
+    with pytest.raises(Cut):
+        roll_out(request(env, *chosen, **options), tmp_path / "cut", on_chunk=cut_after(2))
+    before = torch.get_rng_state()
+    resume(tmp_path / "cut")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+    loc = [name for name in open_dump(tmp_path / "cut").manifest.transforms if "." in name]
+    assert loc
+
+
+def test_env_that_fails_leaves_its_steps_and_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"allow_code": True, "goal": Goal(steps=80), "raw": True}
+    record(tmp_path / "whole", f"{HERE}:Fragile", "RewardSum", **options)
+    broken = tmp_path / "broken"
+    broken.touch()
+    monkeypatch.setenv("TDX_TEST_BREAK", str(broken))
+    folder = tmp_path / "dump"
+    with pytest.raises(EnvError, match="the belt slipped"):
+        record(folder, f"{HERE}:Fragile", "RewardSum", **options)
+    left = open_dump(folder)
+    assert left.manifest.steps == 49
+    assert not left.manifest.complete
+    assert len(left.manifest.episodes) == 2
+    assert same(left.data, open_dump(tmp_path / "whole").data[:49])
+    with pytest.raises(EnvError, match="the belt slipped"):
+        resume(folder, allow_code=True)
+    broken.unlink()
+    resume(folder, allow_code=True)
+    assert_same_dump(folder, tmp_path / "whole")
+
+
+def test_env_with_an_unknown_state_is_run_again(tmp_path: Path) -> None:
+    options = {"allow_code": True, "goal": Goal(steps=80)}
+    record(tmp_path / "whole", f"{HERE}:Opaque", "RewardSum", **options)
+    with pytest.raises(Cut):
+        roll_out(
+            request(f"{HERE}:Opaque", "RewardSum", **options),
+            tmp_path / "cut",
+            on_chunk=cut_after(2),
+        )
+    resume(tmp_path / "cut", allow_code=True)
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_env_that_does_not_repeat_itself_is_refused(tmp_path: Path) -> None:
+    asked = request(f"{HERE}:Unrepeatable", "RewardSum", allow_code=True)
+    with pytest.raises(Cut):
+        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+    with pytest.raises(EnvError, match="does not repeat its rollout from the seed"):
+        resume(tmp_path / "cut", allow_code=True)
+    assert open_dump(tmp_path / "cut").manifest.steps == 2 * CHUNK
+
+
+def test_complete_dump_stays_as_it_is(tmp_path: Path) -> None:
+    made = record(tmp_path / "dump")
+    assert resume(tmp_path / "dump").to_dict() == made.to_dict()
+
+
+def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "actions.json"
+    file.write_text(str([[0.5]] * 200))
+    asked = replace(request("Pendulum-v1", "RewardSum"), policy=f"sequence:{file}")
+    with pytest.raises(Cut):
+        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+    file.write_text(str([[0.6]] * 200))
+    with pytest.raises(TdxError, match="another file than the one"):
+        resume(tmp_path / "cut")
+    file.write_text(str([[0.5]] * 200))
+    resume(tmp_path / "cut")
+    roll_out(asked, tmp_path / "whole")
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        roll_out(
+            request(f"{HERE}:Fragile", "RewardSum", allow_code=True),
+            tmp_path / "cut",
+            on_chunk=cut_after(1),
+        )
+    with pytest.raises(TdxError, match="names Python code"):
+        run.resume(tmp_path / "cut")
