@@ -7,7 +7,8 @@ from tdx.rollouts.estimate import Estimate, estimate
 from tdx.rollouts.manifest import Goal, Manifest
 from tdx.rollouts.overview import Listed, Overview, list_dumps, look_at
 from tdx.rollouts.replaying import replay
-from tdx.rollouts.run import DumpRequest, Progress, record_dump, resume, roll_out
+from tdx.rollouts.run import DumpRequest, record_dump, resume, roll_out
+from tdx.rollouts.streaming import Progress
 from tdx.rollouts.verify import Problem, Verification, verify
 
 __all__ = [

@@ -37,7 +37,7 @@ class Border:
     def changed(self) -> dict[str, Tensor]:
         """What the chain's stages hold that is another than when they were built."""
         return {
-            name: value
+            name: value.clone()
             for name, value in self._chain_state().items()
             if name not in self._built or not _equal(value, self._built[name])
         }

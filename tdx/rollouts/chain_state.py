@@ -33,7 +33,7 @@ def restore_memory(chain: nn.Module, memory: Memory) -> None:
     """Let the stages remember what :func:`memory_of` gave."""
     modules = dict(chain.named_modules())
     for name, module in modules.items():
-        for attribute, value in _memories(module):
+        for _, value in _memories(module):
             if isinstance(value, dict):
                 # Others may hold this very dict.
                 value.clear()

@@ -19,9 +19,9 @@ from tdx.rollouts.episodes import EpisodeIndex
 from tdx.rollouts.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.policies import NamedPolicy
 from tdx.rollouts.recording import RESET
-from tdx.rollouts.run import OnChunk, flags_of, run_chunks, silent
 from tdx.rollouts.spec_entries import spec_entries
 from tdx.rollouts.stored_env import StoredEnv
+from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
 from tdx.rollouts.writer import DumpWriter, check_target
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,36 +17,13 @@ from tdx.engine.planned.chunk_size import chunk_steps_for
 from tdx.errors import ArgumentError, EnvError, StorageError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, build_env, read_pipeline, write_pipeline
 from tdx.rollouts.border import Border
-from tdx.rollouts.episodes import EpisodeIndex, Flags
+from tdx.rollouts.episodes import EpisodeIndex
 from tdx.rollouts.manifest import MANIFEST, Goal, Manifest, package_versions
 from tdx.rollouts.policies import NamedPolicy, check_policy, named_policy
 from tdx.rollouts.recording import RecordingEnv
 from tdx.rollouts.spec_entries import spec_entries
+from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
 from tdx.rollouts.writer import DumpWriter, all_keys, check_target, names_of
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a rollout is.
-
-    Args:
-        steps: of each env, so far.
-        episodes: that ended, so far.
-        goal: what it is to reach.
-        new_steps: how many of the steps were made now, and not before it was resumed.
-    """
-
-    steps: int
-    episodes: int
-    goal: Goal
-    new_steps: int
-
-
-OnChunk = Callable[[Progress], None]
-
-
-def silent(progress: Progress) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,71 +183,6 @@ def _check_steps(manifest: Manifest, state: dict[str, Any], folder: Path) -> Non
         )
 
 
-def run_chunks(
-    env: TransformedEnv,
-    policy: NamedPolicy,
-    writer: DumpWriter,
-    border: Border,
-    start: TensorDictBase | None,
-    on_chunk: OnChunk,
-) -> Manifest:
-    """Roll out from ``start`` on, or from a reset, until the goal is reached."""
-    manifest = writer.manifest
-    goal, begun = manifest.goal, manifest.steps
-    left = None if goal.steps is None else goal.steps - begun
-    if left == 0 or _episodes_left(manifest) == 0:
-        writer.finish()
-        return manifest
-    chunks = env.iter_rollout(
-        left,
-        policy.after(begun),
-        chunk_steps=manifest.chunk_steps,
-        auto_reset=start is None,
-        tensordict=start,
-    )
-    for chunk in chunks:
-        with torch.no_grad():
-            length, wanted = _length(chunk, env), manifest.chunk_steps
-            if goal.steps is not None:
-                wanted = min(wanted, goal.steps - manifest.steps)
-            failed = length < wanted
-            chunk, reached = _until(chunk, manifest, flags_of(env))
-            raw = env.base_env.take() if isinstance(env.base_env, RecordingEnv) else None
-            steps = manifest.steps + length
-            last = reached or steps == goal.steps
-            state = None if failed or last else border.state(chunk, steps)
-            if not failed:
-                manifest.transforms = border.readable()
-            writer.append(chunk, raw, state, partial=failed)
-            on_chunk(Progress(manifest.steps, len(manifest.episodes), goal, steps - begun))
-        if reached:
-            break
-    writer.finish()
-    return manifest
-
-
-def _length(chunk: TensorDictBase, env: TransformedEnv) -> int:
-    return int(chunk.shape[len(env.batch_size)])
-
-
-def _episodes_left(manifest: Manifest) -> int | None:
-    wanted = manifest.goal.episodes
-    return None if wanted is None else max(wanted - len(manifest.episodes), 0)
-
-
-def _until(chunk: TensorDictBase, manifest: Manifest, flags: Flags) -> tuple[TensorDictBase, bool]:
-    """The chunk up to the step with which enough episodes have ended, and whether there is one."""
-    left = _episodes_left(manifest)
-    if left is None:
-        return chunk, False
-    dim = len(manifest.batch_size)
-    ended = flags.read(chunk, dim)[1].sum(0).cumsum(0)
-    if int(ended[-1]) < left:
-        return chunk, False
-    last = int((ended >= left).nonzero()[0])
-    return chunk[(*[slice(None)] * dim, slice(0, last + 1))], True
-
-
 def _made_again(
     env: TransformedEnv, policy: NamedPolicy, writer: DumpWriter, border: Border
 ) -> TensorDictBase:
@@ -312,11 +224,6 @@ def seeded_env(
             yield env, chosen
     finally:
         env.close()
-
-
-def flags_of(env: TransformedEnv) -> Flags:
-    """The keys of an env's rewards and ends."""
-    return Flags(tuple(env.reward_keys), tuple(env.done_keys))
 
 
 def record_dump(

@@ -248,9 +248,9 @@ def checksum(column: Tensor) -> str:
     return f"{zlib.crc32(_bytes_of(column)):08x}"
 
 
-def _bytes_of(column: Tensor) -> bytes:
-    flat = column.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+def _bytes_of(column: Tensor) -> memoryview:
+    flat: Any = column.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -94,7 +94,9 @@ class DumpWriter:
             if not partial:
                 manifest.state = self._save_state(state, manifest.steps + chunk.shape[self._dim])
             manifest.chunks.append(Chunk(chunk.shape[self._dim], raw_steps, sums, partial))
-            self._commit()
+            if partial:
+                self._describe()
+            manifest.save(self.folder)
             if before is not None and before != manifest.state:
                 (self.folder / before).unlink(missing_ok=True)
 
@@ -112,12 +114,12 @@ class DumpWriter:
         """Say that nothing is missing any more."""
         self.manifest.complete = True
         with _writing(self.folder):
-            self._commit()
+            self._describe()
+            self.manifest.save(self.folder)
 
-    def _commit(self) -> None:
+    def _describe(self) -> None:
         for track, steps in self.manifest.tracks:
             track.describe(self.folder, steps)
-        self.manifest.save(self.folder)
 
     def drop_partial(self) -> None:
         """Leave out the chunk in which the env failed, and what belongs to it."""

@@ -138,6 +138,15 @@ MEMORY = Bar(
     2**20,
     (Goal(64),),
 )
+DUMP = Bar(
+    "P10",
+    "a step of a streaming dump, Pendulum-v1 + chain 6",
+    "µs",
+    1e-6,
+    (Goal(1.15, "bare"),),
+    "the rollout alone",
+)
+DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
 PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
 CHAIN_6_GOAL = Goal(8, "TorchRL", faster=True)
 PLAIN_STEP = Bar("P3", "env.step(td), no transform", "µs", 1e-6, (PLAIN_GOAL,))
@@ -195,6 +204,8 @@ BARS = (
     VEC_NORM_ROLLOUT,
     BUILD,
     MEMORY,
+    DUMP,
+    DUMP_MEMORY,
     REPLAY,
     REPLAY_SLICES,
     *IMAGES.values(),

@@ -1,0 +1,61 @@
+"""P10: a dump that is streamed to disk against the rollout alone, and the memory that it takes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tdx import EnvConfig, Pipeline, build_env
+from tdx.rollouts import DumpRequest, Goal, Progress, roll_out
+from tests.benchmarks.bars import DUMP, DUMP_MEMORY
+from tests.benchmarks.conftest import Measure, Note
+from tests.benchmarks.test_memory import STATM, WARM_UP_CHUNKS, resident_bytes
+
+STEPS, LONG = 50_000, 1_000_000
+PIPELINE = Pipeline.of(
+    EnvConfig("Pendulum-v1"),
+    'ObservationNorm(0.1, 2.0, in_keys=["observation"])',
+    "RewardScaling(0.0, 0.1)",
+    "RewardClipping(-1, 1)",
+    "RewardSum",
+    "InitTracker",
+    'CatFrames(4, dim=-1, in_keys=["observation"])',
+)
+
+
+def test_rollout_alone(measure: Measure) -> None:
+    env = build_env(PIPELINE)
+
+    def rolled_out() -> None:
+        for _ in env.iter_rollout(STEPS):
+            pass
+
+    measure(DUMP, "bare", rolled_out, rounds=3, units=STEPS)
+
+
+def test_dump(measure: Measure, tmp_path: Path) -> None:
+    request = DumpRequest(PIPELINE, Goal(steps=STEPS), seed=0)
+
+    def dumped() -> None:
+        roll_out(request, tmp_path / "dump", force=True)
+
+    measure(DUMP, "tdx", dumped, rounds=3, units=STEPS)
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="reads the process's memory from /proc")
+def test_memory_of_a_long_dump(note: Note, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def on_chunk(progress: Progress) -> None:
+        seen.append(resident_bytes())
+
+    made = roll_out(
+        DumpRequest(PIPELINE, Goal(steps=LONG), seed=0), tmp_path / "dump", on_chunk=on_chunk
+    )
+    assert made.steps == LONG
+    start = seen[WARM_UP_CHUNKS]
+    note(DUMP_MEMORY, "tdx", max(abs(size - start) for size in seen[WARM_UP_CHUNKS:]))
+    shutil.rmtree(tmp_path)
