@@ -328,6 +328,10 @@ class TransformedEnv(EnvBase):
         return alone and self.base_env._steps_some_rows
 
     @property
+    def _resets_by_mask(self) -> bool:
+        return self.base_env._resets_by_mask and self._step_reads is not None
+
+    @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
         # The forms of stages need this class.
         from tdx.engine.plan.forms import step_reads

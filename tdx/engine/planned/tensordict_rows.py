@@ -39,7 +39,7 @@ class TensorDictRows:
     ) -> None:
         self._base, self._now, self._check = base, now, check
         self._limits = tuple(limits)
-        self._looks = base.device.type == "cpu"
+        self._looks = base.device.type == "cpu" or not base._resets_by_mask
         self._reads = tuple(base._step_reads or ())
         self._ends = {
             sibling_key(key, "_reset"): key

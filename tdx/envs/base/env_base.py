@@ -86,6 +86,11 @@ class EnvBase(EnvRollouts):
     """Whether rollouts may run by a plan, with what can wait applied to many steps at once."""
 
     @property
+    def _resets_by_mask(self) -> bool:
+        """Whether a reset of no rows at all changes nothing that anybody could see."""
+        return False
+
+    @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
         """What ``_step`` and ``_reset`` read beside actions and masks; ``None`` if unknown."""
         return None
@@ -270,7 +275,9 @@ class EnvBase(EnvRollouts):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose done flag is set at the root, if any is."""
-        if not any_done(tensordict, self.done_keys):
+        # To look at a flag the host would have to wait for an accelerator.
+        looks = self._device.type == "cpu" or not self._resets_by_mask
+        if looks and not any_done(tensordict, self.done_keys):
             return tensordict
         for group in self.done_keys_groups:
             ends = [key for key in group if key_parts(key)[-1] == "done"] or group

@@ -71,6 +71,10 @@ class NativeEnv(EnvBase):
             setattr(cls, "_step_reads", None)  # noqa: B010
 
     @property
+    def _resets_by_mask(self) -> bool:
+        return self._step_reads is not None
+
+    @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
