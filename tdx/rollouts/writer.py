@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.rollouts.episodes import Flags
 from tdx.rollouts.manifest import DATA, MANIFEST, RAW, Chunk, Manifest
 from tdx.rollouts.packed import pack, unpack
-from tdx.rollouts.track import Track, checksum, sync_folder, write_atomically
+from tdx.rollouts.track import Track, checksum, sync_files, sync_folder, write_atomically
 
 _STATE = "state"
+_AT_ONCE = 8
+"""How many files are brought to the disk at once."""
 
 
 class DumpWriter:
@@ -37,6 +40,7 @@ class DumpWriter:
         self.folder, self.manifest = folder, manifest
         self._flags = flags
         self._dim = len(manifest.batch_size)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "tdx-sync")
 
     @classmethod
     def create(cls, folder: Path, manifest: Manifest, flags: Flags, force: bool) -> DumpWriter:
@@ -89,6 +93,7 @@ class DumpWriter:
                     manifest.raw = Track.of(RAW, raw, self._dim)
                 columns = manifest.raw.columns(raw)
                 sums |= manifest.raw.append(self.folder, columns, manifest.raw_steps)
+            sync_files((self.folder / name for name in sums), self._pool)
             manifest.episodes.add(*self._flags.read(chunk, self._dim))
             before = manifest.state
             if not partial:
@@ -116,6 +121,7 @@ class DumpWriter:
         with _writing(self.folder):
             self._describe()
             self.manifest.save(self.folder)
+        self._pool.shutdown()
 
     def _describe(self) -> None:
         for track, steps in self.manifest.tracks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.benchmarks.bars import DUMP, DUMP_MEMORY
 from tests.benchmarks.conftest import Measure, Note
 from tests.benchmarks.test_memory import STATM, WARM_UP_CHUNKS, resident_bytes
 
-STEPS, LONG = 50_000, 1_000_000
+STEPS, LONG = 100_000, 1_000_000
 PIPELINE = Pipeline.of(
     EnvConfig("Pendulum-v1"),
     'ObservationNorm(0.1, 2.0, in_keys=["observation"])',
@@ -37,9 +38,10 @@ def test_rollout_alone(measure: Measure) -> None:
 
 def test_dump(measure: Measure, tmp_path: Path) -> None:
     request = DumpRequest(PIPELINE, Goal(steps=STEPS), seed=0)
+    folders = (tmp_path / str(number) for number in itertools.count())
 
     def dumped() -> None:
-        roll_out(request, tmp_path / "dump", force=True)
+        roll_out(request, next(folders))
 
     measure(DUMP, "tdx", dumped, rounds=3, units=STEPS)
     shutil.rmtree(tmp_path)
