@@ -329,7 +329,11 @@ class TransformedEnv(EnvBase):
 
     @property
     def _resets_by_mask(self) -> bool:
-        return self.base_env._resets_by_mask and self._step_reads is not None
+        cache = self._key_cache
+        if "resets_by_mask" not in cache:
+            known = self._step_reads is not None
+            cache["resets_by_mask"] = known and self.base_env._resets_by_mask
+        return bool(cache["resets_by_mask"])
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.columns import as_tensordict, leaves_of
+from tdx.engine.planned.generator import same_state
 from tdx.envs.base import EnvBase
 from tdx.envs.base.failures import stage_failed
 from tdx.envs.base.policies import ActionCheck, first_nan, nan_error
@@ -138,11 +139,12 @@ class RandomActions(OpenLoop):
     Args:
         env: the env, with its chain.
         way_in: the chain's way in.
+        on_others: called where something else drew from the generator in between.
     """
 
-    def __init__(self, env: EnvBase, way_in: WayIn) -> None:
+    def __init__(self, env: EnvBase, way_in: WayIn, on_others: Callable[[], None]) -> None:
         super().__init__(way_in)
-        self._env = env
+        self._env, self._on_others = env, on_others
         leaves = list(env.full_action_spec.items(True, True))
         # Several leaves are drawn in turns, and rare distributions use up numbers by the block.
         self._leaf: tuple[Any, TensorSpec] | None = None
@@ -155,7 +157,9 @@ class RandomActions(OpenLoop):
         after = torch.get_rng_state()
 
         def keep(used: int) -> None:
-            if used < length and torch.equal(torch.get_rng_state(), after):
+            if not same_state(torch.get_rng_state(), after):
+                self._on_others()
+            elif used < length:
                 torch.set_rng_state(state)
                 if used:
                     self._drawn(used)

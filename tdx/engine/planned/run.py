@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -16,6 +17,7 @@ from tdx.engine.planned.collected import Collected, Collector, Stop
 from tdx.engine.planned.columns import leaves_of
 from tdx.engine.planned.compiled import CompiledStages, compiled_groups
 from tdx.engine.planned.deferred import run_chain
+from tdx.engine.planned.generator import Probe, leaves_generator_alone, remember
 from tdx.engine.planned.gym_rows import GymRows
 from tdx.engine.planned.inputs import ClosedLoop, GivenActions, Inputs, RandomActions, WayIn
 from tdx.engine.planned.now_program import NowProgram
@@ -66,6 +68,9 @@ class PlannedRun:
     ) -> None:
         self._env, self._program, self._stop = env, program, stop
         self._rewards = frozenset(env.reward_keys)
+        self._probe: Probe | None = None
+        if policy is None:
+            policy = self._drawn_in_turn(env, program)
         self._inputs = _inputs(env, program, policy)
         reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._reads = reads
@@ -73,6 +78,16 @@ class PlannedRun:
         self._collector = _collector(env, program, reads)
         self._compiled = _compiled(env, program)
         self._made = 0
+
+    def _drawn_in_turn(self, env: EnvBase, program: Program) -> KeyedPolicy | None:
+        """Random actions drawn in the step that they are for, where the order might matter."""
+        spec = env.full_action_spec
+        alone = leaves_generator_alone(program.base)
+        if alone and all(form.form is not None for form in program.forms):
+            return None
+        draw = Probe(spec.rand)
+        self._probe = draw if alone is None else None
+        return KeyedPolicy((), tuple(env.action_keys), lambda root: leaves_of(draw()))
 
     def fits(self, start: TensorDictBase) -> bool:
         """Whether the root before the first step is one that the plan can go on from."""
@@ -94,7 +109,11 @@ class PlannedRun:
     def chunk(self, start: TensorDictBase, length: int) -> Part:
         """Make up to ``length`` steps from a root ``[*B]``."""
         first = leaves_of(start)
+        if self._probe is not None:
+            self._probe.begin()
         collected = self._collector.collect(first, self._inputs, length, self._stop)
+        if self._probe is not None and collected.length:
+            remember(self._program.base, self._probe.was_alone())
         self._check_numbers(collected)
         if collected.length and self._is_raw:
             self._program.base._stepped_raw(
@@ -212,20 +231,11 @@ def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence
     handed_out = env._chain._handed_out if isinstance(env, TransformedEnv) else ()
     stages = [form.stage for form in program.forms if form.stage.invertible]
     way_in = WayIn(env, program.base, stages, handed_out)
-    if policy is None and any(form.form is None for form in program.forms):
-        # A stage of which nothing is known may draw from the same generator in between.
-        policy = _drawing(env)
     if policy is None:
-        return RandomActions(env, way_in)
+        return RandomActions(env, way_in, partial(remember, program.base, False))
     if isinstance(policy, ActionSequence):
         return GivenActions(policy, env, way_in)
     return ClosedLoop(policy, env, way_in)
-
-
-def _drawing(env: EnvBase) -> KeyedPolicy:
-    """Random actions, drawn in the step that they are for."""
-    spec = env.full_action_spec
-    return KeyedPolicy((), tuple(env.action_keys), lambda root: leaves_of(spec.rand()))
 
 
 def _compiled(env: EnvBase, program: Program) -> dict[int, CompiledStages]:
