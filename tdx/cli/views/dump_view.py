@@ -223,18 +223,30 @@ def list_view(found: Sequence[Listed], root: str) -> View:
     def blocks(width: int) -> list[Block]:
         if not found:
             return [Paragraph([Cell(f"no dump in {root}", "dim")])]
-        titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-        return [Table([Column(title) for title in titles], [_listed(each) for each in found])]
+        unread = [each for each in found if each.problem]
+        told = [Paragraph([Cell(each.problem or "", "bad")]) for each in unread]
+        return [_dumps(found, width), *told]
 
     rows = [{**_flat(each), "problem": each["problem"]} if "goal" in each else each
             for each in records]  # fmt: skip
     return View("dumps", {"folder": root, "dumps": records}, rows, blocks)
 
 
+def _dumps(found: Sequence[Listed], width: int) -> Table:
+    titles = ("dump", "env", "steps", "episodes", "return", "size", "")
+    rows = [_listed(each) for each in found]
+    for dropped in ((), ("size",), ("size", "return", "episodes")):
+        kept = [index for index, title in enumerate(titles) if title not in dropped]
+        columns = [Column(titles[index], fixed=True) for index in kept]
+        table = Table(columns, [[row[index] for index in kept] for row in rows])
+        if table_width(table) <= width:
+            break
+    return table
+
+
 def _listed(each: Listed) -> list[Cell]:
     if each.summary is None:
-        cells = [Cell("")] * 5
-        return [Cell(each.path, "name"), *cells, Cell(each.problem or "", "bad")]
+        return [Cell(each.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
     data = each.summary
     mean = data["mean_return"]
     return [

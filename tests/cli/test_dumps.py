@@ -1,0 +1,119 @@
+"""What the commands about dumps print, letter by letter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.cli.progress import progress_text
+from tdx.rollouts import Goal, Progress
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+RUN = (
+    *("rollout", "--env", "CartPole-v1", "--num-envs", "2", "--seed", "0"),
+    *("--t", "StepCounter(max_steps=20)", "--t", "RewardSum"),
+)
+STORED = ("--keys", "action,reward,done", "--keys", "step_count")
+FORMS = ["60", "100", "pipe", "json", "jsonl", "csv", "md"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everything happens, with versions that stay."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    return tmp_path
+
+
+def in_form(tdx: Tdx, golden: Golden, form: str, code: int, name: str, *arguments: str) -> None:
+    """Run a command in a format, and compare what it prints with the golden file."""
+    columns = int(form) if form.isdecimal() else None
+    as_table = form == "pipe" or columns
+    outcome = tdx(*arguments, "--format", "table" if as_table else form, columns=columns)
+    assert (outcome.code, outcome.err) == (code, "")
+    if columns:
+        assert max(map(len, outcome.out.splitlines())) <= columns
+    golden(f"{name}.{f'{form}.txt' if as_table else form}", outcome.out)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("form", FORMS)
+def test_each_command_in_each_format(tdx: Tdx, golden: Golden, form: str) -> None:
+    made = (*RUN, *STORED, "--steps", "60", "--chunk", "25")
+    in_form(tdx, golden, form, 0, "rollout", *made, "--out", "runs/cart")
+    in_form(tdx, golden, form, 0, "rollout_dry", *made, "--out", "runs/other", "--dry-run")
+    in_form(tdx, golden, form, 0, "dump", "show", "runs/cart")
+    in_form(tdx, golden, form, 0, "verify", "verify", "runs/cart")
+    plain = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "30")
+    assert tdx(*plain, "--out", "runs/plain").code == 0
+    replay = ("replay", "runs/plain", "--t", "RewardSum", "--out", "runs/replayed")
+    in_form(tdx, golden, form, 0, "replay", *replay)
+    manifest = Path("runs/plain/manifest.json")
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 9}))
+    in_form(tdx, golden, form, 0, "dumps", "list", "dumps", "runs")
+    data = Path("runs/cart/data/next/step_count.memmap")
+    data.write_bytes(b"\x63" + data.read_bytes()[1:])
+    Path("runs/cart/data/action.memmap").unlink()
+    in_form(tdx, golden, form, 1, "verify_bad", "verify", "runs/cart")
+
+
+@pytest.mark.usefixtures("folder")
+def test_replay_without_out_is_shown_and_not_kept(tdx: Tdx) -> None:
+    assert tdx("rollout", "--env", "CartPole-v1", "--steps", "40", "--out", "plain").code == 0
+    shown = tdx("replay", "plain", "--t", "RewardSum")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("replay of plain")
+    assert "next.episode_reward" in shown.out
+    assert [each.name for each in Path().iterdir()] == ["plain"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_no_dump_below_a_folder(tdx: Tdx) -> None:
+    assert tdx("list", "dumps").out == "no dump in .\n"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (RUN, "no folder is given", "--out DIR"),
+        ((*RUN, "--out", "d"), "it is not said how long", "--steps N"),
+        ((*RUN, "--out", "d", "--steps", "5", "--episodes", "5"), "cannot be given together", ""),
+        ((*RUN, "--out", "d", "--steps", "5", "--workers", "3"), "do not go together", "leave"),
+        ((*RUN, "--out", "d", "--steps", "5", "--keys", "rewrd"), "no entry 'rewrd'", "reward"),
+        ((*RUN, "--out", "d", "--steps", "5", "--policy", "randon"), "no policy", "random"),
+        ((*RUN, "--out", "d", "--resume"), "takes the pipeline and all else", "--out DIR --resume"),
+        (("rollout", "--resume"), "no dump is given", "--out DIR"),
+        (("rollout", "--resume", "--out", "none"), "there is no dump in none", "list dumps"),
+        (("show", "./none"), "there is no dump in none", "list dumps"),
+        (("verify", "none"), "there is no dump in none", "list dumps"),
+        (("list", "dumps", "none"), "there is no folder none", "holds dumps"),
+        (("replay", "none", "--t", "RewardSum"), "there is no dump in none", "list dumps"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_said_in_one_line(
+    tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    outcome = tdx(*arguments)
+    assert outcome.code in (2, 3)
+    assert outcome.out == ""
+    first, *rest = outcome.err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert len(rest) <= 1
+    assert hint in "".join(rest)
+
+
+def test_progress_says_how_fast_and_how_long() -> None:
+    halfway = Progress(steps=5_000, episodes=3, goal=Goal(steps=20_000), new_steps=4_000)
+    assert progress_text(halfway, 2.0) == "5,000 of 20,000 steps  2,000 steps/s  8 s left"
+    counted = Progress(steps=5_000, episodes=3, goal=Goal(episodes=12), new_steps=5_000)
+    assert progress_text(counted, 50.0) == "3 of 12 episodes  100 steps/s  2 min 30 s left"
+    none_yet = Progress(steps=100, episodes=0, goal=Goal(episodes=12), new_steps=100)
+    assert progress_text(none_yet, 1.0) == "0 of 12 episodes  100 steps/s"
