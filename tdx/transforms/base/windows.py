@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.keys import NestedKey
-from tdx.transforms.base.chunk import Chunk
+from tdx.transforms.base.chunk import Chunk, new_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,15 @@ class Windows:
             begun = chunk.resets[in_key]
             parts += [begun, torch.full_like(begun[:1], self.padding or 0)]
             rows = self._across_resets(rows, chunk, begun)
-        pool, size = torch.cat(parts), batch.numel()
+        pool, size = _joined(parts), batch.numel()
         index = rows.expand(chunk.length, *batch, self.count).reshape(-1, size, self.count) * size
         index = index + torch.arange(size, device=index.device).unsqueeze(-1)
-        stacks = pool.reshape(-1, *shape).index_select(0, index.reshape(-1))
+        flat, wanted = pool.reshape(-1, *shape), index.reshape(-1)
+        if flat.requires_grad:
+            stacks = flat.index_select(0, wanted)
+        else:
+            stacks = new_column((len(wanted), *shape), flat)
+            torch.index_select(flat, 0, wanted, out=stacks)
         stacks = stacks.reshape(chunk.length, *batch, self.count, *shape)
         last = list(stacks[-1].unbind(lead - 1))[1:]
         wide = list(frames.shape)
@@ -86,3 +91,11 @@ class Windows:
         if self.padding is not None:
             found = torch.where(rows < since - 1, before + chunk.length + len(times), found)
         return found
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The parts along their first dim."""
+    if any(part.requires_grad for part in parts):
+        return torch.cat(parts)
+    made = new_column((sum(map(len, parts)), *parts[0].shape[1:]), parts[0])
+    return torch.cat(parts, out=made)
