@@ -44,12 +44,12 @@ def load_module(file: Path, data: bytes, env: EnvBase, allow_code: bool) -> Any:
             return _loaded(data, env, allow_code)
     except (ArgumentError, CodeNotAllowedError):
         raise
-    except pickle.UnpicklingError as error:
-        raise CodeNotAllowedError(
-            f"{file} holds Python classes, which are not imported unless you allow it",
-            hint="add --allow-code if you trust it, or save it with torch.export",
-        ) from error
     except Exception as error:
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            raise CodeNotAllowedError(
+                f"{file} holds Python classes, which are not imported unless you allow it",
+                hint="add --allow-code if you trust it, or save it with torch.export",
+            ) from error
         told = str(error).strip().partition("\n")[0]
         raise ArgumentError(
             f"{file} holds no policy: {told}",

@@ -1,20 +1,17 @@
-"""Dumps of tests lie in memory where that is possible: a real disk makes them wait."""
+"""Where the tests of dumps write."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-IN_MEMORY = "/dev/shm"
+from tests.rollouts.recorded import in_memory
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """A folder of the test's own."""
-    root = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="tdx-", dir=root) as folder:
+    with in_memory() as folder:
         yield Path(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,14 @@ from tdx.rollouts import DumpRequest, Goal, Manifest, roll_out
 
 CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
 STEPS, CHUNK, SEED = 130, 25, 3
+
+
+def in_memory() -> tempfile.TemporaryDirectory[str]:
+    """A folder in memory where that is possible: a real disk makes dumps wait."""
+    place = "/dev/shm"
+    return tempfile.TemporaryDirectory(
+        prefix="tdx-", dir=place if os.access(place, os.W_OK) else None
+    )
 
 
 def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpRequest:

@@ -1,0 +1,333 @@
+"""Whole processes that write and read dumps, and what goes wrong around them.
+
+Each is a fork of this one that runs ``tdx`` from its arguments to its exit code on its own streams;
+a fork has torch loaded already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from tdx import open_dump
+from tdx.cli import main
+from tdx.rollouts import Manifest
+from tests.rollouts.recorded import assert_same_dump, in_memory
+
+ROOT = Path(__file__).parents[2]
+PENDULUM = ("rollout", "--env", "Pendulum-v1", "--t", "RewardSum", "--seed", "0")
+LONG = (*PENDULUM, "--steps", "3000", "--chunk", "40")
+READ_ONLY = "/sys"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def started(
+    arguments: tuple[str, ...], streams: dict[int, int], before: Callable[[], Any] | None = None
+) -> int:
+    """Start ``tdx`` in a process of its own.
+
+    Args:
+        arguments: after ``tdx``.
+        streams: what its file descriptors are.
+        before: called in the process.
+
+    Returns:
+        its id.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        return child
+    code: Any = 70
+    try:
+        for number, stream in streams.items():
+            os.dup2(stream, number)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if before is not None:
+            before()
+        sys.argv = ["tdx", *arguments]
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for file in (sys.stdout, sys.stderr):
+            try:
+                file.flush()
+            except (OSError, ValueError):
+                code = code or 71
+        os._exit(int(code or 0))
+
+
+def run(*arguments: str, before: Callable[[], Any] | None = None) -> Ended:
+    """Run ``tdx`` to its end with its output caught."""
+    out, err = (os.memfd_create(name) for name in ("out", "err"))
+    child = started(arguments, {1: out, 2: err}, before)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    texts = []
+    for stream in (out, err):
+        os.lseek(stream, 0, os.SEEK_SET)
+        with open(stream, encoding="utf-8") as file:
+            texts.append(file.read())
+    return Ended(code, *texts)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where everything happens."""
+    before = Path.cwd()
+    with in_memory() as place:
+        os.chdir(place)
+        yield Path(place)
+        os.chdir(before)
+
+
+@pytest.fixture
+def dump(folder: Path) -> Path:
+    """A small dump of three chunks."""
+    assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "dump").code == 0
+    return folder / "dump"
+
+
+def refused(ended: Ended, code: int, message: str, hint: str) -> None:
+    """See that a process ended with one line that says what is wrong, and one what to do."""
+    assert (ended.code, ended.out) == (code, "")
+    first, second = ended.err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert hint in second
+
+
+def test_existing_dump_needs_force(dump: Path) -> None:
+    before = (dump / "manifest.json").read_bytes()
+    again = (*PENDULUM, "--steps", "10", "--out", "dump")
+    refused(run(*again), 2, "there is a dump in dump already", "--force overwrites it")
+    assert (dump / "manifest.json").read_bytes() == before
+    assert run(*again, "--force").code == 0
+    assert open_dump(dump).data.shape == (10,)
+    (dump.parent / "notes").mkdir()
+    (dump.parent / "notes" / "todo").touch()
+    refused(
+        run(*PENDULUM, "--steps", "10", "--out", "notes", "--force"),
+        *(2, "notes is there and is no dump", "name a new folder"),
+    )
+
+
+def test_dump_of_a_newer_version(dump: Path) -> None:
+    manifest = json.loads((dump / "manifest.json").read_text())
+    (dump / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    for command in (("show", "./dump"), ("verify", "dump"), ("replay", "dump", "--t", "RewardSum")):
+        refused(run(*command), 3, "dump is a dump of version 2", "newer release")
+    refused(run("rollout", "--resume", "--out", "dump"), 3, "of version 2", "newer release")
+
+
+def test_manifest_that_was_damaged(dump: Path) -> None:
+    (dump / "manifest.json").write_text((dump / "manifest.json").read_text()[:200])
+    refused(run("verify", "dump"), 3, "cannot be understood", "changed by hand")
+    (dump / "manifest.json").write_text('{"format": "tdx-dump", "version": 1}')
+    refused(run("show", "./dump"), 3, "cannot be understood: KeyError", "changed by hand")
+
+
+def test_wrong_checksum(dump: Path) -> None:
+    file = dump / "data" / "next" / "reward.memmap"
+    data = bytearray(file.read_bytes())
+    data[25 * 4] ^= 1
+    file.write_bytes(data)
+    ended = run("verify", "dump", "--format", "jsonl")
+    assert (ended.code, ended.err) == (1, "")
+    (problem,) = map(json.loads, ended.out.splitlines())
+    assert (problem["file"], problem["chunk"]) == ("data/next/reward.memmap", 1)
+
+
+def test_missing_chunk(dump: Path) -> None:
+    file = dump / "data" / "observation.memmap"
+    file.write_bytes(file.read_bytes()[: 40 * 12])
+    refused(run("show", "./dump"), 3, "has 480 bytes, 600 are needed", "tdx verify")
+    assert run("verify", "dump").code == 1
+    file.unlink()
+    refused(run("show", "./dump"), 3, "observation.memmap is missing", "tdx verify")
+    verified = run("verify", "dump")
+    assert verified.code == 1
+    assert "data/observation.memmap is missing" in verified.out
+
+
+def test_read_only_target(folder: Path) -> None:
+    target = folder / "closed"
+    target.mkdir(mode=0o555)
+    place = READ_ONLY if os.access(target, os.W_OK) else str(target)
+    ended = run(*PENDULUM, "--steps", "10", "--out", f"{place}/dump")
+    refused(ended, 3, f"cannot write {place}/dump: ", "name another place")
+
+
+def test_full_target_keeps_every_finished_chunk(folder: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+
+    asked = (*PENDULUM, "--steps", "2000", "--chunk", "100", "--keys", "observation,reward,done")
+    refused(
+        run(*asked, "--out", "dump", before=limit), 3, "cannot write dump: file too large", "resume"
+    )
+    left = open_dump(folder / "dump")
+    assert 0 < left.manifest.steps < 2000
+    assert run("verify", "dump").code == 0
+    assert run("rollout", "--resume", "--out", "dump").code == 0
+    assert run(*asked, "--out", "whole").code == 0
+    assert_same_dump(folder / "dump", folder / "whole")
+
+
+@pytest.fixture
+def tiny(folder: Path) -> Iterator[Path]:
+    """A file system of 200 KiB."""
+    place = folder / "tiny"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_full_file_system(tiny: Path) -> None:
+    ended = run(*PENDULUM, "--steps", "20000", "--chunk", "200", "--out", "tiny/dump")
+    refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")
+    assert open_dump(tiny / "dump").manifest.steps > 0
+    assert run("verify", "tiny/dump").code == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "message", "hint"),
+    [
+        (TensorDictModule(nn.Linear(3, 1), ["pixels"], ["action"]), "reads 'pixels'", "env has"),
+        (TensorDictModule(nn.Linear(4, 1), ["observation"], ["action"]), "does not fit", "reads"),
+        (TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"]), "of shape (2,)", "action"),
+        (TensorDictModule(nn.Linear(3, 1), ["observation"], ["act"]), "no 'action'", "out_keys"),
+        ({"weights": torch.zeros(3)}, "holds dict, no module", "torch.save(policy"),
+        (b"no module at all", "holds no policy", "torch.save"),
+    ],
+    ids=["key", "input", "output", "no action", "dict", "rubbish"],
+)
+def test_policy_file_that_does_not_fit(folder: Path, module: Any, message: str, hint: str) -> None:
+    if isinstance(module, bytes):
+        Path("policy.pt").write_bytes(module)
+    else:
+        torch.save(module, "policy.pt")
+    asked = (*PENDULUM, "--steps", "10", "--out", "dump", "--policy", "module:policy.pt")
+    refused(run(*asked), 2, message, hint)
+    assert not (folder / "dump").exists()
+
+
+def test_closed_pipe(dump: Path) -> None:
+    for arguments in (("show", "./dump"), (*PENDULUM, "--steps", "30", "--out", "other")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        err = os.memfd_create("err")
+        child = started(arguments, {1: writing, 2: err})
+        os.close(writing)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert os.fstat(err).st_size == 0
+        os.close(err)
+    assert open_dump(dump.parent / "other").manifest.complete
+
+
+def test_progress_is_for_terminals_only(folder: Path) -> None:
+    ended = run(*LONG, "--out", "dump", "--format", "json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out)["steps"] == 3000
+    terminal, end = pty.openpty()
+    out = os.memfd_create("out")
+    child = started((*LONG, "--out", "again"), {1: out, 2: end})
+    os.close(end)
+    shown = b""
+    while True:
+        try:
+            block = os.read(terminal, 4096)
+        except OSError:
+            break
+        shown += block
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    text = shown.decode()
+    assert " of 3,000 steps" in text
+    assert " steps/s  " in text
+    assert " left" in text
+    assert text.endswith("\r\x1b[K"), "the line is gone at the end"
+
+
+def has_begun(folder: Path, steps: int) -> None:
+    """Wait until a dump has so many steps."""
+    while True:
+        try:
+            if Manifest.load(folder).steps >= steps:
+                return
+        except OSError:
+            pass
+        time.sleep(0.002)
+
+
+def test_killed_at_any_moment_it_goes_on(folder: Path) -> None:
+    assert run(*LONG, "--out", "whole").code == 0
+    moments = random.Random(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number, how in enumerate([signal.SIGKILL] * 3 + [signal.SIGINT]):
+        place = folder / str(number)
+        err = os.memfd_create("err")
+        child = started((*LONG, "--out", str(number)), {1: null, 2: err})
+        has_begun(place, moments.randrange(40, 2000))
+        os.kill(child, how)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code == (130 if how == signal.SIGINT else -how)
+        os.lseek(err, 0, os.SEEK_SET)
+        with open(err, encoding="utf-8") as told:
+            said = f"{number} has {Manifest.load(place).steps:,} steps, --resume goes on"
+            assert (said in told.read()) == (how == signal.SIGINT)
+        assert run("verify", str(number)).code == 0
+        assert run("rollout", "--resume", "--out", str(number)).code == 0
+        assert_same_dump(place, folder / "whole")
+    os.close(null)
+
+
+def test_in_a_shell_with_head(folder: Path) -> None:
+    command = (
+        f"{sys.executable} -m tdx rollout --env CartPole-v1 --steps 60 --seed 0 --out dump "
+        "--format jsonl | head -c 10"
+    )
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"schema_v', "")
+    assert open_dump(folder / "dump").manifest.complete
