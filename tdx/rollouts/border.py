@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tdx.data.layout import Layout
 from tdx.engine import TransformedEnv
+from tdx.errors import ArgumentError
 from tdx.rollouts.chain_state import is_known, memory_of, restore_memory
 from tdx.rollouts.env_state import env_state, restore_env
 from tdx.rollouts.recording import RecordingEnv
@@ -61,9 +62,13 @@ class Border:
             chunk: the chunk, ``[*B, T]``, with every entry.
             steps: how many steps were made in all.
         """
-        env = self._env
+        env, recorder = self._env, self._env.base_env
         root = self._following(chunk)
-        recorder = env.base_env
+        try:
+            leaves = dict(tensors_of(root))
+        except ArgumentError:
+            # What is no tensor can be made again only.
+            return {"steps": steps, "env": None}
         return {
             "steps": steps,
             "rng": torch.get_rng_state(),
@@ -71,7 +76,7 @@ class Border:
             "chain": self.changed(),
             "memory": memory_of(env.transform),
             "env": env_state(env) if is_known(env.transform) else None,
-            "root": dict(tensors_of(root)),
+            "root": leaves,
             "groups": _groups(root),
             "raw_root": dict(recorder.root) if isinstance(recorder, RecordingEnv) else None,
         }

@@ -158,9 +158,9 @@ def _in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
         )
     spec, batch = env.full_action_spec[env.action_keys[0]], tuple(env.batch_size)
     single = tuple(spec.shape[len(batch) :])
-    if single == (1,) and actions.ndim in (1, len(batch) + 1):
+    if single == (1,) and actions.shape[1:] != single and actions.ndim in (1, len(batch) + 1):
         actions = actions.unsqueeze(-1)
-    if tuple(actions.shape[1:]) == single and batch:
+    if actions.shape[1:] == single and batch:
         actions = actions.expand(*batch, *actions.shape)
     whole = actions.ndim == len(spec.shape) + 1
     if not whole or actions.shape[: len(batch)] + actions.shape[len(batch) + 1 :] != spec.shape:

@@ -8,11 +8,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Leaves, leaves_of
+from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.envs.base.done_flags import reset_masks
 from tdx.keys import NestedKey, key_parts
-from tdx.rollouts.track import Parts, from_tensors
+from tdx.rollouts.track import Parts, from_tensors, tensors_of
 
 RESET = "reset_before"
 """The entry that says whether a row was reset right before a step, ``[*B, 1]``."""
@@ -42,7 +42,7 @@ class RecordingEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         actions = {key_parts(key): tensordict.get(key) for key in self.action_keys}
         result = self.inner._completed_step(tensordict)
-        after = _cpu(leaves_of(result, 0))
+        after = _cpu(tensors_of(result))
         step = {**self.root, **_cpu(actions), (RESET,): self._reset_flag()}
         self._steps.append({**step, **{("next", *path): leaf for path, leaf in after.items()}})
         rewards = {key_parts(key) for key in self.reward_keys}
@@ -57,7 +57,7 @@ class RecordingEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         rows = rows_to_reset(self, tensordict)
         result = self.inner._completed_reset(tensordict, **kwargs)
-        fresh = _cpu(leaves_of(result, 0))
+        fresh = _cpu(tensors_of(result))
         if self.root and not bool(rows.all()):
             fresh = {path: _rows_of(leaf, self.root[path], rows) for path, leaf in fresh.items()}
         self.root = fresh

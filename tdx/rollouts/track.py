@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from tdx.data.layout import Layout, Leaves, leaves_of
+from tdx.data.layout import Layout, Leaves
 from tdx.data.saved import DTYPES
-from tdx.errors import ArgumentError, StorageError, TdxError, Where
+from tdx.errors import ArgumentError, StorageError, Where
 from tdx.keys import format_key, normal_key
 from tdx.tensordicts import new_tensordict
 
@@ -201,12 +201,23 @@ def tensors_of(data: TensorDictBase) -> Leaves:
     Raises:
         ArgumentError: one is no tensor.
     """
-    try:
-        return leaves_of(data, 0)
-    except TdxError as error:
-        raise ArgumentError(
-            "an entry that is no tensor cannot be stored", where=error.where, hint=_LEAVE_OUT
-        ) from None
+    found: Leaves = {}
+    _collect(data, (), found)
+    return found
+
+
+def _collect(data: TensorDictBase, path: Parts, found: Leaves) -> None:
+    for name in data.keys():
+        value, here = data.get(name), (*path, name)
+        if isinstance(value, Tensor):
+            found[here] = value.detach()
+        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            _collect(value, here, found)
+        else:
+            where = Where(key=normal_key(here))
+            raise ArgumentError(
+                "an entry that is no tensor cannot be stored", where=where, hint=_LEAVE_OUT
+            )
 
 
 def from_tensors(leaves: Mapping[Parts, Tensor], batch: Any, groups: Any) -> TensorDictBase:

@@ -32,12 +32,13 @@ def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpReque
     Args:
         env: its id.
         stages: of its chain; a usual one by default.
-        options: fields of the request, or of the env.
+        options: fields of the request, or of the env; ``bare`` for no chain.
     """
     goal = options.pop("goal", Goal(steps=STEPS))
+    chain = () if options.pop("bare", False) else stages or CHAIN
     known = DumpRequest.__dataclass_fields__
     fields = {name: options.pop(name) for name in list(options) if name in known}
-    pipeline = Pipeline.of(EnvConfig(env, **options), *(stages or CHAIN))
+    pipeline = Pipeline.of(EnvConfig(env, **options), *chain)
     return DumpRequest(pipeline, goal, **{"seed": SEED, "chunk_steps": CHUNK, **fields})
 
 
@@ -81,6 +82,20 @@ class Fragile(gymnasium.Env[Any, Any]):
             raise RuntimeError("the belt slipped")
         observation = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         return observation, float(action[0]), self.count % 20 == 0, False, {}
+
+
+class Talking(gymnasium.Env[Any, Any]):
+    """Observes a text."""
+
+    observation_space = gymnasium.spaces.Text(8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "hello", {}
+
+    def step(self, action: Any) -> Any:
+        return "world", 1.0, False, False, {}
 
 
 class Handle:

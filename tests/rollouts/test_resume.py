@@ -211,3 +211,14 @@ def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
         )
     with pytest.raises(TdxError, match="names Python code"):
         run.resume(tmp_path / "cut")
+
+
+@pytest.mark.gpu
+def test_resumed_on_an_accelerator(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"num_envs": 4, "device": "cuda:0", "raw": True}
+    asked = request("tdx/CartPole", "StepCounter(max_steps=30)", "VecNorm", **options)
+    roll_out(asked, tmp_path / "whole")
+    with pytest.raises(CutError):
+        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+    resume(tmp_path / "cut")
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")

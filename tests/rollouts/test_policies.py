@@ -1,0 +1,116 @@
+"""Policies that a command line names."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from tdx import CodeNotAllowedError, TdxError, open_dump
+from tests.rollouts.recorded import STEPS, record
+
+
+class Push(nn.Module):
+    """Pushes where the pendulum leans."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation[..., :1] * 0.5
+
+
+def save_module(kind: str, file: Path) -> None:
+    """Save :class:`Push`, or a layer that does the same, in one of the forms."""
+    linear = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[0.5, 0.0, 0.0]]))
+    if kind == "module":
+        torch.save(TensorDictModule(nn.Sequential(linear), ["observation"], ["action"]), file)
+    elif kind == "script":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(Push()).save(file)
+    elif kind == "export":
+        torch.export.save(torch.export.export(Push(), (torch.zeros(3),)), file)
+    else:
+        torch.save(TensorDictModule(Push(), ["observation"], ["action"]), file)
+
+
+@pytest.mark.parametrize("kind", ["module", "script", "export", "classes"])
+def test_module_in_a_file(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "policy.pt2"
+    save_module(kind, file)
+    options: dict[str, Any] = {"policy": f"module:{file}", "bare": True}
+    if kind == "classes":
+        with pytest.raises(CodeNotAllowedError, match="holds Python classes"):
+            record(tmp_path / "dump", "Pendulum-v1", **options)
+        options["allow_code"] = True
+    manifest = record(tmp_path / "dump", "Pendulum-v1", **options)
+    data = open_dump(tmp_path / "dump").data
+    torch.testing.assert_close(data["action"], data["observation"][:, :1] * 0.5)
+    assert manifest.policy_sha256 is not None
+
+
+@pytest.mark.parametrize("suffix", ["npy", "json", "pt"])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_actions_in_a_file(tmp_path: Path, suffix: str, num_envs: int | None) -> None:
+    actions = torch.linspace(-1, 1, STEPS).unsqueeze(-1)
+    file = tmp_path / f"actions.{suffix}"
+    if suffix == "npy":
+        np.save(file, actions.numpy())
+    elif suffix == "json":
+        file.write_text(json.dumps(actions.tolist()))
+    else:
+        torch.save(actions, file)
+    record(
+        tmp_path / "dump", "Pendulum-v1", bare=True, policy=f"sequence:{file}", num_envs=num_envs
+    )
+    data = open_dump(tmp_path / "dump").data
+    assert bool((data["action"] == actions).all())
+    again = f"sequence:{tmp_path / 'dump'}"
+    record(tmp_path / "again", "Pendulum-v1", bare=True, policy=again, num_envs=num_envs)
+    assert bool((open_dump(tmp_path / "again").data == data).all())
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
+def test_zero(tmp_path: Path, env: str) -> None:
+    record(tmp_path / "dump", env, bare=True, policy="zero")
+    action = open_dump(tmp_path / "dump").data["action"]
+    number = action if env == "Pendulum-v1" else action.argmax(-1)
+    assert not number.any()
+
+
+def test_python_code_needs_permission(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy": "tests.rollouts.test_policies:Push", "bare": True}
+    with pytest.raises(CodeNotAllowedError):
+        record(tmp_path / "dump", "Pendulum-v1", **options)
+    record(tmp_path / "dump", "Pendulum-v1", **options, allow_code=True)
+    data = open_dump(tmp_path / "dump").data
+    assert bool((data["action"] == data["observation"][:, :1] * 0.5).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("actions.npy", None, "cannot read"),
+        ("actions.txt", "1 2 3", "cannot tell what kind of file"),
+        ("actions.json", "[[1, 2], [3, 4]]", "are of shape"),
+        ("actions.json", "[[1], [0]]", "are torch.int64"),
+        ("actions.json", "{1:", "holds no actions"),
+        ("actions.json", "[0.5, 0.25]", "holds 2 actions, 130 steps are wanted"),
+    ],
+)
+def test_actions_that_do_not_fit(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(TdxError, match=message):
+        record(tmp_path / "dump", "Pendulum-v1", bare=True, policy=f"sequence:{file}")
+    assert not (tmp_path / "dump").exists()

@@ -1,0 +1,115 @@
+"""Another chain over what an env once gave is what a rollout with that chain is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdx import ArgumentError, EnvError, open_dump
+from tdx.pipeline import parse_stage
+from tdx.rollouts import Manifest, replay, resume, verify
+from tests.rollouts.recorded import record, same
+
+
+def replayed(source: Path, target: Path, *stages: str) -> Manifest:
+    """Replay a dump with this chain."""
+    return replay(open_dump(source), tuple(map(parse_stage, stages)), target)
+
+
+NOOPS = "NoopResetEnv(3, random=False)"
+FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
+
+
+@pytest.mark.parametrize(
+    ("env", "recorded", "wanted", "options"),
+    [
+        ("Pendulum-v1", (), ("RewardSum", FRAMES, "VecNorm"), {}),
+        ("CartPole-v1", (), (FRAMES, "InitTracker"), {"num_envs": 3}),
+        (
+            "CartPole-v1",
+            ("StepCounter(max_steps=12)", FRAMES),
+            ("StepCounter(max_steps=12)", "RewardScaling(0.0, 2.0)", "RewardSum"),
+            {"num_envs": 2, "raw": True},
+        ),
+        ("Pendulum-v1", ("ActionScaling", FRAMES), ("ActionScaling", "VecNorm"), {"raw": True}),
+        (
+            "Pendulum-v1",
+            ("FrameSkipTransform(2)", FRAMES),
+            ("FrameSkipTransform(2)", "RewardSum"),
+            {"raw": True},
+        ),
+        ("CartPole-v1", (NOOPS,), (NOOPS, FRAMES), {"raw": True}),
+        ("tdx/CartPole", ("RewardSum",), (FRAMES,), {"num_envs": 3, "raw": True}),
+    ],
+    ids=["plain", "batch", "ends", "way in", "skipped frames", "noops", "native"],
+)
+def test_replay_equals_rolling_out(
+    tmp_path: Path,
+    env: str,
+    recorded: tuple[str, ...],
+    wanted: tuple[str, ...],
+    options: dict[str, Any],
+) -> None:
+    record(tmp_path / "source", env, *recorded, **{"bare": not recorded, **options})
+    found = replayed(tmp_path / "source", tmp_path / "replayed", *wanted)
+    options = {name: value for name, value in options.items() if name != "raw"}
+    direct = record(tmp_path / "direct", env, *wanted, **options)
+    assert same(open_dump(tmp_path / "replayed").data, open_dump(tmp_path / "direct").data)
+    assert found.source == str(tmp_path / "source")
+    assert found.episodes == direct.episodes
+    assert found.transforms == direct.transforms
+    assert found.specs == direct.specs
+    assert verify(tmp_path / "replayed").is_fine
+
+
+def test_actions_without_the_way_in_that_made_them(tmp_path: Path) -> None:
+    record(tmp_path / "scaled", "Pendulum-v1", "ActionScaling", raw=True)
+    replayed(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")
+    scaled, bare = open_dump(tmp_path / "scaled"), open_dump(tmp_path / "replayed")
+    assert scaled.raw is not None
+    assert bool((bare.data["action"] == scaled.raw["action"]).all())
+    assert bool((bare.data["next", "observation"] == scaled.data["next", "observation"]).all())
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (("StepCounter(max_steps=5)",), "begins an episode at step 5"),
+        (("ActionScaling",), "another 'action' at step 0"),
+    ],
+)
+def test_chain_that_asks_something_else_of_the_env(
+    tmp_path: Path, stages: tuple[str, ...], message: str
+) -> None:
+    record(tmp_path / "source", "Pendulum-v1", bare=True)
+    with pytest.raises(EnvError, match=message) as raised:
+        replayed(tmp_path / "source", tmp_path / "replayed", *stages)
+    assert "roll the chain out itself" in (raised.value.hint or "")
+
+
+def test_chain_that_goes_on_where_the_stored_one_was_reset(tmp_path: Path) -> None:
+    record(tmp_path / "source", "Pendulum-v1", "StepCounter(max_steps=10)", raw=True)
+    with pytest.raises(EnvError, match="goes on at step 10"):
+        replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+
+
+def test_dump_that_does_not_hold_what_the_env_gave(tmp_path: Path) -> None:
+    record(tmp_path / "chained", "Pendulum-v1", "RewardSum")
+    with pytest.raises(ArgumentError, match="does not hold what the env itself gave") as raised:
+        replayed(tmp_path / "chained", tmp_path / "replayed", "RewardSum")
+    assert "--raw" in (raised.value.hint or "")
+    record(tmp_path / "some", "Pendulum-v1", bare=True, keys=("observation",))
+    with pytest.raises(ArgumentError, match="holds some entries only"):
+        replayed(tmp_path / "some", tmp_path / "replayed", "RewardSum")
+    assert not (tmp_path / "replayed").exists()
+
+
+def test_replay_is_not_resumed(tmp_path: Path) -> None:
+    record(tmp_path / "source", "Pendulum-v1", bare=True)
+    made = replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    made.complete = False
+    made.save(tmp_path / "replayed")
+    with pytest.raises(ArgumentError, match="is a replay"):
+        resume(tmp_path / "replayed")
