@@ -51,6 +51,8 @@ def test_import_is_light(code: str) -> None:
         ["inspect", "chain", "--help"],
         ["inspect", "keys", "--help"],
         ["diff", "--help"],
+        ["rollout", "--help"],
+        ["show", "dump", "--help"],
         ["report", "--help"],
         ["init", "--help"],
         ["doctor", "--help"],

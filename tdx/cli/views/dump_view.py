@@ -139,10 +139,9 @@ def bars(histogram: Histogram | None) -> str:
     """A histogram as a row of bars; an empty bin is a space."""
     if histogram is None:
         return ""
-    most = max(histogram.counts)
-    highest = len(_BARS) - 1
+    most, heights = max(histogram.counts), len(_BARS)
     return "".join(
-        _BARS[-(-count * highest // most)] if count else " " for count in histogram.counts
+        _BARS[-(-count * heights // most) - 1] if count else " " for count in histogram.counts
     )
 
 
