@@ -110,6 +110,28 @@ def test_what_cannot_be_is_said_in_one_line(
     assert hint in "".join(rest)
 
 
+@pytest.mark.usefixtures("folder")
+def test_dump_beside_a_pipeline(tdx: Tdx) -> None:
+    assert tdx(*RUN, "--steps", "60", "--out", "cart").code == 0
+    stages = "transforms:\n  - StepCounter: {max_steps: 20}\n  - RewardSum\n"
+    same = f"version: 1\nenv: {{id: CartPole-v1, num_envs: 2}}\n{stages}"
+    Path("same.yaml").write_text(same)
+    Path("other.yaml").write_text(f"{same}  - RewardScaling: {{loc: 0.0, scale: 2.0}}\n")
+    equal = tdx("diff", "cart", "same.yaml", "--steps", "60")
+    assert (equal.code, equal.err) == (0, "")
+    assert tdx("diff", "same.yaml", "cart", "--steps", "60").code == 0
+    assert tdx("diff", "cart", "cart", "--steps", "60").code == 0
+    differs = tdx("diff", "cart", "other.yaml", "--steps", "60", "--format", "jsonl")
+    assert differs.code == 1
+    rows = [json.loads(line) for line in differs.out.splitlines()]
+    assert [(row["section"], row["name"]) for row in rows] == [
+        ("stage", "2"),
+        ("value", "next.reward"),
+    ]
+    more = tdx("diff", "cart", "same.yaml", "--steps", "61")
+    assert (more.code, more.err.splitlines()[0]) == (2, "error: cart has 60 steps, not 61")
+
+
 def test_progress_says_how_fast_and_how_long() -> None:
     halfway = Progress(steps=5_000, episodes=3, goal=Goal(steps=20_000), new_steps=4_000)
     assert progress_text(halfway, 2.0) == "5,000 of 20,000 steps  2,000 steps/s  8 s left"

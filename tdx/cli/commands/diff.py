@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,7 +43,7 @@ AllowCode = Annotated[
 
 def diff(
     output: OutputOptions,
-    a: Annotated[str, typer.Argument(metavar="A", help="A pipeline file; - is stdin.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A pipeline file, - for stdin; or a dump.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     steps: Steps = None,
     seed: Seed = None,
@@ -50,7 +51,8 @@ def diff(
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
-    Ends with exit code 0 where nothing differs, else with 1.
+    Beside a dump a pipeline gets the dump's seed and actions. Ends with exit code 0 where nothing
+    differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
     """
@@ -63,9 +65,18 @@ def diff(
         raise ArgumentError("stdin can be one side only", hint="name a file for the other")
     if seed is not None and steps is None:
         raise ArgumentError("--seed says nothing without --steps", hint="add --steps N")
+    dumped = [path for path in (a, b) if Path(path).is_dir()]
+    if dumped and seed is not None:
+        raise ArgumentError("--seed says nothing beside a dump, which has its own")
     with foreign_code(), ExitStack() as opened:
-        sides = [opened.enter_context(closing(_side(path, allow_code))) for path in (a, b)]
-        report = compare(*sides, steps=steps, seed=seed or 0)
+        if dumped:
+            from tdx.cli.dump_side import DumpSide, sides
+
+            both = [opened.enter_context(closing(side)) for side in sides(a, b, allow_code)]
+            seed = next(each.dump.manifest.seed for each in both if isinstance(each, DumpSide))
+        else:
+            both = [opened.enter_context(closing(_side(path, allow_code))) for path in (a, b)]
+        report = compare(*both, steps=steps, seed=seed or 0)
     write(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 
