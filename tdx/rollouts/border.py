@@ -25,10 +25,11 @@ class Border:
 
     Args:
         env: the env with its chain, as it was built.
+        is_known: whether nothing but env and chain has a state, such as a policy in Python code.
     """
 
-    def __init__(self, env: TransformedEnv) -> None:
-        self._env = env
+    def __init__(self, env: TransformedEnv, is_known: bool = True) -> None:
+        self._env, self._is_known = env, is_known
         self._built = {name: value.clone() for name, value in self._chain_state().items()}
 
     def _chain_state(self) -> dict[str, Tensor]:
@@ -75,7 +76,7 @@ class Border:
             "device_rng": _device_rng(env.device),
             "chain": self.changed(),
             "memory": memory_of(env.transform),
-            "env": env_state(env) if is_known(env.transform) else None,
+            "env": env_state(env) if self._is_known and is_known(env.transform) else None,
             "root": leaves,
             "groups": _groups(root),
             "raw_root": dict(recorder.root) if isinstance(recorder, RecordingEnv) else None,

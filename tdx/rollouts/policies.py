@@ -34,12 +34,14 @@ class NamedPolicy:
         sha256: of its file, where it has one.
         steps: how many steps it can make; none for any number.
         after: gives what ``env.rollout`` takes, for a rollout that goes on after so many steps.
+        is_code: whether it is Python code, which may remember what it has seen.
     """
 
     name: str
     sha256: str | None
     steps: int | None
     after: Callable[[int], Any]
+    is_code: bool = False
 
 
 def named_policy(name: str, env: EnvBase, allow_code: bool = False) -> NamedPolicy:
@@ -72,7 +74,7 @@ def named_policy(name: str, env: EnvBase, allow_code: bool = False) -> NamedPoli
     if reference is not None:
         found = Realiser(allow_code).imported(reference)
         policy = found() if isinstance(found, type) else found
-        return NamedPolicy(name, None, None, lambda made: policy)
+        return NamedPolicy(name, None, None, lambda made: policy, is_code=True)
     listed = f"one of {', '.join(_KINDS)}, or module:name of Python code with --allow-code"
     hint = did_you_mean(kind, ["random", "zero", "sequence", "module"], listed)
     raise ArgumentError(f"there is no policy {name!r}", hint=hint)

@@ -74,7 +74,7 @@ def roll_out(
         writer = DumpWriter.create(folder, manifest, flags_of(env), force)
         if manifest.keeps_raw:
             env.base_env = RecordingEnv(env.base_env)
-        return run_chunks(env, policy, writer, Border(env), None, on_chunk)
+        return run_chunks(env, policy, writer, Border(env, not policy.is_code), None, on_chunk)
 
 
 def prepared(request: DumpRequest, env: TransformedEnv, seed: int) -> tuple[NamedPolicy, Manifest]:
@@ -162,7 +162,7 @@ def resume(folder: Path, *, allow_code: bool = False, on_chunk: OnChunk = silent
         writer.drop_partial()
         if manifest.keeps_raw:
             env.base_env = RecordingEnv(env.base_env)
-        border = Border(env)
+        border = Border(env, not policy.is_code)
         state = writer.state()
         if state is None:
             return run_chunks(env, policy, writer, border, None, on_chunk)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 
 from tdx import EnvError, TdxError, open_dump
 from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, run, verify
@@ -199,6 +200,27 @@ def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
     file.write_text(str([[0.5]] * 200))
     resume(tmp_path / "cut")
     roll_out(asked, tmp_path / "whole")
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+
+
+class Alternating:
+    """Pushes to and fro: a policy that remembers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.count += 1
+        return tensordict.set("action", torch.tensor([float(self.count % 3 - 1)]))
+
+
+def test_policy_in_python_code_may_remember(tmp_path: Path) -> None:
+    name = "tests.rollouts.test_resume:Alternating"
+    asked = request("Pendulum-v1", "RewardSum", policy=name, allow_code=True)
+    roll_out(asked, tmp_path / "whole")
+    with pytest.raises(CutError):
+        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+    resume(tmp_path / "cut", allow_code=True)
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
 
 
