@@ -105,7 +105,7 @@ class Border:
             held = env.transform.state_dict()
             held.update({name: value.to(env.device) for name, value in state["chain"].items()})
             env.transform.load_state_dict(held)
-        restore_memory(env.transform, state["memory"])
+        restore_memory(env.transform, state["memory"], env.device)
         torch.set_rng_state(state["rng"])
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], env.device)

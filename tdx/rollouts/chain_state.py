@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -29,16 +30,22 @@ def memory_of(chain: nn.Module) -> Memory:
     return {name: held for name, held in found.items() if held}
 
 
-def restore_memory(chain: nn.Module, memory: Memory) -> None:
-    """Let the stages remember what :func:`memory_of` gave."""
+def restore_memory(chain: nn.Module, memory: Memory, device: torch.device) -> None:
+    """Let the stages remember what :func:`memory_of` gave.
+
+    Args:
+        chain: the stages.
+        memory: what they are to remember.
+        device: where the env's tensors live.
+    """
     modules = dict(chain.named_modules())
     for name, module in modules.items():
         for _, value in _memories(module):
             if isinstance(value, dict):
                 # Others may hold this very dict.
                 value.clear()
-        for attribute, value in memory.get(name, {}).items():
-            held = vars(module).get(attribute)
+        for attribute, kept in memory.get(name, {}).items():
+            held, value = vars(module).get(attribute), _copied(kept, device)
             if isinstance(held, dict) and isinstance(value, dict):
                 held.update(value)
             else:
@@ -61,9 +68,9 @@ def _is_memory(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copied(each, device) for key, each in value.items()}
     if isinstance(value, list):
-        return [each.clone() for each in value]
-    return value.clone()
+        return [_copied(each, device) for each in value]
+    return value.clone() if device is None else value.to(device)

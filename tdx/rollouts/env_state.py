@@ -179,7 +179,8 @@ def _restore(part: Any, state: dict[str, Any]) -> None:
     for name, value in state.items():
         restored = _restored(value, now.get(name))
         if isinstance(part, EnvBase):
-            part.__dict__[name] = restored
+            moved = isinstance(restored, Tensor)
+            part.__dict__[name] = restored.to(part.device) if moved else restored
         else:
             setattr(part, name, restored)
 
