@@ -53,7 +53,9 @@ class Taker:
 
     def __init__(self, envs: Sequence[RawEnv], inputs: ClosedLoop, single: bool) -> None:
         self._envs, self._inputs, self._single = envs, inputs, single
-        direct = envs[0].decode_value is not None and not inputs.way_in.stages
+        way_in = inputs.way_in
+        is_tensor = way_in.action_keys == ("action",) and not way_in.stages
+        direct = is_tensor and envs[0].decode_value is not None
         self._values = [env.decode_value for env in envs] if direct else None
         self.is_direct = direct
 

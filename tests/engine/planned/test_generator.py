@@ -60,6 +60,28 @@ def test_actions_are_the_same(draws: bool, rows: int, stop: bool) -> None:
     assert torch.equal(state, expected)
 
 
+class Grouped(Foreign):
+    """Takes a tuple of unlike actions, which are a group of entries."""
+
+    action_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(3)))  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return super().step(action[0])
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_actions_that_are_a_group(rows: int) -> None:
+    results = []
+    for planned in (True, False):
+        base: EnvBase = GymWrapper(Grouped(draws=True))
+        if rows:
+            base = SerialEnv(rows, lambda: GymWrapper(Grouped(draws=True)))
+        env = TransformedEnv(base, RewardSum(), planned=planned)
+        torch.manual_seed(0)
+        results.append(env.rollout(9, break_when_any_done=False))
+    compared(*results)
+
+
 def test_what_is_found_out_is_remembered() -> None:
     for draws in (True, False):
         env = made(draws, 0, planned=True)

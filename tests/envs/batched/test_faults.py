@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from functools import partial
 from typing import Any
@@ -58,8 +59,10 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
     env = make_parallel(2, partial(failing_gym_env, "step"))
     with pytest.raises(WorkerError) as caught:
         env.rollout(2)
-    assert caught.value.message == (
-        "worker 0 failed in step: step raised ZeroDivisionError: no way to go on"
+    # Both fail, and either may be the first to say so.
+    assert re.fullmatch(
+        "worker [01] failed in step: step raised ZeroDivisionError: no way to go on",
+        caught.value.message,
     )
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("the error is the env's own")
