@@ -9,8 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.engine.planned.columns import as_tensordict, group_dims, same_columns
-from tdx.engine.planned.tensordict_rows import governing
-from tdx.envs.base.done_flags import as_row_mask
+from tdx.envs.base.done_flags import as_row_mask, governing_mask
 from tdx.keys import NestedKey, key_parts
 from tdx.transforms.base.chunk import Chunk, Columns, new_column
 
@@ -68,7 +67,7 @@ def _step_by_step(
             place = resets[index]
             masks = {key: mask[place] for key, mask in chunk.masks.items()}
             for key, column in chunk.resets.items():
-                mask = as_row_mask(governing(key, masks, lead), column[place], lead)
+                mask = _row_mask(key, masks, column[place], lead)
                 before = root.get(key, column[place])
                 root[key] = torch.where(mask, column[place], before)
         given = {key: value[index] for key, value in inputs.items()}
@@ -148,4 +147,10 @@ def _shifted(chunk: Chunk, key: NestedKey) -> Tensor:
 def _rows(chunk: Chunk, key: NestedKey, like: Tensor) -> Tensor:
     """Which rows of an entry each reset concerns, ``[R, *B, ...]``."""
     lead = len(chunk.batch_size) + 1
-    return as_row_mask(governing(key, chunk.masks, lead), like, lead)
+    return _row_mask(key, chunk.masks, like, lead)
+
+
+def _row_mask(key: NestedKey, masks: Columns, like: Tensor, lead: int) -> Tensor:
+    mask = governing_mask(key, masks, lead)
+    assert mask is not None
+    return as_row_mask(mask, like, lead)

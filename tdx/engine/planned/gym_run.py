@@ -95,11 +95,10 @@ class GymRun:
         return False
 
     def _undo_reset(self) -> None:
-        rows = self.reset_rows.pop()
+        """Forget the last reset, however many of its rows were begun."""
         self.times.pop()
-        missing = len(self.begun) - sum(map(len, self.reset_rows))
-        del self.begun[len(self.begun) - missing :]
-        del rows
+        self.reset_rows.pop()
+        del self.begun[sum(map(len, self.reset_rows)) :]
 
     def failed(
         self, error: Exception, cause: Exception | None = None, made: int | None = None

@@ -14,7 +14,7 @@ from tdx.engine.planned.columns import as_tensordict, leaves_of, stacked_leaves
 from tdx.engine.planned.inputs import ClosedLoop, Drawn, Inputs, OpenLoop
 from tdx.engine.planned.now_program import NowProgram
 from tdx.envs.base import EnvBase
-from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.envs.base.done_flags import as_row_mask, governing_mask, keep_unmasked_rows
 from tdx.envs.base.failures import failed
 from tdx.envs.base.policies import ActionCheck
 from tdx.keys import NestedKey, key_parts, sibling_key
@@ -224,21 +224,6 @@ class _Run:
         if not isinstance(before, Tensor) or before.shape != value.shape:
             return value
         lead = len(self.rows._base.batch_size)
-        return torch.where(as_row_mask(governing(key, masks, lead), value, lead), value, before)
-
-
-def governing(key: NestedKey, masks: Mapping[NestedKey, Tensor], lead: int) -> Tensor:
-    """The mask that says which rows of an entry a reset concerns.
-
-    Args:
-        key: the entry.
-        masks: by key, ``[*B, ...]``.
-        lead: the number of batch dims.
-    """
-    from tdx.envs.base.done_flags import mask_for
-
-    mask = mask_for(key, dict(masks))
-    if mask is not None:
-        return mask
-    parts = [each.reshape(*each.shape[:lead], -1).any(-1) for each in masks.values()]
-    return torch.stack(parts).any(0)
+        mask = governing_mask(key, masks, lead)
+        assert mask is not None
+        return torch.where(as_row_mask(mask, value, lead), value, before)

@@ -197,9 +197,7 @@ def _keep_level(
                 _keep_level(inner, before, masks, batch_dims, (*outer, name))
                 result.set(name, inner)
             continue
-        mask = mask_for((*outer, name), masks)
-        if mask is None:
-            mask = _any_of(masks, batch_dims)
+        mask = governing_mask((*outer, name), masks, batch_dims)
         if mask is not None and before.shape == value.shape:
             result.set(name, _kept(mask, value, before, batch_dims))
 
@@ -219,8 +217,21 @@ def _kept_objects(rows: Tensor, value: Any, before: Any) -> Any:
     return lazy_stack([_kept_objects(*part) for part in parts], 0)
 
 
-def _any_of(masks: dict[NestedKey, Tensor], batch_dims: int) -> Tensor | None:
-    rows: Tensor | None = None
+def governing_mask(
+    key: NestedKey, masks: dict[NestedKey, Tensor], batch_dims: int
+) -> Tensor | None:
+    """The mask that says which rows of an entry a reset concerns; ``None`` without any mask.
+
+    It is that of the entry's group, and else one of every row of which anything is reset.
+
+    Args:
+        key: the entry.
+        masks: the reset masks by key.
+        batch_dims: the number of dims in ``B``.
+    """
+    rows = mask_for(key, masks)
+    if rows is not None:
+        return rows
     for mask in masks.values():
         mine = mask.reshape(*mask.shape[:batch_dims], -1).any(-1)
         rows = mine if rows is None else rows | mine

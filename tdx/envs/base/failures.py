@@ -9,7 +9,7 @@ from tdx.errors import ChainError, EnvError, TdxError, Where
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
 
-_OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
+OWN_ERROR = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
 _STAGE = "_tdx_stage"
 
 
@@ -44,7 +44,7 @@ def failed(env: EnvBase, doing: str, error: Exception) -> TdxError:
         made = stage_failed(error, stage)
     else:
         where = Where(env=type(_innermost(env)).__name__)
-        made = EnvError(f"{doing} raised {one_line(error)}", hint=_OWN, where=where)
+        made = EnvError(f"{doing} raised {one_line(error)}", hint=OWN_ERROR, where=where)
     made.__cause__ = error
     return made
 

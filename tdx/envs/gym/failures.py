@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from tdx.envs.base.failures import OWN_ERROR, one_line
 from tdx.envs.gym.providers import install_hint, requirement
 from tdx.envs.gym.registry import elsewhere
 from tdx.errors import ArgumentError, EnvError, MissingPackageError, TdxError, Where, did_you_mean
-
-_OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
 
 
 def env_failed(name: str, phase: str, error: Exception) -> TdxError:
@@ -19,7 +18,7 @@ def env_failed(name: str, phase: str, error: Exception) -> TdxError:
     """
     if isinstance(error, TdxError):
         return error
-    return EnvError(f"{phase} raised {one_line(error)}", hint=_OWN, where=Where(env=name))
+    return EnvError(f"{phase} raised {one_line(error)}", hint=OWN_ERROR, where=Where(env=name))
 
 
 def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
@@ -47,7 +46,7 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
             hint=did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
             where=where,
         )
-    return EnvError(f"it cannot be made: {one_line(error)}", hint=_OWN, where=where)
+    return EnvError(f"it cannot be made: {one_line(error)}", hint=OWN_ERROR, where=where)
 
 
 def _loading_hint(name: str, entry_point: object) -> str:
@@ -56,17 +55,6 @@ def _loading_hint(name: str, entry_point: object) -> str:
         return there
     needed = requirement(entry_point)
     return install_hint(needed[1]) if needed else "install it, or see the env's own docs"
-
-
-def one_line(error: BaseException) -> str:
-    r"""The error's type and the first line of what it says.
-
-    Example:
-        >>> one_line(ValueError("bad\nand more"))
-        'ValueError: bad'
-    """
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _arguments_of(entry_point: object) -> list[str]:
