@@ -9,14 +9,15 @@ from tensordict import TensorDictBase
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, key_parts, unique_keys
 from tdx.specs import Composite
-from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base import TimeBehaviour
 from tdx.transforms.base.chunk import Chunk, TimeForm
+from tdx.transforms.base.key_filter import KeyFilter
 from tdx.transforms.base.key_pairs import key_list, require_keys
-from tdx.transforms.base.spec_edits import refuse_lost_flags, without_keys
+from tdx.transforms.base.spec_edits import without_keys
 from tdx.transforms.base.transform import Entries, RowStep
 
 
-class ExcludeTransform(Transform):
+class ExcludeTransform(KeyFilter):
     """Drop entries of the env's output, or of what is on its way in.
 
     In an env the keys are checked against its specs; in stored data those that are not there are
@@ -121,20 +122,6 @@ class ExcludeTransform(Transform):
 
     def _mapped(self, spec: Composite) -> Composite:
         return spec if self.inverse else without_keys(spec, self.excluded_keys)
-
-    def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec without what no output holds any longer."""
-        return self._mapped(state_spec)
-
-    def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags that are left.
-
-        Raises:
-            ChainError: there are none in some group.
-        """
-        result = self._mapped(done_spec)
-        refuse_lost_flags(done_spec, result)
-        return result
 
     def __repr__(self) -> str:
         keys = [repr(key) for key in self.excluded_keys]

@@ -9,16 +9,17 @@ from tensordict import TensorDictBase
 
 from tdx.keys import NestedKey, key_parts, normal_key, unique_keys
 from tdx.specs import Composite
-from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base import TimeBehaviour
 from tdx.transforms.base.chunk import Chunk, TimeForm
+from tdx.transforms.base.key_filter import KeyFilter
 from tdx.transforms.base.key_pairs import key_list, output_keys, require_keys
-from tdx.transforms.base.spec_edits import refuse_lost_flags, without_keys
+from tdx.transforms.base.spec_edits import without_keys
 from tdx.transforms.base.transform import Entries, RowStep
 
 FLAGS = {"done", "terminated", "truncated"}
 
 
-class SelectTransform(Transform):
+class SelectTransform(KeyFilter):
     """Keep only the entries named, the rewards and the done flags of the env's output.
 
     Actions and other inputs are no output and stay. Of stored data whatever is not selected is
@@ -125,20 +126,6 @@ class SelectTransform(Transform):
 
     def _mapped(self, spec: Composite) -> Composite:
         return without_keys(spec, self._dropped_keys)
-
-    def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec without what no output holds any longer."""
-        return self._mapped(state_spec)
-
-    def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags that are left.
-
-        Raises:
-            ChainError: there are none in some group.
-        """
-        result = self._mapped(done_spec)
-        refuse_lost_flags(done_spec, result)
-        return result
 
     def __repr__(self) -> str:
         keys = [repr(key) for key in self.selected_keys]
