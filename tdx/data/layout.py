@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.errors import ArgumentError, Where
@@ -109,7 +109,7 @@ def leaves_of(data: Any, ndim: int) -> Leaves:
 
 def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
     for key, value in data.items():
-        if isinstance(value, TensorDictBase):
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             _collect_leaves(value, (*path, key), leaves)
         elif isinstance(value, Tensor):
             leaves[*path, key] = value.detach()

@@ -182,7 +182,7 @@ class Manifest:
                     f"this release reads version {VERSION}",
                     hint="read it with a newer release: pip install -U tdx",
                 )
-            return cls._of(data)
+            return cls.from_dict(data)
         except StorageError:
             raise
         except (FileNotFoundError, NotADirectoryError):
@@ -190,7 +190,8 @@ class Manifest:
             hint = "`tdx list dumps DIR` finds those below a folder"
             raise StorageError(message, hint=hint) from None
         except OSError as error:
-            raise StorageError(f"cannot read {file}: {_reason(error)}") from error
+            hint = "see who may read it, and whether the disk is well"
+            raise StorageError(f"cannot read {file}: {_reason(error)}", hint=hint) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             told = " ".join(str(error).split())
             raise StorageError(
@@ -199,7 +200,12 @@ class Manifest:
             ) from error
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Manifest:
+    def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
+        """The manifest that :meth:`to_dict` described.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is none.
+        """
         batch = tuple(map(int, data["batch_size"]))
         chunks = [
             Chunk(int(each["steps"]), int(each["raw_steps"]), each["crc32"], each["partial"])

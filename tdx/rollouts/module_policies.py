@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, CodeNotAllowedError
+from tdx.errors import ArgumentError, CodeNotAllowedError, first_line
 from tdx.keys import NestedKey, format_key, key_parts
 
 _PLAIN_MODULES = ("torch.nn.modules.", "tensordict.nn.")
@@ -50,7 +50,7 @@ def load_module(file: Path, data: bytes, env: EnvBase, allow_code: bool) -> Any:
                 f"{file} holds Python classes, which are not imported unless you allow it",
                 hint="add --allow-code if you trust it, or save it with torch.export",
             ) from error
-        told = str(error).strip().partition("\n")[0]
+        told = first_line(error)
         raise ArgumentError(
             f"{file} holds no policy: {told}",
             hint="save a TensorDictModule with torch.save, or use torch.export.save",

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, did_you_mean
+from tdx.errors import ArgumentError, StorageError, TdxError, did_you_mean, first_line
 from tdx.pipeline import CodeReference
 from tdx.pipeline.realise import Realiser
 from tdx.rollouts.module_policies import load_module
@@ -141,7 +141,7 @@ def _tensor(file: Path, data: bytes) -> Tensor:
                 return loaded
             raise TypeError(f"it holds {type(loaded).__name__}, no tensor")
     except Exception as error:
-        told = str(error).strip().partition("\n")[0]
+        told = first_line(error)
         raise ArgumentError(
             f"{file} holds no actions: {told}", hint="save a tensor [T, ...] or [*B, T, ...]"
         ) from None
@@ -173,7 +173,8 @@ def _in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
         )
     if actions.is_floating_point() != spec.dtype.is_floating_point:
         raise ArgumentError(
-            f"the actions in {file} are {actions.dtype}, the env takes {spec.dtype}"
+            f"the actions in {file} are {actions.dtype}, the env takes {spec.dtype}",
+            hint=f"save them as {spec.dtype}",
         )
     return actions.to(spec.dtype)
 
@@ -183,7 +184,22 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"cannot read {file}: {reason}") from error
+        raise StorageError(
+            f"cannot read {file}: {reason}", hint="the policy's file is named from where tdx runs"
+        ) from error
+
+
+def check_length(policy: NamedPolicy, steps: int) -> None:
+    """See whether a policy has enough actions.
+
+    Raises:
+        ArgumentError: it has not.
+    """
+    if policy.steps is not None and steps > policy.steps:
+        raise ArgumentError(
+            f"{policy.name} holds {policy.steps:,} actions, {steps:,} steps are wanted",
+            hint=f"--steps {policy.steps} is the most",
+        )
 
 
 def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
@@ -216,7 +232,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
                 f"the policy {policy.name} does not fit: it {message}", hint=error.hint
             ) from error
         except Exception as error:
-            told = str(error).strip().partition("\n")[0]
+            told = first_line(error)
             raise ArgumentError(
                 f"the policy {policy.name} does not fit the env: {told}",
                 hint="hold what it reads against `tdx inspect spec`",

@@ -22,7 +22,7 @@ from tdx.rollouts.recording import RESET
 from tdx.rollouts.spec_entries import spec_entries
 from tdx.rollouts.stored_env import StoredEnv
 from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
-from tdx.rollouts.writer import DumpWriter, check_target
+from tdx.rollouts.writer import DumpWriter, check_target, target
 
 
 def replay(
@@ -52,7 +52,11 @@ def replay(
         EnvError: the chain asks something else of the env.
     """
     check_target(folder, force)
-    pipeline = replace(dump.pipeline, transforms=stages)
+    if folder.resolve() == dump.path.resolve():
+        raise ArgumentError(
+            f"{folder} is the dump that is replayed", hint="name another folder for the result"
+        )
+    pipeline = replace(dump.pipeline, transforms=stages, file=None)
     recorded = _recorded(dump)
     seed = dump.manifest.seed
     env = build_env(pipeline, allow_code)
@@ -63,8 +67,9 @@ def replay(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             policy = NamedPolicy("replay", None, None, lambda made: ActionSequence(actions))
-            writer = DumpWriter.create(folder, manifest, flags_of(env), force)
-            return run_chunks(env, policy, writer, Border(env), None, on_chunk)
+            with target(folder):
+                writer = DumpWriter.create(folder, manifest, flags_of(env), force)
+                return run_chunks(env, policy, writer, Border(env), None, on_chunk)
     finally:
         env.close()
 

@@ -18,12 +18,13 @@ from tdx.errors import ArgumentError, EnvError, StorageError, UnknownNameError, 
 from tdx.pipeline import Pipeline, build_env, read_pipeline, write_pipeline
 from tdx.rollouts.border import Border
 from tdx.rollouts.episodes import EpisodeIndex
+from tdx.rollouts.lock import only_writer
 from tdx.rollouts.manifest import MANIFEST, Goal, Manifest, package_versions
-from tdx.rollouts.policies import NamedPolicy, check_policy, named_policy
+from tdx.rollouts.policies import NamedPolicy, check_length, check_policy, named_policy
 from tdx.rollouts.recording import RecordingEnv
 from tdx.rollouts.spec_entries import spec_entries
 from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
-from tdx.rollouts.writer import DumpWriter, all_keys, check_target, names_of
+from tdx.rollouts.writer import DumpWriter, all_keys, check_target, names_of, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,11 @@ def roll_out(
     check_target(folder, force)
     with seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
         policy, manifest = prepared(request, env, seed)
-        writer = DumpWriter.create(folder, manifest, flags_of(env), force)
-        if manifest.keeps_raw:
-            env.base_env = RecordingEnv(env.base_env)
-        return run_chunks(env, policy, writer, Border(env, not policy.is_code), None, on_chunk)
+        with target(folder):
+            writer = DumpWriter.create(folder, manifest, flags_of(env), force)
+            if manifest.keeps_raw:
+                env.base_env = RecordingEnv(env.base_env)
+            return run_chunks(env, policy, writer, Border(env, not policy.is_code), None, on_chunk)
 
 
 def prepared(request: DumpRequest, env: TransformedEnv, seed: int) -> tuple[NamedPolicy, Manifest]:
@@ -114,11 +116,8 @@ def _goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
                 "it is not said how long the rollout is to be", hint="add --steps N or --episodes N"
             )
         goal = Goal(steps=steps)
-    if policy.steps is not None and goal.steps is not None and goal.steps > policy.steps:
-        raise ArgumentError(
-            f"{policy.name} holds {policy.steps:,} actions, {goal.steps:,} steps are wanted",
-            hint=f"--steps {policy.steps} is the most",
-        )
+    if goal.steps is not None:
+        check_length(policy, goal.steps)
     return goal
 
 
@@ -142,7 +141,12 @@ def resume(folder: Path, *, allow_code: bool = False, on_chunk: OnChunk = silent
     Raises:
         TdxError: it cannot be gone on with exactly; the message says why.
     """
-    manifest = Manifest.load(folder)
+    Manifest.load(folder)
+    with only_writer(folder):
+        return _resumed(folder, Manifest.load(folder), allow_code, on_chunk)
+
+
+def _resumed(folder: Path, manifest: Manifest, allow_code: bool, on_chunk: OnChunk) -> Manifest:
     if manifest.complete:
         return manifest
     if manifest.source is not None:

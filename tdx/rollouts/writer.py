@@ -15,6 +15,7 @@ from tensordict import TensorDictBase
 from tdx.errors import ArgumentError, OutputError, StorageError
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.rollouts.episodes import Flags
+from tdx.rollouts.lock import check_unwritten, only_writer
 from tdx.rollouts.manifest import DATA, MANIFEST, RAW, Chunk, Manifest
 from tdx.rollouts.packed import pack, unpack
 from tdx.rollouts.track import Track, checksum, sync_files, sync_folder, write_atomically
@@ -44,15 +45,14 @@ class DumpWriter:
 
     @classmethod
     def create(cls, folder: Path, manifest: Manifest, flags: Flags, force: bool) -> DumpWriter:
-        """Begin a dump in a new folder.
+        """Begin a dump in a new folder, which nobody else writes.
 
         Raises:
             ArgumentError: something is there, and may not or must not be overwritten.
             OutputError: it cannot be written there.
         """
-        check_target(folder, force)
+        _check_free(folder, force)
         with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             # The empty manifest goes first: at no moment is there a folder that is half a dump.
             manifest.save(folder)
             for name in (DATA, RAW, _STATE):
@@ -186,18 +186,43 @@ def _is_leaf(kind: type) -> bool:
     return not issubclass(kind, TensorDictBase)
 
 
-def check_target(folder: Path, force: bool) -> None:
+_GO_ON = "--resume goes on with it, --force overwrites it"
+
+
+def check_target(folder: Path, force: bool, hint: str = _GO_ON) -> None:
     """Make sure that nothing is overwritten, before any work is done.
 
+    Args:
+        folder: of the dump.
+        force: whether a dump that is there is overwritten.
+        hint: what to do about one.
+
     Raises:
-        ArgumentError: a dump is there and may not be overwritten, or something else is.
+        ArgumentError: a dump is there and may not be overwritten, or is being written, or
+            something else is there.
     """
+    check_unwritten(folder)
+    _check_free(folder, force, hint)
+
+
+@contextmanager
+def target(folder: Path) -> Iterator[None]:
+    """Make the folder of a dump, and be the only one who writes it.
+
+    Raises:
+        ArgumentError: somebody writes it.
+        OutputError: it cannot be made.
+    """
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with only_writer(folder):
+        yield
+
+
+def _check_free(folder: Path, force: bool, hint: str = _GO_ON) -> None:
     if (folder / MANIFEST).exists():
         if not force:
-            raise ArgumentError(
-                f"there is a dump in {folder} already",
-                hint="--resume goes on with it, --force overwrites it",
-            )
+            raise ArgumentError(f"there is a dump in {folder} already", hint=hint)
     elif folder.exists() and not _is_empty(folder):
         raise ArgumentError(f"{folder} is there and is no dump", hint="name a new folder")
 

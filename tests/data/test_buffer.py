@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 from tdx import (
     LazyMemmapStorage,
@@ -232,3 +232,12 @@ def test_index_beyond_what_is_stored() -> None:
     buffer.extend(rollout([4]))
     with pytest.raises(IndexError):
         buffer[4]
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+def test_what_is_no_tensor_is_refused_and_not_dropped(storage: MakeStorage) -> None:
+    steps = [TensorDict(seen=torch.zeros(1), word=NonTensorData(each)) for each in "ab"]
+    buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
+    with pytest.raises(ArgumentError, match="key 'word': the storage holds tensors") as caught:
+        buffer.extend(torch.stack(steps))
+    assert caught.value.hint == "ListStorage keeps objects of any kind"

@@ -37,7 +37,7 @@ class Problem:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
-            "kind": self.kind,
+            "problem": self.kind,
             "file": self.file,
             "chunk": self.chunk,
             "message": self.message,

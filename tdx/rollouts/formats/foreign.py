@@ -1,0 +1,250 @@
+"""A file by somebody else as a dump: entries named after its columns, specs read off the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.errors import StorageError
+from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
+from tdx.rollouts.episodes import EpisodeIndex
+from tdx.rollouts.formats.reader import Found, Reader
+from tdx.rollouts.formats.wire import from_array
+from tdx.rollouts.manifest import DATA, Chunk, Goal, Manifest, package_versions
+from tdx.rollouts.streaming import Progress
+from tdx.rollouts.track import Parts, Track
+
+UNKNOWN = "unknown"
+_BLOCK = 2**23
+_MOST_NAMES = 5
+_FLAGS = ("terminated", "truncated", "done")
+_KNOWN: dict[str, Parts] = {
+    "observations": ("observation",),
+    "obs": ("observation",),
+    "next_observations": ("next", "observation"),
+    "next_obs": ("next", "observation"),
+    "next_observation": ("next", "observation"),
+    "actions": ("action",),
+    "reward": ("next", "reward"),
+    "rewards": ("next", "reward"),
+    "terminal": ("next", "terminated"),
+    "terminals": ("next", "terminated"),
+    "terminated": ("next", "terminated"),
+    "terminations": ("next", "terminated"),
+    "timeout": ("next", "truncated"),
+    "timeouts": ("next", "truncated"),
+    "truncated": ("next", "truncated"),
+    "truncations": ("next", "truncated"),
+    "done": ("next", "done"),
+    "dones": ("next", "done"),
+}
+"""What others call the entries that tdx has names for."""
+_HINT = "a row of numbers a step is needed in each column"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column and the entry that becomes of it."""
+
+    name: str
+    path: Parts
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Foreign:
+    """A file by somebody else.
+
+    Args:
+        reader: of the file.
+        source: the file.
+        env: the id of its env, where the user knows it.
+
+    Raises:
+        StorageError: its columns are no rollout.
+    """
+
+    def __init__(self, reader: Reader, source: Path, env: str | None) -> None:
+        self._reader, self._source = reader, source
+        every = reader.columns()
+        found = {name: each for name, each in every.items() if each.shape and _torch_dtype(each)}
+        self._left_out = [name for name in every if name not in found]
+        if not found:
+            raise StorageError(f"{source} holds no step of numbers", hint=_HINT)
+        self._steps = self._common_length(found)
+        self._leaves = [self._leaf(name, path, found[name]) for name, path in _paths(found).items()]
+        paths = [leaf.path for leaf in self._leaves]
+        if len(set(paths)) < len(paths):
+            twice = next(path for path in paths if paths.count(path) > 1)
+            raise StorageError(
+                f"two columns of {source} mean {'.'.join(twice)!r}", hint="rename one of them"
+            )
+        self._adds_done = ("next", "done") not in paths and any(
+            ("next", flag) in paths for flag in _FLAGS
+        )
+        self._env = env or (reader.env[0] if reader.env else UNKNOWN)
+        self._kwargs = dict(reader.env[1]) if reader.env and env is None else {}
+
+    def _common_length(self, found: Mapping[str, Found]) -> int:
+        lengths = {name: each.shape[0] for name, each in found.items()}
+        counts = set(lengths.values())
+        if len(counts) > 1:
+            one = min(lengths, key=lambda name: lengths[name])
+            other = max(lengths, key=lambda name: lengths[name])
+            raise StorageError(
+                f"{self._source}: {one!r} has {lengths[one]:,} rows and {other!r} "
+                f"{lengths[other]:,}",
+                hint=_HINT,
+            )
+        if 0 in counts:
+            raise StorageError(f"{self._source} holds no step", hint=_HINT)
+        return counts.pop()
+
+    def _leaf(self, name: str, path: Parts, found: Found) -> _Leaf:
+        dtype = _torch_dtype(found)
+        assert dtype is not None
+        shape = found.shape[1:]
+        if path[0] == "next" and path[-1] in _FLAGS:
+            dtype = torch.bool
+        if path[0] == "next" and path[-1] in (*_FLAGS, "reward") and not shape:
+            shape = (1,)
+        return _Leaf(name, path, dtype, shape)
+
+    def write(
+        self, folder: Path, on_rows: Callable[[Progress], None]
+    ) -> tuple[Manifest, tuple[str, ...]]:
+        """Write the entries into the folder of a new dump.
+
+        Returns:
+            its manifest, which is not written yet, and what is worth knowing.
+        """
+        leaves = {leaf.path: (leaf.dtype, leaf.shape) for leaf in self._leaves}
+        if self._adds_done:
+            flags = [leaves[path] for flag in _FLAGS if (path := ("next", flag)) in leaves]
+            leaves["next", "done"] = flags[0]
+        track = Track(DATA, (), leaves)
+        manifest = self._manifest(track)
+        steps = manifest.chunk_steps
+        names = [leaf.name for leaf in self._leaves]
+        for start in range(0, self._steps, steps):
+            count = min(steps, self._steps - start)
+            columns = self._columns(self._reader.rows(names, start, start + count), count)
+            sums = track.append(folder, columns, start)
+            manifest.episodes.add(*_ends(columns, count))
+            manifest.chunks.append(Chunk(count, 0, sums))
+            on_rows(Progress(start + count, 0, manifest.goal, start + count))
+        manifest.complete = True
+        return manifest, self._notes()
+
+    def _columns(self, rows: Mapping[str, Any], steps: int) -> dict[Parts, Tensor]:
+        found = {}
+        for leaf in self._leaves:
+            array = np.asarray(rows[leaf.name])
+            if leaf.dtype is torch.bool and array.dtype != np.bool_:
+                array = array != 0
+            found[leaf.path] = from_array(array, leaf.dtype, (steps, *leaf.shape))
+        if self._adds_done:
+            flags = [found[path] for flag in _FLAGS if (path := ("next", flag)) in found]
+            found["next", "done"] = torch.stack(flags).any(0)
+        return found
+
+    def _manifest(self, track: Track) -> Manifest:
+        step = sum(map(track.step_bytes, track.leaves))
+        env = EnvConfig(self._env, kwargs=self._kwargs)
+        return Manifest(
+            pipeline=write_pipeline(Pipeline(env)),
+            seed=0,
+            policy=UNKNOWN,
+            policy_sha256=None,
+            goal=Goal(steps=self._steps),
+            chunk_steps=max(1, min(10_000, _BLOCK // max(step, 1))),
+            keys=None,
+            batch_size=(),
+            specs=_specs(track),
+            versions=package_versions(),
+            data=track,
+            episodes=EpisodeIndex(1),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [
+            "not an export of tdx: the specs are read off the values, seed and policy are unknown"
+        ]
+        if self._env == UNKNOWN:
+            notes.append("which env it comes from is not known either: --env says so")
+        if self._left_out:
+            notes.append(
+                f"left out, since they are no row of numbers a step: {_some(self._left_out)}"
+            )
+        paths = {leaf.path for leaf in self._leaves}
+        if not any(("next", flag) in paths for flag in _FLAGS):
+            notes.append("no column says where an episode ends: it is taken for one")
+        elif self._adds_done:
+            notes.append("next.done is made of next.terminated and next.truncated")
+        return (*notes, *self._reader.notes())
+
+
+def _torch_dtype(found: Found) -> torch.dtype | None:
+    """The dtype of the entry that a column becomes; none where it holds no numbers."""
+    try:
+        return torch.from_numpy(np.empty(0, np.dtype(found.dtype).newbyteorder("="))).dtype
+    except TypeError:
+        return None
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _paths(found: Mapping[str, Found]) -> dict[str, Parts]:
+    """The key that each column becomes."""
+    parts = {name: tuple(part for part in re.split(r"[./]", name) if part) for name in found}
+    if any(path[:1] == ("next",) for path in parts.values()):
+        return parts
+    return {
+        name: (*path[:-1], *_KNOWN.get(path[-1], path[-1:])) if len(path) == 1 else path
+        for name, path in parts.items()
+    }
+
+
+def _specs(track: Track) -> list[dict[str, Any]]:
+    found: dict[Parts, dict[str, Any]] = {}
+    for path, (dtype, shape) in track.leaves.items():
+        key = path[1:] if path[0] == "next" and path[1:] else path
+        part = "observation"
+        if key[-1] == "reward":
+            part = "reward"
+        elif key[-1] in _FLAGS:
+            part = "done"
+        elif key[0] == "action":
+            part = "action"
+        name = str(dtype).removeprefix("torch.")
+        kind = "UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete"
+        entry = {"part": part, "key": list(key), "kind": kind, "shape": list(shape)}
+        found.setdefault(key, {**entry, "dtype": name, "low": None, "high": None})
+    return list(found.values())
+
+
+def _ends(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rewards, ends and terminations, each ``[1, steps]``."""
+    reward = columns.get(("next", "reward"))
+    total = torch.zeros(steps, dtype=torch.float64)
+    if reward is not None:
+        total = reward.to(torch.float64).reshape(steps, -1).sum(-1)
+    none = torch.zeros(steps, dtype=torch.bool)
+    flags = {
+        flag: columns["next", flag].reshape(steps, -1).any(-1)
+        if ("next", flag) in columns
+        else none
+        for flag in _FLAGS
+    }
+    ends = flags["done"] | flags["terminated"] | flags["truncated"]
+    return total[None], ends[None], flags["terminated"][None]

@@ -1,0 +1,253 @@
+"""JSON lines: a line for each step of each env, with the numbers exactly as they are.
+
+A float is written with as many digits as make it unmistakable; what JSON has no number for is the
+text ``"nan"``, ``"inf"`` or ``"-inf"``, and a nan with other bits than the usual ones
+``"nan:7fc00001"``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from tdx.data.saved import DTYPES
+from tdx.errors import StorageError
+from tdx.rollouts.formats.options import Options
+from tdx.rollouts.formats.parquet import index_names
+from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
+from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.wire import Array, array_form, to_array
+from tdx.rollouts.manifest import DATA
+from tdx.rollouts.track import Parts
+
+
+def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+    """Write a line a step; the first one has the note as well."""
+    with target.open("wb") as file:
+        write_lines(stored, file)
+    return ()
+
+
+def write_lines(stored: Stored, stream: IO[bytes]) -> None:
+    """Write the lines to a stream.
+
+    Args:
+        stored: what to write.
+        stream: where to.
+    """
+    columns = columns_of(stored.manifest)
+    roots = [NOTE, *(each.path[0] for each in columns)]
+    index = index_names(roots, bool(stored.batch_size))
+    clock = EpisodeClock(stored.episodes, stored.rows)
+    first: dict[str, Any] = {_free(NOTE, roots[1:]): stored.note(columns)}
+    for start, leaves in stored.blocks(DATA):
+        steps = len(next(iter(leaves.values())))
+        episodes, counts = (each.reshape(-1).tolist() for each in clock.read(start, steps))
+        values = {each.path: _rows(stored, leaves[each.path]) for each in columns}
+        for row in range(steps * stored.rows):
+            line: dict[str, Any] = {}
+            if stored.batch_size:
+                line[index["env"]] = row % stored.rows
+            line |= {index["episode"]: episodes[row], index["step"]: counts[row]}
+            for path, listed in values.items():
+                _put(line, path, listed[row])
+            line |= first
+            first = {}
+            stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _rows(stored: Stored, leaf: torch.Tensor) -> list[Any]:
+    """The values of each step of each env, as JSON has them."""
+    array = to_array(leaf, splits_complex=True)
+    dims = 1 + len(stored.batch_size)
+    flat = array.reshape(len(array) * stored.rows, *array.shape[dims:])
+    listed: list[Any] = flat.tolist()
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        bits = flat.view(f"u{flat.dtype.itemsize}").tolist()
+        return _told(listed, bits, _usual_nan(flat.dtype), flat.dtype.itemsize * 2)
+    return listed
+
+
+def _usual_nan(dtype: Any) -> int:
+    return int(np.array(np.nan, dtype).view(f"u{dtype.itemsize}"))
+
+
+def _told(value: Any, bits: Any, usual: int, digits: int) -> Any:
+    if isinstance(value, list):
+        pairs = zip(value, bits, strict=True)
+        return [_told(each, its_bits, usual, digits) for each, its_bits in pairs]
+    if value != value:
+        return "nan" if bits == usual else f"nan:{bits:0{digits}x}"
+    return value if abs(value) != float("inf") else str(value)
+
+
+def _put(line: dict[str, Any], path: Parts, value: Any) -> None:
+    for part in path[:-1]:
+        line = line.setdefault(part, {})
+    line[path[-1]] = value
+
+
+@contextmanager
+def read(path: Path) -> Iterator[Reader]:
+    """Open a file; of one by somebody else every line is looked at."""
+    with path.open("rb") as file:
+        yield _Reader(path, file)
+
+
+class _Reader(Reader):
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file, self._number = path, file, 0
+        self._envs = 1
+        first = self._line() or {}
+        found = [
+            name for name in first if name.rstrip("_") == NOTE and "export" in _map(first[name])
+        ]
+        if found:
+            self.note = checked_note(first[found[-1]], path)
+            self._envs = torch.Size(self.note["manifest"]["batch_size"]).numel()
+            self._columns = self._noted(self.note)
+        else:
+            self._columns = self._scanned(first)
+        file.seek(0)
+        self._number = 0
+
+    def _line(self) -> dict[str, Any] | None:
+        text = self._file.readline()
+        if not text:
+            return None
+        self._number += 1
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        if not isinstance(line, dict):
+            raise StorageError(
+                f"{self._path}:{self._number}: the line is no JSON object", hint="was it cut short?"
+            )
+        return line
+
+    def _noted(self, note: Mapping[str, Any]) -> dict[str, tuple[Parts, Found]]:
+        steps = int(note["manifest"]["steps"])
+        leaves = {tuple(leaf["key"]): leaf for leaf in note["manifest"]["tracks"][DATA]["leaves"]}
+        found = {}
+        for column in note["columns"]:
+            path = tuple(column["key"])
+            leaf = leaves[path]
+            kind, more = array_form(DTYPES[leaf["dtype"]], splits_complex=True)
+            found[column["name"]] = (path, Found(kind, (steps, *leaf["shape"], *more)))
+        return found
+
+    def _scanned(self, first: dict[str, Any]) -> dict[str, tuple[Parts, Found]]:
+        """The columns of a file by somebody else: each line must have them all."""
+        kinds: dict[Parts, tuple[Any, tuple[int, ...]]] = {}
+        steps, line = 0, first or None
+        while line is not None:
+            flat = dict(_leaves(line, ()))
+            for path in kinds.keys() ^ flat.keys() if steps else ():
+                raise self._unlike(path)
+            for path, value in flat.items():
+                array = self._array(value)
+                if array is None:
+                    if not steps:
+                        kinds[path] = (np.dtype(object), ())
+                    elif kinds[path][0].kind != "O":
+                        raise self._unlike(path)
+                    continue
+                kind, shape = kinds.get(path, (array.dtype, array.shape))
+                if kind.kind == "O":
+                    continue
+                if shape != array.shape:
+                    raise self._unlike(path)
+                kinds[path] = (np.promote_types(kind, array.dtype), shape)
+            steps, line = steps + 1, self._line()
+        return {
+            "/".join(path): (path, Found(kind, (steps, *shape)))
+            for path, (kind, shape) in kinds.items()
+        }
+
+    def _array(self, value: Any) -> Array | None:
+        """A value as an array; none where it holds no numbers."""
+        try:
+            found = np.array(_numbers(value, np.dtype(np.float64)))
+        except (ValueError, TypeError):
+            return None
+        return found if found.dtype.kind in "biuf" else None
+
+    def _unlike(self, path: Parts) -> StorageError:
+        return StorageError(
+            f"{self._path}:{self._number}: {'.'.join(path)!r} is not like in the lines before",
+            hint="every line needs the same keys, with numbers of the same shape",
+        )
+
+    def columns(self) -> Mapping[str, Found]:
+        return {name: found for name, (_, found) in self._columns.items()}
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        listed: dict[str, list[Any]] = {name: [] for name in names}
+        for _ in range((stop - start) * self._envs):
+            line = self._line()
+            if line is None:
+                raise StorageError(f"{self._path} is cut short", hint="export it again")
+            for name, values in listed.items():
+                path = self._columns[name][0]
+                try:
+                    values.append(_get(line, path))
+                except (KeyError, TypeError):
+                    raise self._unlike(path) from None
+        return {name: self._joined(name, values) for name, values in listed.items()}
+
+    def _joined(self, name: str, values: list[Any]) -> Array:
+        path, found = self._columns[name]
+        try:
+            return np.array(values, dtype=found.dtype)
+        except (ValueError, TypeError, OverflowError):
+            pass
+        try:
+            return np.array([_numbers(each, found.dtype) for each in values], dtype=found.dtype)
+        except (ValueError, TypeError, OverflowError):
+            raise self._unlike(path) from None
+
+    def is_at_end(self) -> bool:
+        return not self._file.readline().strip()
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _leaves(line: Mapping[str, Any], path: Parts) -> Iterator[tuple[Parts, Any]]:
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _get(line: Any, path: Parts) -> Any:
+    for part in path:
+        line = line[part]
+    return line
+
+
+def _numbers(value: Any, dtype: Any) -> Any:
+    """A value with the texts that stand for numbers turned into these."""
+    if isinstance(value, list):
+        return [_numbers(each, dtype) for each in value]
+    if not isinstance(value, str):
+        return value
+    name, _, bits = value.partition(":")
+    if bits and name == "nan":
+        return np.array(int(bits, 16), f"u{dtype.itemsize}").view(dtype)[()]
+    return dtype.type(float(value))

@@ -1,0 +1,193 @@
+"""Read Minari datasets: those that tdx wrote, and those of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tdx.errors import StorageError
+from tdx.rollouts.episodes import Episode
+from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flat
+from tdx.rollouts.formats.reader import Found, Reader, checked_note
+from tdx.rollouts.formats.wire import Array, array_form
+from tdx.rollouts.manifest import Manifest
+
+if TYPE_CHECKING:
+    from minari.dataset.minari_storage import MinariStorage
+
+
+def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
+    try:
+        found = next(iter(storage.get_episodes([number])))
+    except Exception as error:
+        raise StorageError(
+            f"episode {number} in {storage.data_path} cannot be read", hint="export it again"
+        ) from error
+    infos = {f"{INFOS}{name}": each for name, each in flat(found["infos"] or {}, "").items()}
+    return {
+        **flat(found["observations"], "observations"),
+        **flat(found["actions"], "actions"),
+        **{name.replace(f"{INFOS}/", INFOS): np.asarray(each) for name, each in infos.items()},
+        **{name: found[name] for name in ("rewards", "terminations", "truncations")},
+    }
+
+
+class OwnReader(Reader):
+    """A dataset that tdx wrote.
+
+    Args:
+        storage: of the dataset.
+        note: what tdx noted in it.
+        path: its folder.
+    """
+
+    def __init__(self, storage: MinariStorage, note: Any, path: Path) -> None:
+        self._storage = storage
+        self.note = checked_note(note, path)
+        self._one_hot = dict(self.note.get(ONE_HOT, {}))
+        manifest = Manifest.from_dict(self.note["manifest"])
+        self._steps, self._batch = manifest.steps, manifest.batch_size
+        self._envs = torch.Size(self._batch).numel()
+        assert manifest.data is not None
+        self._leaves = manifest.data.leaves
+        self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
+        self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
+        for number, each in enumerate(manifest.episodes):
+            self._episodes[each.row].append((number, each))
+        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+
+    def columns(self) -> Mapping[str, Found]:
+        found = {}
+        for name, path in self._paths.items():
+            dtype, shape = self._leaves[path]
+            kind, more = array_form(dtype, splits_complex=True)
+            found[name] = Found(kind, (self._steps, *shape, *more))
+        return found
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        columns = self.columns()
+        dims = 1 + len(self._batch)
+        found = {
+            name: np.empty(
+                (stop - start, self._envs, *columns[name].shape[dims:]), columns[name].dtype
+            )
+            for name in names
+        }
+        for row, episodes in enumerate(self._episodes):
+            for number, each in episodes:
+                begin, end = max(start, each.start), min(stop, each.start + each.length)
+                if begin >= end:
+                    continue
+                arrays = self._episode(row, number)
+                for name, array in found.items():
+                    part = self._part(arrays, name)[begin - each.start : end - each.start]
+                    _put(array[begin - start : end - start, row], part, name, number)
+        return found
+
+    def _episode(self, row: int, number: int) -> dict[str, Any]:
+        kept = self._open.get(row)
+        if kept is None or kept[0] != number:
+            kept = self._open[row] = (number, _read_episode(self._storage, number))
+        return kept[1]
+
+    def _part(self, arrays: Mapping[str, Any], name: str) -> Any:
+        place = name.removesuffix(ROOT).removesuffix(NEXT)
+        if place not in arrays:
+            raise StorageError(f"{place!r} is missing in an episode", hint="export it again")
+        array = arrays[place]
+        if name.endswith(ROOT):
+            return array[:-1]
+        if name.endswith(NEXT):
+            return array[1:]
+        if name in self._one_hot:
+            return np.eye(self._one_hot[name], dtype=self.columns()[name].dtype)[array]
+        return array
+
+
+def _put(place: Array, part: Array, name: str, episode: int) -> None:
+    try:
+        place[...] = part.reshape(place.shape)
+    except ValueError as error:
+        raise StorageError(
+            f"{name!r} of episode {episode} has another shape", hint="export it again"
+        ) from error
+
+
+class ForeignReader(Reader):
+    """A dataset by somebody else: one episode after the other.
+
+    Args:
+        storage: of the dataset.
+    """
+
+    def __init__(self, storage: MinariStorage) -> None:
+        self._storage = storage
+        self._lengths = [
+            int(each["total_steps"])
+            for each in storage.get_episode_metadata(range(storage.total_episodes))
+        ]
+        self._ends = np.cumsum(self._lengths)
+        self._kept: tuple[int, dict[str, Any]] | None = None
+        self.env = _named_env(storage.metadata.get("env_spec"))
+
+    def columns(self) -> Mapping[str, Found]:
+        if not self._lengths:
+            return {}
+        total = int(self._ends[-1])
+        return {
+            name: Found(each.dtype, (total, *each.shape[1:]))
+            for name, each in self._episode(0).items()
+        }
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        parts: dict[str, list[Array]] = {name: [] for name in names}
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
+        for number in range(int(first), int(last) + 1):
+            begin = int(self._ends[number]) - self._lengths[number]
+            arrays = self._episode(number)
+            for name, found in parts.items():
+                found.append(arrays[name][max(0, start - begin) : stop - begin])
+        return {name: np.concatenate(found) for name, found in parts.items()}
+
+    def _episode(self, number: int) -> dict[str, Any]:
+        if self._kept is None or self._kept[0] != number:
+            self._kept = (number, self._entries(_read_episode(self._storage, number)))
+        return self._kept[1]
+
+    def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, array in arrays.items():
+            kind, _, rest = name.partition("/")
+            key = rest.replace("/", ".")
+            if kind == "observations":
+                key = key or "observation"
+                found[key], found[f"next.{key}"] = array[:-1], array[1:]
+            elif kind == "actions":
+                found[f"action.{key}" if key else "action"] = array
+        found["next.reward"] = arrays["rewards"]
+        found["next.terminated"] = arrays["terminations"].astype(bool)
+        found["next.truncated"] = arrays["truncations"].astype(bool)
+        done = found["next.terminated"] | found["next.truncated"]
+        # An episode that was cut off without a word ends here all the same.
+        done[-1:] = True
+        found["next.done"] = done
+        return found
+
+    def notes(self) -> tuple[str, ...]:
+        notes = ["infos are left out"]
+        if self._storage.jpeg_encoding:
+            notes.append("images are what JPEG left of them, if there are any")
+        return tuple(notes)
+
+
+def _named_env(text: Any) -> tuple[str, Mapping[str, Any]] | None:
+    try:
+        spec = json.loads(text)
+        return str(spec["id"]), dict(spec.get("kwargs") or {})
+    except (TypeError, ValueError, KeyError):
+        return None

@@ -1,0 +1,109 @@
+"""``.npz``: an array an entry, written and read piece by piece, and never with pickle."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tdx.errors import StorageError
+from tdx.rollouts.formats.options import Options
+from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
+from tdx.rollouts.formats.stored import Stored, columns_of
+from tdx.rollouts.formats.wire import Array, array_form, to_array
+
+
+def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+    """Write one array an entry, time first, and the note as bytes of JSON."""
+    columns = columns_of(stored.manifest, [NOTE])
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
+        for column in columns:
+            track, steps = stored.track(column.track)
+            dtype, shape = track.leaves[column.path]
+            kind, more = array_form(dtype)
+            with _member(file, column.name) as member:
+                _write_header(member, kind, (steps, *shape, *more))
+                for block in stored.column_blocks(column):
+                    member.write(np.ascontiguousarray(to_array(block)).data)
+        with _member(file, NOTE) as member:
+            np.lib.format.write_array(member, np.array(stored.note_text(columns).encode()))
+    return ()
+
+
+def _member(file: zipfile.ZipFile, name: str) -> IO[bytes]:
+    # One date for all, so that the same dump gives the same file.
+    return file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+
+
+def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
+    described = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    header = {"descr": described, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(member, header)
+
+
+@contextmanager
+def read(path: Path) -> Iterator[Reader]:
+    """Open a file; nothing but the headers is read yet."""
+    try:
+        file = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise StorageError(f"{path} is no npz file: {error}", hint="was it cut short?") from error
+    with file, ExitStack() as members:
+        try:
+            yield _Reader(path, file, members)
+        except zipfile.BadZipFile as error:
+            raise StorageError(f"{path} is damaged: {error}", hint="export it again") from error
+
+
+class _Reader(Reader):
+    def __init__(self, path: Path, file: zipfile.ZipFile, members: ExitStack) -> None:
+        self._path = path
+        self._members: dict[str, IO[bytes]] = {}
+        self._found: dict[str, Found] = {}
+        for info in file.infolist():
+            name = info.filename.removesuffix(".npy")
+            member = members.enter_context(file.open(info))
+            found = self._header(member, name)
+            if name == NOTE and not found.shape and found.dtype.kind == "S":
+                self.note = read_note(member.read().rstrip(b"\0"), path)
+                continue
+            self._members[name], self._found[name] = member, found
+
+    def _header(self, member: IO[bytes], name: str) -> Found:
+        try:
+            version = np.lib.format.read_magic(member)
+            read_header = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, in_columns, dtype = read_header(member, max_header_size=10_000)
+        except ValueError as error:
+            raise StorageError(
+                f"{name!r} in {self._path} is no array", hint="np.savez writes such files"
+            ) from error
+        if in_columns and len(shape) > 1:
+            raise StorageError(
+                f"{name!r} in {self._path} is in Fortran order",
+                hint="save it with np.ascontiguousarray",
+            )
+        return Found(dtype, tuple(shape))
+
+    def columns(self) -> Mapping[str, Found]:
+        return self._found
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        found: dict[str, Array] = {}
+        for name in names:
+            each = self._found[name]
+            shape = (stop - start, *each.shape[1:])
+            size = int(np.prod(shape)) * each.dtype.itemsize
+            data = bytearray(self._members[name].read(size))
+            if len(data) != size:
+                raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+            found[name] = np.frombuffer(data, each.dtype).reshape(shape)
+        return found

@@ -1,0 +1,189 @@
+"""Parquet: a row for each step of each env, with the number of its episode and its step in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tdx.errors import StorageError
+from tdx.rollouts.formats.options import Options
+from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
+from tdx.rollouts.formats.stored import Column, EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.wire import Array, array_form, to_array
+from tdx.rollouts.manifest import DATA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_READ_ROWS = 4096
+_PANDAS_INDEX = "__index_level_"
+
+
+def index_names(names: Sequence[str], batched: bool) -> dict[str, str]:
+    """What the columns are called that say where a row belongs, beside those of the entries."""
+    found = {}
+    for name in (*(["env"] if batched else []), "episode", "step"):
+        free = name
+        while free in names:
+            free += "_"
+        found[name] = free
+    return found
+
+
+def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+    """Write a row for each step of each env; the note is in the metadata of the schema."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = columns_of(stored.manifest)
+    index = index_names([each.name for each in columns], bool(stored.batch_size))
+    fields = [pa.field(index[name], pa.int64()) for name in index]
+    fields += [_field(stored, each) for each in columns]
+    schema = pa.schema(fields, metadata={NOTE: stored.note_text(columns)})
+    clock = EpisodeClock(stored.episodes, stored.rows)
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for start, leaves in stored.blocks(DATA):
+            steps = len(next(iter(leaves.values())))
+            arrays = [pa.array(each) for each in _index(stored, clock, start, steps)]
+            arrays += [
+                _arrow(
+                    to_array(leaves[each.path], splits_complex=True),
+                    schema.field(each.name),
+                    steps * stored.rows,
+                )
+                for each in columns
+            ]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    return ()
+
+
+def _field(stored: Stored, column: Column) -> pa.Field:
+    import pyarrow as pa
+
+    dtype, shape = stored.data.leaves[column.path]
+    kind, more = array_form(dtype, splits_complex=True)
+    inner = (*shape[len(stored.batch_size) :], *more)
+    size = int(np.prod(inner))
+    # What has no number has no list either: Parquet's lists of none cannot be read back.
+    single = pa.from_numpy_dtype(kind) if size else pa.null()
+    told = {"shape": str(list(inner)), "dtype": str(dtype).removeprefix("torch.")}
+    return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=told)
+
+
+def _index(stored: Stored, clock: EpisodeClock, start: int, steps: int) -> list[Array]:
+    episodes, counts = (each.reshape(-1) for each in clock.read(start, steps))
+    if not stored.batch_size:
+        return [episodes, counts]
+    return [np.tile(np.arange(stored.rows), steps), episodes, counts]
+
+
+def _arrow(array: Array, field: pa.Field, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    if pa.types.is_null(field.type):
+        return pa.nulls(rows)
+    flat = pa.array(array.reshape(-1))
+    if pa.types.is_fixed_size_list(field.type):
+        return pa.FixedSizeListArray.from_arrays(flat, type=field.type)
+    return flat
+
+
+@contextmanager
+def read(path: Path) -> Iterator[Reader]:
+    """Open a file; nothing but its schema is read yet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowException as error:
+        raise StorageError(f"{path} is no Parquet file", hint="was it cut short?") from error
+    with file:
+        try:
+            yield _Reader(path, file)
+        except pa.ArrowException as error:
+            message = f"{path} is damaged: {error}"
+            raise StorageError(message, hint="export it again") from error
+
+
+class _Reader(Reader):
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path, self._file = path, file
+        self._schema = file.schema_arrow
+        text = (self._schema.metadata or {}).get(NOTE.encode())
+        self.note = None if text is None else read_note(text, path)
+        self._envs = 1
+        if self.note is not None:
+            self._envs = torch.Size(self.note["manifest"]["batch_size"]).numel()
+        self._batches: Iterator[Any] | None = None
+        self._left: list[Any] = []
+
+    def columns(self) -> Mapping[str, Found]:
+        steps = self._file.metadata.num_rows // self._envs
+        found = {}
+        for field in self._schema:
+            if not field.name.startswith(_PANDAS_INDEX):
+                kind, width = self._kind(field)
+                found[field.name] = Found(kind, (steps, *width))
+        return found
+
+    def _kind(self, field: pa.Field) -> tuple[Any, tuple[int, ...]]:
+        import pyarrow as pa
+
+        kind = field.type
+        if pa.types.is_null(kind):
+            return np.dtype(np.float32), (0,)
+        if pa.types.is_nested(kind) and not pa.types.is_primitive(
+            getattr(kind, "value_type", kind)
+        ):
+            return np.dtype(object), ()
+        if pa.types.is_fixed_size_list(kind):
+            return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            first = next(self._file.iter_batches(1, columns=[field.name], use_threads=False))
+            width = len(first.column(0)[0].as_py() or ())
+            return np.dtype(kind.value_type.to_pandas_dtype()), (width,)
+        if not pa.types.is_primitive(kind) or pa.types.is_temporal(kind):
+            return np.dtype(object), ()
+        return np.dtype(kind.to_pandas_dtype()), ()
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        if self._batches is None:
+            self._batches = self._file.iter_batches(
+                _READ_ROWS, columns=list(names), use_threads=False
+            )
+        wanted = (stop - start) * self._envs
+        taken: list[Any] = []
+        while wanted:
+            batch = self._left.pop() if self._left else next(self._batches, None)
+            if batch is None:
+                raise StorageError(f"{self._path} is cut short", hint="export it again")
+            if len(batch) > wanted:
+                self._left.append(batch.slice(wanted))
+                batch = batch.slice(0, wanted)
+            taken.append(batch)
+            wanted -= len(batch)
+        return {name: self._joined(name, taken) for name in names}
+
+    def _joined(self, name: str, batches: list[Any]) -> Array:
+        return np.concatenate([self._numbers(name, batch.column(name)) for batch in batches])
+
+    def _numbers(self, name: str, column: Any) -> Array:
+        import pyarrow as pa
+
+        kind, rows = column.type, len(column)
+        if pa.types.is_null(kind):
+            return np.empty((rows, 0), np.float32)
+        listed = not pa.types.is_primitive(kind)
+        flat = column.flatten() if listed else column
+        if column.null_count or flat.null_count or (listed and rows and len(flat) % rows):
+            raise StorageError(
+                f"{name!r} in {self._path} has empty or unlike rows", hint="fill or drop them first"
+            )
+        numbers: Array = flat.to_numpy(zero_copy_only=False)
+        return numbers.reshape(rows, -1) if listed else numbers

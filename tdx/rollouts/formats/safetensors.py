@@ -1,0 +1,130 @@
+"""``.safetensors``: a length, a header in JSON, and raw numbers; every dtype of torch but a few.
+
+The file is simple enough to be written and read piece by piece without the library, which would
+hold all of it in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.errors import StorageError
+from tdx.rollouts.formats.options import Options
+from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
+from tdx.rollouts.formats.stored import Column, Stored, columns_of
+from tdx.rollouts.formats.wire import Array, to_array
+
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_LONGEST_HEADER = 100_000_000
+_ALIGNED = 8
+
+
+def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+    """Write one tensor an entry, time first, and the note as the file's metadata."""
+    columns = columns_of(stored.manifest, ["__metadata__"])
+    # The widest numbers first: each tensor then begins where its dtype wants it.
+    placed = sorted(columns, key=lambda column: (-_form(stored, column)[0].itemsize, column.name))
+    header: dict[str, Any] = {"__metadata__": {NOTE: stored.note_text(columns)}}
+    end = 0
+    for column in placed:
+        dtype, shape = _form(stored, column)
+        begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
+        place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        header[column.name] = place
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    with target.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for column in placed:
+            for block in stored.column_blocks(column):
+                flat = _plain(block).contiguous().reshape(-1).view(torch.uint8)
+                file.write(flat.numpy().data)
+    return ()
+
+
+def _form(stored: Stored, column: Column) -> tuple[torch.dtype, tuple[int, ...]]:
+    track, steps = stored.track(column.track)
+    dtype, shape = track.leaves[column.path]
+    plain = _plain(torch.empty((0,), dtype=dtype))
+    return plain.dtype, (steps, *shape, *plain.shape[1:])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The tensor in a dtype that the format knows."""
+    return (
+        tensor
+        if tensor.dtype in _NAMES
+        else torch.from_numpy(to_array(tensor, splits_complex=True))
+    )
+
+
+@contextmanager
+def read(path: Path) -> Iterator[Reader]:
+    """Open a file; nothing but the header is read yet."""
+    with path.open("rb") as file:
+        yield _Reader(path, file)
+
+
+class _Reader(Reader):
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file = path, file
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header: Any = json.loads(file.read(length)) if length <= _LONGEST_HEADER else None
+            note = header.pop("__metadata__", {}).get(NOTE)
+            self._places = {name: self._place(each) for name, each in header.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(
+                f"{path} is no safetensors file", hint="was it cut short?"
+            ) from error
+        self._begin = 8 + length
+        self.note = None if note is None else read_note(note, path)
+
+    def _place(self, entry: Mapping[str, Any]) -> tuple[torch.dtype, tuple[int, ...], int]:
+        return _DTYPES[entry["dtype"]], tuple(entry["shape"]), int(entry["data_offsets"][0])
+
+    def columns(self) -> Mapping[str, Found]:
+        found = {}
+        for name, (dtype, shape, _) in self._places.items():
+            found[name] = Found(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
+        return found
+
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._rows(name, start, stop) for name in names}
+
+    def _rows(self, name: str, start: int, stop: int) -> Array:
+        dtype, shape, offset = self._places[name]
+        inner = torch.Size(shape[1:]).numel() * dtype.itemsize
+        self._file.seek(self._begin + offset + start * inner)
+        data = bytearray(self._file.read((stop - start) * inner))
+        if len(data) != (stop - start) * inner:
+            raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+        if not data:
+            return np.empty((stop - start, *shape[1:]), self.columns()[name].dtype)
+        return to_array(torch.frombuffer(data, dtype=dtype).reshape(stop - start, *shape[1:]))

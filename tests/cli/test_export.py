@@ -1,0 +1,152 @@
+"""What the commands about exports print, letter by letter, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer import Context
+
+from tdx.cli.app import build_command
+from tdx.cli.completion import complete_export, complete_import
+from tdx.cli.dump_completion import complete_dump_keys
+from tests.cli.test_dumps import FORMS, RUN, in_form
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everything happens, with versions that stay."""
+    monkeypatch.chdir(tmp_path)
+    for module in ("run", "formats.foreign"):
+        monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("form", FORMS)
+def test_each_command_in_each_format(tdx: Tdx, golden: Golden, form: str) -> None:
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    assert tdx(*RUN, *STORED, "--steps", "60", "--chunk", "25", "--out", "runs/cart").code == 0
+    export = ("export", "runs/cart")
+    in_form(tdx, golden, form, 0, "export", *export, "--to", "npz")
+    in_form(tdx, golden, form, 0, "export_dry", *export, "--to", "minari", "--dry-run")
+    assert [each.name for each in Path("runs").iterdir()] in (
+        ["cart", "cart.npz"],
+        ["cart.npz", "cart"],
+    )
+    in_form(tdx, golden, form, 0, "import", "import", "runs/cart.npz", "--out", "runs/again")
+    rows = [{"obs": [0.5, step], "reward": 1, "done": step == 2} for step in range(4)]
+    Path("theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    theirs = ("import", "theirs.jsonl", "--out", "runs/theirs")
+    in_form(tdx, golden, form, 0, "import_foreign", *theirs)
+
+
+@pytest.mark.usefixtures("folder")
+def test_lines_on_stdout(tdx: Tdx) -> None:
+    assert tdx(*RUN, "--steps", "20", "--out", "cart").code == 0
+    assert tdx("export", "cart", "--to", "jsonl").code == 0
+    shown = tdx("export", "cart", "--out", "-")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == Path("cart.jsonl").read_text()
+    assert len(shown.out.splitlines()) == 20 * 2
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("cart", "--to", "parqet"), "no format 'parqet'", "did you mean parquet?"),
+        (("cart", "--to", "csv"), "no format 'csv'", "one of minari, parquet"),
+        (("cart",), "not said which format", "--to: minari, parquet"),
+        (("cart", "-o", "cart.bin"), "not said which format", "--to: minari, parquet"),
+        (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
+        (("cart", "--to", "npz", "--keys", "rewrd"), "no entry 'rewrd'", "did you mean reward"),
+        (("cart", "--to", "npz", "--split"), "--split is for films", "leave it out"),
+        (("cart", "--to", "gif", "--lossy"), "--lossy is for mp4", "leave it out"),
+        (("cart", "--to", "mp4"), "holds no pixels, but observation [4]", "--from-pixels"),
+        (("cart", "--to", "mp4", "--fps", "0"), "--fps must be a whole number", ""),
+        (("cart", "--to", "mp4", "--episodes", "a"), "--episodes cannot be 'a'", "0,3-5"),
+        (("cart", "--to", "minari", "--keys", "reward"), "needs an observation with its", "--keys"),
+        (("none", "--to", "npz"), "there is no dump in none", "list dumps"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_exported_is_said_in_one_line(
+    tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    made = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "5", "--out", "cart")
+    assert tdx(*made).code == 0
+    outcome = tdx("export", *arguments)
+    assert outcome.code in (2, 3)
+    assert outcome.out == ""
+    first, *rest = outcome.err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert len(rest) <= 1
+    assert hint in "".join(rest)
+    assert [each.name for each in Path().iterdir()] == ["cart"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("none.npz", "--out", "d"), "there is no none.npz", "of an export"),
+        (("cart.npz", "--out", "d", "--from", "npy"), "no format 'npy'", "did you mean npz?"),
+        (("cart.npz", "--out", "d", "--from", "gif"), "gif cannot be imported", "these can"),
+        (("cart.npz", "--out", "d", "--env", "X-v0"), "says itself which env", "leave --env out"),
+        (("cart.npz", "--out", "cart"), "there is a dump in cart already", "--force"),
+        (("cart", "--out", "d"), "does not show which format it has", "--from: minari"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_imported_is_said_in_one_line(
+    tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    made = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "5", "--out", "cart")
+    assert tdx(*made).code == 0
+    assert tdx("export", "cart", "--to", "npz").code == 0
+    outcome = tdx("import", *arguments)
+    assert outcome.code in (2, 3)
+    assert outcome.out == ""
+    first, second = outcome.err.splitlines()
+    assert message in first
+    assert hint in second
+    assert sorted(each.name for each in Path().iterdir()) == ["cart", "cart.npz"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_dump_and_its_import_do_not_differ(tdx: Tdx) -> None:
+    assert tdx(*RUN, "--steps", "40", "--out", "cart").code == 0
+    assert tdx("export", "cart", "--out", "data.safetensors").code == 0
+    assert tdx("import", "data.safetensors", "--out", "again").code == 0
+    same = tdx("diff", "cart", "again", "--steps", "40")
+    assert (same.code, same.err) == (0, "")
+    assert tdx("verify", "again").code == 0
+    for command in (
+        ("export", "cart", "--out", "data.safetensors"),
+        ("import", "data.safetensors", "--out", "again"),
+    ):
+        assert tdx(*command).code == 2
+        assert tdx(*command, "--force").code == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_completion_of_formats_and_entries(tdx: Tdx) -> None:
+    assert [name for name, _ in complete_export("p")] == ["parquet"]
+    assert {"mp4", "gif"} & {name for name, _ in complete_import("")} == set()
+    assert {"mp4", "gif"} < {name for name, _ in complete_export("")}
+    line = Context(build_command())
+    line.params["dump"] = "cart"
+    assert complete_dump_keys(line, "") == []
+    assert tdx(*RUN, *STORED, "--steps", "5", "--out", "cart").code == 0
+    assert complete_dump_keys(line, "action,next.o") == ["action,next.observation"]
+    assert "reward" in complete_dump_keys(line, "")

@@ -1,0 +1,195 @@
+"""Whole processes that export and import dumps, and what goes wrong around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tdx.cli.interrupts import heard_interrupts
+from tdx.rollouts import export_formats
+from tests.cli.processes import refused, run, started
+from tests.cli.test_dump_processes import PENDULUM, READ_ONLY, ROOT
+from tests.rollouts.exported import assert_same_dump
+from tests.rollouts.recorded import in_memory
+
+BACK = [each.name for each in export_formats() if each.can_import]
+
+
+def needs(name: str) -> None:
+    """Skip where a package of the format is missing."""
+    kind = next(each for each in export_formats() if each.name == name)
+    for package in kind.packages:
+        pytest.importorskip(package)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Path]:
+    """A dump of 3,000 steps in 75 chunks."""
+    with in_memory() as place:
+        path = str(Path(place) / "dump")
+        assert run(*PENDULUM, "--steps", "3000", "--chunk", "40", "--out", path).code == 0
+        yield Path(path)
+
+
+@pytest.fixture
+def folder(made: Path) -> Iterator[Path]:
+    """Where everything happens; ``dump`` is in it."""
+    before = Path.cwd()
+    with in_memory() as place:
+        os.chdir(place)
+        Path("dump").symlink_to(made)
+        yield Path(place)
+        os.chdir(before)
+
+
+def left(folder: Path) -> list[str]:
+    """What is there beside the dump."""
+    return sorted(each.name for each in folder.iterdir() if each.name != "dump")
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_there_and_back(folder: Path, name: str) -> None:
+    needs(name)
+    there = run("export", "dump", "--to", name, "--out", "file", "--format", "json")
+    assert (there.code, there.err) == (0, "")
+    assert json.loads(there.out)["written"] is True
+    back = run("import", "file", "--from", name, "--out", "again")
+    assert (back.code, back.err) == (0, "")
+    assert_same_dump("again", "dump")
+    assert left(folder) == ["again", "file"]
+    refused(run("export", "dump", "--to", name, "--out", "file"), 2, "there already", "--force")
+    refused(run("import", "file", "--from", name, "--out", "again"), 2, "already", "--force")
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_full_target(folder: Path, name: str) -> None:
+    needs(name)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))
+
+    ended = run("export", "dump", "--to", name, "--out", "file", before=limit)
+    refused(ended, 3, "cannot write file: file too large", "make room")
+    assert left(folder) == []
+
+
+def test_full_target_of_an_import(folder: Path) -> None:
+    assert run("export", "dump", "--to", "npz", "--out", "file.npz").code == 0
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))
+
+    ended = run("import", "file.npz", "--out", "again", before=limit)
+    refused(ended, 3, "cannot write again: file too large", "make room")
+    assert left(folder) == ["file.npz"]
+
+
+def test_read_only_target(folder: Path) -> None:
+    target = folder / "closed"
+    target.mkdir(mode=0o555)
+    place = READ_ONLY if os.access(target, os.W_OK) else str(target)
+    ended = run("export", "dump", "--out", f"{place}/x.npz")
+    refused(ended, 3, f"cannot write {place}/x.npz: ", "name another place")
+
+
+def test_interrupted(folder: Path) -> None:
+    err = os.memfd_create("err")
+    child = started(("export", "dump", "--to", "jsonl", "--out", "x.jsonl"), {2: err})
+    while not (folder / ".x.jsonl.part").exists():
+        time.sleep(0.001)
+    os.kill(child, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert os.fstat(err).st_size == 0
+    os.close(err)
+    assert left(folder) == []
+
+
+def test_interrupt_that_a_library_swallows() -> None:
+    class Thing:
+        """Something that is interrupted while it is taken away."""
+
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), heard_interrupts() as check:  # noqa: PT012
+        thing: Thing | None = Thing()
+        del thing
+        check()
+    with pytest.raises(KeyboardInterrupt), heard_interrupts():
+        Thing()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_dump_that_is_damaged(folder: Path) -> None:
+    assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "bad").code == 0
+    file = folder / "bad" / "data" / "next" / "reward.memmap"
+    data = bytearray(file.read_bytes())
+    data[25 * 4] ^= 1
+    file.write_bytes(data)
+    export = ("export", "bad", "--to", "npz")
+    refused(run(*export), 3, "the checksum of chunk 1 in bad/data/next/reward", "tdx verify")
+    file.write_bytes(data[:100])
+    refused(run(*export), 3, "has 100 bytes, 200 are needed", "tdx verify")
+    file.unlink()
+    refused(run(*export), 3, "reward.memmap is missing", "tdx verify")
+    assert left(folder) == ["bad"]
+
+
+def test_dump_without_a_step(folder: Path) -> None:
+    assert run(*PENDULUM, "--steps", "5", "--out", "none").code == 0
+    manifest = json.loads((folder / "none" / "manifest.json").read_text())
+    empty = {**manifest, "chunks": [], "tracks": {}, "steps": 0, "complete": False}
+    (folder / "none" / "manifest.json").write_text(json.dumps(empty))
+    refused(run("export", "none", "--to", "npz"), 3, "none holds no step yet", "--resume")
+
+
+def test_closed_pipe(folder: Path) -> None:
+    for arguments in (("export", "dump", "-o", "-"), ("export", "dump", "-o", "x.npz")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        err = os.memfd_create("err")
+        child = started(arguments, {1: writing, 2: err})
+        os.close(writing)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert os.fstat(err).st_size == 0
+        os.close(err)
+    assert left(folder) == ["x.npz"]
+
+
+def test_in_a_shell_with_head(folder: Path) -> None:
+    command = f"{sys.executable} -m tdx export dump --to jsonl --out - | head -n 2"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["tdx"]["manifest"]["seed"] == 0
+    assert (second["episode"], second["step"], "tdx" in second) == (0, 1, False)
+
+
+@pytest.mark.parametrize("name", ["parquet", "mp4"])
+def test_missing_package(folder: Path, name: str) -> None:
+    kind = next(each for each in export_formats() if each.name == name)
+
+    def without() -> None:
+        sys.modules[kind.packages[0]] = None  # type: ignore[assignment]
+
+    ended = run("export", "dump", "--to", name, before=without)
+    message = f"{name} needs {kind.packages[0]}, which is not installed"
+    refused(ended, 3, message, f"pip install 'tdx[{kind.extra}]'")

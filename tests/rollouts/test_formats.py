@@ -1,0 +1,412 @@
+"""Exports: opened by the format's own library, and made dumps again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tdx import Dump, export_dump, import_dump, open_dump
+from tdx.errors import ArgumentError, MissingPackageError, StorageError, UnknownNameError
+from tdx.rollouts import Goal, Manifest, export_formats, verify
+from tdx.rollouts.formats.registry import find_format
+from tests.rollouts.exported import assert_same_bits, assert_same_dump, bits, odd_dump
+from tests.rollouts.recorded import CHAIN, in_memory, record
+
+BACK = [each.name for each in export_formats() if each.can_import]
+WITH_RAW = [each.name for each in export_formats() if each.holds_raw]
+
+
+def needs(name: str) -> None:
+    """Skip where a package of the format is missing."""
+    for package in find_format(name).packages:
+        pytest.importorskip(package)
+
+
+@pytest.fixture(scope="module")
+def dumps() -> Iterator[Path]:
+    """Dumps of several kinds, made once."""
+    with in_memory() as place:
+        folder = Path(place)
+        record(folder / "cart")
+        record(folder / "batch", "Pendulum-v1", *CHAIN, num_envs=3, batching="serial", raw=True)
+        record(
+            folder / "pixels",
+            *("CartPole-v1", "StepCounter(max_steps=4)"),
+            from_pixels=True,
+            goal=Goal(steps=10),
+        )
+        odd_dump(folder / "odd")
+        odd_dump(folder / "odd_batch", (2, 3))
+        yield folder
+
+
+@pytest.mark.parametrize("name", BACK)
+@pytest.mark.parametrize("kind", ["cart", "batch", "odd", "odd_batch"])
+def test_an_export_becomes_the_dump_that_it_was(
+    dumps: Path, tmp_path: Path, kind: str, name: str
+) -> None:
+    needs(name)
+    exported = export_dump(dumps / kind, tmp_path / "file", to=name)
+    assert exported.written
+    assert (exported.steps, exported.format) == (open_dump(dumps / kind).manifest.steps, name)
+    imported = import_dump(exported.path, tmp_path / "again", format=name)
+    assert imported.notes == ()
+    assert verify(tmp_path / "again").is_fine
+    if kind == "batch" and name not in WITH_RAW:
+        assert any("--raw" in note for note in exported.notes)
+        assert open_dump(tmp_path / "again").raw is None
+        assert_same_bits(open_dump(tmp_path / "again").data, open_dump(dumps / kind).data)
+        return
+    assert_same_dump(tmp_path / "again", dumps / kind)
+
+
+def rollout(dumps: Path, kind: str) -> tuple[Dump, Any]:
+    """A dump, and its entries with time first by their names."""
+    dump = open_dump(dumps / kind)
+    dims = len(dump.manifest.batch_size)
+    return dump, lambda key: dump.data.get(key).movedim(dims, 0).numpy()
+
+
+def test_npz_is_opened_by_numpy(dumps: Path, tmp_path: Path) -> None:
+    export_dump(dumps / "batch", tmp_path / "b.npz")
+    _, wanted = rollout(dumps, "batch")
+    with np.load(tmp_path / "b.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["observation"], wanted("observation"))
+        np.testing.assert_array_equal(file["next.reward"], wanted(("next", "reward")))
+        assert file["next.done"].dtype == np.bool_
+        assert json.loads(file["tdx"].item())["manifest"]["seed"] == 3
+        assert file["raw/next.observation"].shape[:2] == (130, 3)
+
+
+def test_safetensors_are_opened_by_their_library(dumps: Path, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    export_dump(dumps / "odd_batch", tmp_path / "o.safetensors")
+    dump, _ = rollout(dumps, "odd_batch")
+    found = safetensors.load_file(tmp_path / "o.safetensors")
+    for name in ("bfloat16", "float16", "uint32", "complex64", "picture", "special_float32"):
+        wanted = dump.data.get(name).movedim(2, 0)
+        assert (found[name].dtype, found[name].shape) == (wanted.dtype, wanted.shape)
+        assert torch.equal(bits(found[name]), bits(wanted))
+    assert found["agents.position"].shape == (23, 2, 3, 3, 2)
+
+
+def test_hdf5_is_opened_by_h5py(dumps: Path, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    export_dump(dumps / "batch", tmp_path / "b.h5")
+    _, wanted = rollout(dumps, "batch")
+    with h5py.File(tmp_path / "b.h5") as file:
+        np.testing.assert_array_equal(file["data/next/reward"][:], wanted(("next", "reward")))
+        assert file["data/next/done"].dtype == np.bool_
+        assert file["raw/next/observation"].shape[0] == 130
+        assert json.loads(file["tdx"][()])["manifest"]["policy"]["name"] == "random"
+
+
+def test_zarr_is_opened_by_zarr(dumps: Path, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    export_dump(dumps / "batch", tmp_path / "b.zarr")
+    _, wanted = rollout(dumps, "batch")
+    group = zarr.open_group(tmp_path / "b.zarr", mode="r")
+    np.testing.assert_array_equal(group["data/next/reward"][:], wanted(("next", "reward")))
+    assert group["data/next/done"].dtype == np.bool_
+    assert group.attrs["tdx"]["manifest"]["batch_size"] == [3]
+    assert group.metadata.zarr_format == 3
+
+
+def test_parquet_is_opened_by_pyarrow_and_pandas(dumps: Path, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pandas = pytest.importorskip("pandas")
+    export_dump(dumps / "batch", tmp_path / "b.parquet")
+    dump, wanted = rollout(dumps, "batch")
+    table = pq.read_table(tmp_path / "b.parquet")
+    assert table.column_names[:3] == ["env", "episode", "step"]
+    flat = table["observation"].combine_chunks().flatten().to_numpy()
+    np.testing.assert_array_equal(flat.reshape(130, 3, -1), wanted("observation"))
+    frame = pandas.read_parquet(tmp_path / "b.parquet")
+    assert frame["next.reward"].dtype == np.float32
+    assert frame["next.done"].dtype == np.bool_
+    rewards = frame["next.reward"].to_numpy().reshape(130, 3, 1)
+    np.testing.assert_array_equal(rewards, wanted(("next", "reward")))
+    for number, episode in enumerate(dump.manifest.episodes):
+        rows = frame[frame["episode"] == number]
+        assert (rows["env"] == episode.row).all()
+        assert rows["step"].tolist() == list(range(episode.length))
+        assert rows["next.reward"].astype(float).sum() == pytest.approx(episode.total_reward)
+
+
+def test_jsonl_has_every_number_exactly(dumps: Path, tmp_path: Path) -> None:
+    export_dump(dumps / "odd", tmp_path / "o.jsonl")
+    dump, wanted = rollout(dumps, "odd")
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert len(lines) == 23
+    assert [line for line in lines if "manifest" in str(line.get("tdx_"))] == lines[:1]
+    special = ["nan", "inf", "-inf", -0.0, 1.401298464324817e-45, float(np.float32(0.1))]
+    assert lines[0]["special_float32"] == special
+    rewards = np.array([line["next"]["reward"] for line in lines], np.float32)
+    np.testing.assert_array_equal(rewards, wanted(("next", "reward")))
+    assert lines[5]["agents"]["position"] == dump.data["agents", "position"][5].tolist()
+
+
+def test_minari_opens_its_dataset(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip("minari")
+    needs("minari")
+    export_dump(dumps / "pixels", tmp_path / "pixels-v3", to="minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = minari.load_dataset("pixels-v3")
+    dump, _ = rollout(dumps, "pixels")
+    data = dump.data
+    episodes = list(dump.manifest.episodes)
+    assert (dataset.total_episodes, dataset.total_steps) == (len(episodes), 10)
+    assert dataset.env_spec.id == "CartPole-v1"
+    assert dataset.action_space == spaces.Discrete(2)
+    for found, each in zip(dataset.iterate_episodes(), episodes, strict=True):
+        stop = each.start + each.length
+        root = data["pixels"][each.start : stop].numpy()
+        last = data["next", "pixels"][stop - 1 : stop].numpy()
+        np.testing.assert_array_equal(found.observations, np.concatenate([root, last]))
+        assert found.actions.tolist() == data["action"][each.start : stop].argmax(-1).tolist()
+        rewards = data["next", "reward"][each.start : stop, 0].numpy()
+        np.testing.assert_array_equal(found.rewards, rewards)
+        assert (
+            found.truncations.tolist() == data["next", "truncated"][each.start : stop, 0].tolist()
+        )
+        assert found.infos["next.step_count"].shape == (each.length, 1)
+
+
+def film(dumps: Path) -> list[Any]:
+    """The frames of all episodes, one after the other."""
+    data, frames = open_dump(dumps / "pixels"), []
+    for each in data.manifest.episodes:
+        stop = each.start + each.length
+        frames += list(data.data["pixels"][each.start : stop].numpy())
+        frames.append(data.data["next", "pixels"][stop - 1].numpy())
+    return frames
+
+
+def test_mp4_is_lossless(dumps: Path, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    exported = export_dump(dumps / "pixels", tmp_path / "film.mp4", fps=12)
+    assert "lossless" in exported.notes[0]
+    with av.open(str(tmp_path / "film.mp4")) as file:
+        shown = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+        assert file.streams.video[0].average_rate == 12
+    np.testing.assert_array_equal(np.stack(shown), np.stack(film(dumps)))
+    small = export_dump(dumps / "pixels", tmp_path / "small.mp4", lossy=True, episodes=[1])
+    assert "lossy" in small.notes[0]
+    with av.open(str(tmp_path / "small.mp4")) as file:
+        assert file.streams.video[0].codec_context.pix_fmt == "yuv420p"
+        assert len(list(file.decode(video=0))) == 5
+
+
+def gif_frames(image: Any, path: str | Path, milliseconds: int) -> list[Any]:
+    """The frames of a film; one that is shown for long stands for several that are the same."""
+    found = []
+    with image.open(path) as file:
+        for number in range(file.n_frames):
+            file.seek(number)
+            found += [np.array(file.convert("RGB"))] * (file.info["duration"] // milliseconds)
+    return found
+
+
+def test_gif_has_every_frame(dumps: Path, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    exported = export_dump(dumps / "pixels", tmp_path / "films", to="gif", split=True, fps=25)
+    assert exported.notes == ("lossless: no frame has more than 256 colours",)
+    frames = film(dumps)
+    names = ["episode_0000.gif", "episode_0001.gif", "episode_0002.gif"]
+    assert sorted(path.name for path in (tmp_path / "films").iterdir()) == names
+    shown = gif_frames(image, tmp_path / "films" / names[0], 40)
+    np.testing.assert_array_equal(np.stack(shown), np.stack(frames[:5]))
+    export_dump(dumps / "pixels", tmp_path / "one", to="gif", split=True, episodes=[2])
+    assert [path.name for path in (tmp_path / "one").iterdir()] == names[2:]
+    export_dump(dumps / "odd", tmp_path / "odd.gif", keys=["picture"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "shape"),
+    [
+        ("ToTensorImage", (3, 400, 600)),
+        ("GrayScale", (1, 400, 600)),
+        ('CatFrames(2, dim=-3, in_keys=["pixels"])', (6, 400, 600)),
+    ],
+)
+def test_pixels_of_any_form_are_shown(tmp_path: Path, stage: str, shape: tuple[int, ...]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    stages = dict.fromkeys(["ToTensorImage", stage])
+    goal = Goal(steps=2)
+    record(tmp_path / "dump", "CartPole-v1", *stages, from_pixels=True, goal=goal)
+    plain = record(tmp_path / "plain", "CartPole-v1", bare=True, from_pixels=True, goal=goal)
+    assert tuple(open_dump(tmp_path / "dump").data["pixels"].shape[1:]) == shape
+    exported = export_dump(tmp_path / "dump", to="gif", fps=50)
+    shown = gif_frames(image, exported.path, 20)[1]
+    wanted = open_dump(tmp_path / "plain").data["pixels"][1].numpy()
+    if stage == "GrayScale":
+        assert np.ptp(shown, axis=-1).max() == 0
+    else:
+        np.testing.assert_array_equal(shown, wanted)
+    assert any("newest" in note for note in exported.notes) == stage.startswith("CatFrames")
+    assert plain.steps == 2
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_some_entries_only(dumps: Path, tmp_path: Path, name: str) -> None:
+    needs(name)
+    keys = ("observation", "action", "reward", "terminated")
+    exported = export_dump(dumps / "cart", tmp_path / "some", to=name, keys=keys)
+    assert {each.key for each in exported.entries} == {
+        *("observation", "action", "terminated"),
+        *("next.observation", "next.reward", "next.terminated"),
+    }
+    import_dump(exported.path, tmp_path / "again", format=name)
+    found, whole = open_dump(tmp_path / "again"), open_dump(dumps / "cart")
+    assert_same_bits(found.data, whole.data.select(*found.data.keys(True, True)))
+    assert found.manifest.keys == keys
+    assert list(found.manifest.episodes) == list(whole.manifest.episodes)
+    with pytest.raises(
+        UnknownNameError, match=r"no entry 'rewrd' \(did you mean reward or next.reward\?\)"
+    ):
+        export_dump(dumps / "cart", tmp_path / "none", to=name, keys=["rewrd"])
+
+
+def test_the_same_dump_gives_the_same_file(dumps: Path, tmp_path: Path) -> None:
+    for name in ("npz", "safetensors", "jsonl"):
+        both = [export_dump(dumps / "cart", tmp_path / str(i), to=name).path for i in (1, 2)]
+        assert Path(both[0]).read_bytes() == Path(both[1]).read_bytes()
+        for path in both:
+            Path(path).unlink()
+
+
+def test_what_is_there_is_kept_until_the_new_one_is_whole(dumps: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cart.npz"
+    export_dump(dumps / "cart", path)
+    before = path.read_bytes()
+    with pytest.raises(ArgumentError, match="is there already"):
+        export_dump(dumps / "cart", path)
+
+    def stop(progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_dump(dumps / "cart", path, force=True, on_rows=stop)
+    with pytest.raises(KeyboardInterrupt):
+        import_dump(path, tmp_path / "again", on_rows=stop)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["cart.npz"]
+    (tmp_path / "notes.zarr").mkdir()
+    (tmp_path / "notes.zarr" / "todo").touch()
+    needs("zarr")
+    with pytest.raises(ArgumentError, match="is there and is no zarr"):
+        export_dump(dumps / "cart", tmp_path / "notes.zarr", force=True)
+    for _ in range(2):
+        export_dump(dumps / "cart", tmp_path / "cart.zarr", force=True)
+
+
+@pytest.mark.parametrize("name", [each.name for each in export_formats() if each.extra])
+def test_a_package_that_is_missing_is_named(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind = find_format(name)
+    monkeypatch.setitem(sys.modules, kind.packages[0], None)
+    message = rf"{name} needs {kind.packages[0]}.*pip install 'tdx\[{kind.extra}\]'"
+    with pytest.raises(MissingPackageError, match=message):
+        export_dump(dumps / "pixels", tmp_path / "x", to=name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_a_file_that_was_changed_is_refused(dumps: Path, tmp_path: Path, name: str) -> None:
+    needs(name)
+    path = Path(export_dump(dumps / "cart", tmp_path / "file", to=name).path)
+    inside = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    file = max(
+        inside, key=lambda each: (name != "zarr" or "reward" in str(each), each.stat().st_size)
+    )
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(StorageError) as refused:
+        import_dump(path, tmp_path / "again", format=name)
+    assert refused.value.hint
+    assert not (tmp_path / "again").exists()
+
+
+def test_numbers_that_were_changed_are_found(dumps: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cart.jsonl"
+    export_dump(dumps / "cart", path)
+    lines = path.read_text().splitlines()
+    for changed, message in (
+        (
+            [*lines[:7], lines[7].replace('"reward": [1.0]', '"reward": [2.0]'), *lines[8:]],
+            "chunk 0",
+        ),
+        (lines[:-1], "is cut short"),
+        ([*lines, lines[-1]], "more steps"),
+    ):
+        path.write_text("\n".join(changed) + "\n")
+        with pytest.raises(StorageError, match=message):
+            import_dump(path, tmp_path / "again")
+
+
+def test_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
+    record(tmp_path / "cut")
+    manifest = Manifest.load(tmp_path / "cut")
+    manifest.complete, manifest.goal = False, Goal(steps=900)
+    manifest.save(tmp_path / "cut")
+    exported = export_dump(tmp_path / "cut", to="npz")
+    assert any("unfinished" in note for note in exported.notes)
+    imported = import_dump(exported.path, tmp_path / "again")
+    assert any("unfinished" in note for note in imported.notes)
+    assert Manifest.load(tmp_path / "again").goal == Goal(steps=130)
+    assert Manifest.load(tmp_path / "again").complete
+
+
+def test_places_of_the_index_never_hide_an_entry(dumps: Path, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    export_dump(dumps / "odd_batch", tmp_path / "o.parquet")
+    names = pq.read_schema(tmp_path / "o.parquet").names
+    assert names[:3] == ["env_", "episode_", "step_"]
+    assert {"env", "episode", "step", "a.b", "a.b_"} < set(names)
+    assert all(one != other for one, other in pairwise(sorted(names)))
+
+
+def test_pixels_that_cannot_be_shown(dumps: Path, tmp_path: Path) -> None:
+    needs("gif")
+    scaled = (
+        "ToTensorImage",
+        'ObservationNorm(0.0, 0.1, in_keys=["pixels"], standard_normal=True)',
+    )
+    record(tmp_path / "scaled", "CartPole-v1", *scaled, from_pixels=True, goal=Goal(steps=2))
+    with pytest.raises(ArgumentError, match=r"'pixels' is not within 0 … 1 at step 0"):
+        export_dump(tmp_path / "scaled", to="gif")
+    several = 'ToTensorImage(in_keys=["pixels"], out_keys=["image"])'
+    record(tmp_path / "several", "CartPole-v1", several, from_pixels=True, goal=Goal(steps=2))
+    with pytest.raises(ArgumentError, match="several pixels: pixels, image") as refused:
+        export_dump(tmp_path / "several", to="gif")
+    assert "--keys pixels" in str(refused.value.hint)
+    export_dump(tmp_path / "several", to="gif", keys=["image"])
+    with pytest.raises(ArgumentError, match=r"no episode 9 \(0 to 2 are there\)"):
+        export_dump(dumps / "pixels", tmp_path / "x.gif", episodes=[9])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["scaled", "several", "several.gif"]
+
+
+def test_frames_of_several_envs_follow_one_another(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    asked = {"num_envs": 2, "from_pixels": True, "goal": Goal(steps=5), "chunk_steps": 2}
+    record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=4)", **asked)
+    exported = export_dump(tmp_path / "dump", to="mp4")
+    data = open_dump(tmp_path / "dump").data["pixels"]
+    assert exported.episodes == 4
+    with av.open(exported.path) as file:
+        shown = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    assert len(shown) == 2 * (5 + 2)
+    for place, (row, step) in {0: (0, 0), 3: (0, 3), 5: (1, 0), 10: (0, 4), 12: (1, 4)}.items():
+        np.testing.assert_array_equal(shown[place], data[row, step].numpy())
