@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tdx.engine.stage_specs import stage_specs
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
-from tdx.envs.check import attributed, first_line
+from tdx.envs.check import attributed
 from tdx.envs.spec_findings import (
     Phase,
     SpecFinding,
@@ -21,7 +21,7 @@ from tdx.envs.spec_findings import (
     unique_findings,
     wrong_batch_size,
 )
-from tdx.errors import ChainError, TdxError, Where
+from tdx.errors import ChainError, TdxError, Where, first_line
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict

@@ -14,6 +14,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.engine.meter import base_parts, meter_of
 from tdx.envs.base.failures import from_stage
 from tdx.errors import TdxError
 from tdx.tensordicts import Maker, tensordict_maker
@@ -103,6 +104,11 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
         if step is None:
             break
         rows.append((stage, step))
+    meter = meter_of(env)
+    if meter is not None:
+        fields_of = meter.timed(base_parts(env)[0], fields_of)
+        timed = meter.in_turn([step for _, step in rows])
+        rows = [(stage, step) for (stage, _), step in zip(rows, timed, strict=True)]
     make = tensordict_maker(env.batch_size, env.device)
     return RowProgram(fields_of, tuple(rows), stages[len(rows) :], make, chain)
 

@@ -228,6 +228,16 @@ class TransformedEnv(EnvBase):
         self._handed_out = self._chain._handed_out
         self._program = compile_rows(base, self._chain, self.stages)
 
+    def _measure_with(self, meter: Any) -> None:
+        """Have the calls of this chain measured; those of no meter run as they are."""
+        if meter is None:
+            self.__dict__.pop("_meter", None)
+        else:
+            self._meter = meter
+        # What holds hooks of the stages is put together anew.
+        self._key_cache.pop("programs", None)
+        self._program = compile_rows(self.base_env, self._chain, self.stages)
+
     def _placed(self, spec: Composite) -> Composite:
         if spec.device != self._device:
             spec = spec.clone()

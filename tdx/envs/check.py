@@ -22,7 +22,7 @@ from tdx.envs.spec_findings import (
     unique_findings,
     wrong_batch_size,
 )
-from tdx.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.errors import ArgumentError, EnvError, TdxError, Where, first_line
 from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.specs import NonTensor, TensorSpec
 
@@ -135,11 +135,6 @@ def attributed(env: EnvBase, doing: str) -> Iterator[None]:
             f"the env raised {type(error).__name__} in {doing}: {first_line(error)}",
             where=Where(env=type(env).__name__),
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return next(iter(str(error).splitlines()), "no message")
 
 
 def _without_mask(leaf: TensorSpec) -> TensorSpec:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
+from tdx.errors import SpecError, first_line
 from tdx.specs.arguments import size_from
 from tdx.specs.torch_functions import TorchFunctions
 
@@ -105,7 +105,7 @@ class ShapeOperations(TorchFunctions):
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise SpecError(
                 f"a {type(self).__name__} of shape {tuple(self._shape)} does not take that shape "
-                f"or index: {str(error).splitlines()[0]}"
+                f"or index: {first_line(error)}"
             ) from error
         return torch.Size([-1 if size == _UNKNOWN_SIZE else size for size in viewed])
 

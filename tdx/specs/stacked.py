@@ -77,7 +77,11 @@ class Stacked(SpecStack):
         super().__init__(*specs, dim=dim)
         dtypes = [spec.dtype for spec in specs]
         if any(dtype != dtypes[0] for dtype in dtypes):
-            raise SpecError(f"specs to stack must have the same dtype, got {dtypes}")
+            listed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(dtypes))
+            raise SpecError(
+                f"specs to stack must have the same dtype, these have {listed}",
+                hint="cast them before: each env gets a DTypeCastTransform of its own",
+            )
 
     @property
     def _dtype(self) -> torch.dtype | None:  # type: ignore[override]
@@ -159,11 +163,13 @@ class StackedComposite(SpecStack, Composite):
     def _specs(self) -> dict[str, Any]:  # type: ignore[override]
         """The stacked entries of the keys that all composites have."""
         first, *others = self._members
-        return {
-            key: stack([spec[key] for spec in self._members], self._dim)
-            for key in first
-            if all(key in spec for spec in others)
-        }
+        return {key: self._stacked(key) for key in first if all(key in spec for spec in others)}
+
+    def _stacked(self, key: str) -> Any:
+        try:
+            return stack([spec[key] for spec in self._members], self._dim)
+        except SpecError as error:
+            raise error.at(key=key) from None
 
     def __getitem__(self, index: Any) -> Any:
         if is_key(index):

@@ -145,7 +145,12 @@ def test_shapes() -> None:
 def test_what_cannot_be_stacked() -> None:
     with pytest.raises(SpecError, match="no specs"):
         stack_specs([])
-    with pytest.raises(SpecError, match="same dtype"):
+    with pytest.raises(SpecError, match="key 'action': specs to stack must have the same dtype"):
+        _ = stack(
+            Composite(action=Bounded(-1.0, 1.0, (1,))),
+            Composite(action=Bounded(-1.0, 1.0, (1,), dtype=torch.float64)),
+        )["action"]
+    with pytest.raises(SpecError, match="same dtype, these have float32, float64"):
         stack(Unbounded(3), Unbounded(3, dtype=torch.float64))
     with pytest.raises(SpecError, match="as many dimensions"):
         stack(Unbounded(3), Unbounded((3, 1)))

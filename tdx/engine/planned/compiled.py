@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdx.engine.meter import Meter, Part
 from tdx.engine.plan.forms import StageForm
 from tdx.errors import DeviceError
 from tdx.keys import NestedKey
@@ -44,6 +46,17 @@ class CompiledStages:
             if in_key in known:
                 known[out_key] = function(known[in_key])
         return tuple(known.get(key) for key in self._outs)
+
+    def measured(self, meter: Meter) -> CompiledStages:
+        """The same, with each of its runs measured."""
+        copied = copy(self)
+        first, last = self.forms[0], self.forms[-1]
+        name = " + ".join(form.name for form in self.forms)
+        part = Part("stage", first.index, name, "forward", last.index)
+        copied.run = meter.timed(  # type: ignore[method-assign]
+            part, self.run, steps=lambda chunk: chunk.length
+        )
+        return copied
 
     def run(self, chunk: Chunk) -> None:
         """Run the stages over a chunk, in place.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.engine.meter import DRAWING, GIVING, Meter, Part
 from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.columns import as_tensordict, leaves_of
 from tdx.engine.planned.generator import same_state
@@ -99,6 +100,10 @@ class Inputs:
     def __init__(self, way_in: WayIn) -> None:
         self.way_in = way_in
 
+    def measure(self, meter: Meter) -> None:
+        """Have every call of what gives the actions measured."""
+        raise NotImplementedError
+
 
 _Outer = tuple[TensorDictBase, Callable[[int], None], Exception | None]
 
@@ -128,6 +133,13 @@ class OpenLoop(Inputs):
             except Exception as error:
                 return index, error
         raise raised
+
+    def measure(self, meter: Meter) -> None:
+        """Have the drawing measured."""
+        part = DRAWING if isinstance(self, RandomActions) else GIVING
+        self._outer = meter.timed(  # type: ignore[method-assign]
+            part, self._outer, steps=lambda length: length
+        )
 
     def _outer(self, length: int) -> _Outer:
         raise NotImplementedError
@@ -235,6 +247,11 @@ class ClosedLoop(Inputs):
         self.policy = policy
         self._batch_size, self._device = env.batch_size, env.device
         self._specs = [(key, env.full_action_spec[key]) for key in env.action_keys]
+
+    def measure(self, meter: Meter) -> None:
+        """Have the policy measured."""
+        part = Part("policy", -1, self.policy.name, "step")
+        self.policy = replace(self.policy, act=meter.timed(part, self.policy.act))
 
     def act(self, root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
         """What the policy writes, from the root's entries ``[*B, ...]``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tensordict.nn import TensorDictModule
@@ -28,11 +28,13 @@ class KeyedPolicy:
         reads: the keys that it reads.
         writes: the keys that it writes.
         act: from the entries that it reads, ``[*B, ...]``, by key, to those that it writes.
+        name: what a person knows it by.
     """
 
     reads: tuple[NestedKey, ...]
     writes: tuple[NestedKey, ...]
     act: Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]
+    name: str = "policy"
 
 
 def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
@@ -42,9 +44,9 @@ def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
         policy: a callable over TensorDicts, or a module over tensors.
         env: the env that it acts in.
     """
-    over = as_policy(policy, env)
+    over, name = as_policy(policy, env), type(policy).__name__
     if isinstance(over, OverTensors):
-        return _over_tensors(over)
+        return replace(_over_tensors(over), name=name)
     if not isinstance(policy, nn.Module) or not _keeps_to_keys(policy):
         return None
     reads = tuple(map(normal_key, policy.in_keys))  # type: ignore[arg-type]
@@ -52,10 +54,10 @@ def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
     if any(key_parts(key)[0] in ("next", "_") for key in writes):
         return None
     if _is_plain(policy):
-        return KeyedPolicy(
-            reads, writes, _through_module(cast("Callable[..., Any]", policy.module), reads, writes)
-        )
-    return KeyedPolicy(reads, writes, _through_tensordict(policy, reads, writes, env))
+        act = _through_module(cast("Callable[..., Any]", policy.module), reads, writes)
+    else:
+        act = _through_tensordict(policy, reads, writes, env)
+    return KeyedPolicy(reads, writes, act, name)
 
 
 def _over_tensors(policy: OverTensors) -> KeyedPolicy:

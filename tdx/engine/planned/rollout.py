@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
+from tdx.engine.meter import ASSEMBLY, LOOP, SETUP, Part, meter_of
 from tdx.engine.planned.chunk_size import chunk_steps_for, whole_steps_for
-from tdx.engine.planned.run import Part, PlannedRun, prepared
+from tdx.engine.planned.run import PlannedRun, Stretch, prepared
 from tdx.envs.base import EnvBase
-from tdx.envs.base.policies import ActionSequence
+from tdx.envs.base.policies import ActionSequence, as_policy
 from tdx.envs.base.rollout import Callback, begun_anew, collect, stacked, start_of, truncated
 
 
@@ -49,7 +50,7 @@ def rollout(
         if part.error is not None:
             raise part.error
         parts.append(part.data)
-    result = _joined(parts, start.ndim, return_contiguous)
+    result = _timed(env, _joined)(parts, start.ndim, return_contiguous)
     reached = result.shape[start.ndim] == max_steps
     return truncated(env, result) if set_truncated and reached else result
 
@@ -77,12 +78,24 @@ def _chunks(
     auto_reset: bool,
     tensordict: TensorDictBase | None,
 ) -> Iterator[TensorDictBase]:
-    start = _started(env, request, auto_reset, tensordict)
+    start, join = _started(env, request, auto_reset, tensordict), _timed(env, _taken)
     for part in _parts(env, request, start, max_steps, size):
         if part.length:
-            yield _joined([part.data], start.ndim, True)
+            yield join(part, start.ndim)
         if part.error is not None:
             raise part.error
+
+
+def _timed(env: EnvBase, join: Callable[..., TensorDictBase]) -> Callable[..., TensorDictBase]:
+    meter = meter_of(env)
+    return join if meter is None else meter.timed(ASSEMBLY, join)
+
+
+def _taken(part: Stretch, dim: int) -> TensorDictBase:
+    """The steps of a stretch as one TensorDict; what they were before is not kept."""
+    whole = _joined([part.data], dim, True)
+    part.data = []
+    return whole
 
 
 def _started(
@@ -95,9 +108,11 @@ def _started(
 
 def _parts(
     env: EnvBase, request: Request, start: TensorDictBase, max_steps: int | None, size: int
-) -> Iterator[Part]:
+) -> Iterator[Stretch]:
     """The stretches of a rollout, each as long as a chunk at most."""
-    run = _planned(env, request, start)
+    meter = meter_of(env)
+    plan = _planned if meter is None else meter.timed(SETUP, _planned)
+    run = plan(env, request, start)
     eager = None if run is not None else _EagerRun(env, request)
     made = 0
     while max_steps is None or made < max_steps:
@@ -144,17 +159,26 @@ class _EagerRun:
     def __init__(self, env: EnvBase, request: Request) -> None:
         self._env, self._request = env, request
         self._made = 0
+        self._policy = env.rand_action if request.policy is None else request.policy
+        meter = meter_of(env)
+        self._collect = collect if meter is None else meter.timed(LOOP, collect)
+        # One that is asked for its device stays the module that it is.
+        own = request.policy is not None and not request.auto_cast_to_device
+        if meter is not None and own:
+            name = getattr(request.policy, "__name__", None) or type(request.policy).__name__
+            act = as_policy(request.policy, env)
+            self._policy = meter.timed(Part("policy", -1, name, "step"), act)
 
-    def chunk(self, start: TensorDictBase, length: int) -> Part:
+    def chunk(self, start: TensorDictBase, length: int) -> Stretch:
         """Make up to ``length`` steps from a root ``[*B]``."""
         env, request = self._env, self._request
         steps: list[TensorDictBase] = []
         error: Exception | None = None
         try:
-            stopped = collect(
+            stopped = self._collect(
                 env,
                 length,
-                env.rand_action if request.policy is None else request.policy,
+                self._policy,
                 request.callback,
                 start,
                 steps,
@@ -166,8 +190,9 @@ class _EagerRun:
         except Exception as raised:
             stopped, error = False, raised
         self._made += len(steps)
-        following = None if not steps else lambda: env.step_mdp(steps[-1])
-        return Part(list(steps), len(steps), stopped, error, following)
+        last = steps[-1] if steps else None
+        following = None if last is None else lambda: env.step_mdp(last)
+        return Stretch(steps, len(steps), stopped, error, following)
 
 
 def _joined(

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.engine.meter import (
+    ASSEMBLY,
+    CHUNKS,
+    DRAWING,
+    LOOP,
+    Meter,
+    Part,
+    base_parts,
+    meter_of,
+)
 from tdx.engine.plan.build import Program, program_of
 from tdx.engine.plan.forms import flattened
 from tdx.engine.planned.assemble import assembled, last_root
@@ -26,12 +36,13 @@ from tdx.engine.planned.tensordict_rows import TensorDictRows
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
 from tdx.envs.base.policies import ActionCheck, ActionSequence, first_nan, nan_error
+from tdx.envs.gym.raw_rows import RawEnv
 from tdx.errors import TdxError
 from tdx.keys import NestedKey
 
 
 @dataclass(slots=True)
-class Part:
+class Stretch:
     """A stretch of a rollout.
 
     Args:
@@ -78,6 +89,21 @@ class PlannedRun:
         self._collector = _collector(env, program, reads)
         self._compiled = _compiled(env, program)
         self._made = 0
+        self._collect, self._run_chain = self._collector.collect, run_chain
+        self._assembled, self._last_root = assembled, last_root
+        meter = meter_of(env)
+        if meter is not None:
+            self._measure(meter)
+
+    def _measure(self, meter: Meter) -> None:
+        self._collect = meter.timed(LOOP, self._collect)
+        self._run_chain = meter.timed(
+            CHUNKS, self._run_chain, lambda program, collected, *_: collected.length
+        )
+        self._assembled = meter.timed(ASSEMBLY, self._assembled)
+        self._last_root = meter.timed(ASSEMBLY, self._last_root)
+        self._inputs.measure(meter)
+        self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
 
     def _drawn_in_turn(self, env: EnvBase, program: Program) -> KeyedPolicy | None:
         """Random actions drawn in the step that they are for, where the order might matter."""
@@ -87,7 +113,8 @@ class PlannedRun:
             return None
         draw = Probe(spec.rand)
         self._probe = draw if alone is None else None
-        return KeyedPolicy((), tuple(env.action_keys), lambda root: leaves_of(draw()))
+        keys = tuple(env.action_keys)
+        return KeyedPolicy((), keys, lambda root: leaves_of(draw()), DRAWING.name)
 
     def fits(self, start: TensorDictBase) -> bool:
         """Whether the root before the first step is one that the plan can go on from."""
@@ -106,12 +133,12 @@ class PlannedRun:
     def _comes_out(self, key: NestedKey) -> bool:
         return any(version.final and version.key == key for version in self._program.plan.versions)
 
-    def chunk(self, start: TensorDictBase, length: int) -> Part:
+    def chunk(self, start: TensorDictBase, length: int) -> Stretch:
         """Make up to ``length`` steps from a root ``[*B]``."""
         first = leaves_of(start)
         if self._probe is not None:
             self._probe.begin()
-        collected = self._collector.collect(first, self._inputs, length, self._stop)
+        collected = self._collect(first, self._inputs, length, self._stop)
         if self._probe is not None and collected.length:
             remember(self._program.base, self._probe.was_alone())
         self._check_numbers(collected)
@@ -120,21 +147,21 @@ class PlannedRun:
                 {key: value[-1] for key, value in collected.steps.items()}
             )
         if not collected.length:
-            return Part([], 0, error=self._told(collected.error, self._made))
+            return Stretch([], 0, error=self._told(collected.error, self._made))
         size = self._env.batch_size
-        chunk = run_chain(self._program, collected, first, size, self._compiled)
+        chunk = self._run_chain(self._program, collected, first, size, self._compiled)
         if not collected.length:
-            return Part([], 0, error=self._told(collected.error, self._made))
+            return Stretch([], 0, error=self._told(collected.error, self._made))
         error = self._told(collected.error, self._made + collected.length)
         self._made += collected.length
         inputs, rewards = collected.inputs, self._rewards
-        data = assembled(chunk, inputs, start, rewards)
-        return Part(
+        data = self._assembled(chunk, inputs, start, rewards)
+        return Stretch(
             data,
             collected.length,
             collected.stopped,
             error,
-            lambda: last_root(chunk, inputs, start, rewards),
+            lambda: self._last_root(chunk, inputs, start, rewards),
         )
 
     def _check_numbers(self, collected: Collected) -> None:
@@ -263,10 +290,26 @@ def _collector(env: EnvBase, program: Program, reads: tuple[NestedKey, ...]) -> 
     limits = [limit for form in waiting for limit in form.stage._step_limits()]
     check = ActionCheck(env)
     if raw and base._raw_envs is not None:
-        envs = base._raw_envs
-        if program.fused is not None:
-            kernel = program.fused.kernel
-            shape = kernel.form.out_shape
-            envs = tuple(env.mapping(kernel, shape) for env in envs)
+        envs = _raw_envs(program, meter_of(env))
         return GymRows(envs, base.batch_size, limits, ran, check)
     return TensorDictRows(base, limits, ran, check)
+
+
+def _raw_envs(program: Program, meter: Meter | None) -> tuple[RawEnv, ...]:
+    """The Gymnasium envs, with what maps their images as they arrive."""
+    envs: tuple[RawEnv, ...] = program.base._raw_envs or ()
+    if meter is not None:
+        step, reset = base_parts(program.base)
+        envs = tuple(
+            replace(env, step=meter.timed(step, env.step), reset=meter.timed(reset, env.reset))
+            for env in envs
+        )
+    if program.fused is None:
+        return envs
+    kernel: Any = program.fused.kernel
+    shape = kernel.form.out_shape
+    if meter is not None:
+        indices = program.fused.indices
+        name = " + ".join(program.forms[index].name for index in indices)
+        kernel = meter.timed(Part("stage", indices[0], name, "forward", indices[-1]), kernel)
+    return tuple(env.mapping(kernel, shape) for env in envs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tdx.engine.traced.places import Place
 from tdx.engine.traced.traces import Direction
-from tdx.envs.check import first_line
-from tdx.errors import ChainError, EnvError, TdxError, Where
+from tdx.errors import ChainError, EnvError, TdxError, Where, first_line
 
 
 def blamed(error: Exception, place: Place, direction: Direction, doing: str) -> TdxError:

@@ -91,12 +91,17 @@ class Tracer:
         self.last: StepTrace | None = None
         self.steps = self.traces = self.resets = 0
         self._walk = TracedWalk(env)
-        self._policy: Policy = env.rand_action if policy is None else as_policy(policy, env)
-        self._actor = policy_place(policy, name="random" if policy is None else None)
+        self.follow(policy)
         self._result: TensorDictBase | None = None
         self._current: TensorDictBase | None = None
         self._cancel = Event()
         self._living: weakref.WeakSet[StepTrace] = weakref.WeakSet()
+
+    def follow(self, policy: Policy | None) -> None:
+        """Take the actions from this policy from now on; random ones where it is ``None``."""
+        env = self.env
+        self._policy: Policy = env.rand_action if policy is None else as_policy(policy, env)
+        self._actor = policy_place(policy, name="random" if policy is None else None)
 
     @property
     def current(self) -> TensorDictBase | None:

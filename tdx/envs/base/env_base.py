@@ -85,6 +85,9 @@ class EnvBase(EnvRollouts):
     planned: bool = True
     """Whether rollouts may run by a plan, with what can wait applied to many steps at once."""
 
+    _meter: Any = None
+    """What measures the env's calls while it is profiled; see :mod:`tdx.engine.meter`."""
+
     @property
     def _resets_by_mask(self) -> bool:
         """Whether a reset of no rows at all changes nothing that anybody could see."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, EnvError, TdxError, Where
+from tdx.errors import ChainError, EnvError, TdxError, Where, one_line
 
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
@@ -64,17 +64,6 @@ def from_stage(error: Exception, index: int, name: str) -> None:
     """Remember with an error that is none of the family which stage raised it."""
     if getattr(error, _STAGE, None) is None:
         setattr(error, _STAGE, Where(stage=index, transform=name))
-
-
-def one_line(error: BaseException) -> str:
-    r"""The error's type and the first line of what it says.
-
-    Example:
-        >>> one_line(ValueError("bad\nand more"))
-        'ValueError: bad'
-    """
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _innermost(env: EnvBase) -> EnvBase:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from tdx.envs.base.failures import OWN_ERROR, one_line
+from tdx.envs.base.failures import OWN_ERROR
 from tdx.envs.gym.providers import install_hint, requirement
 from tdx.envs.gym.registry import elsewhere
-from tdx.errors import ArgumentError, EnvError, MissingPackageError, TdxError, Where, did_you_mean
+from tdx.errors import (
+    ArgumentError,
+    EnvError,
+    MissingPackageError,
+    TdxError,
+    Where,
+    did_you_mean,
+    one_line,
+)
 
 
 def env_failed(name: str, phase: str, error: Exception) -> TdxError:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self, cast
+from contextlib import nullcontext
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.base import Compose, ObservationTransform, TimeBehaviour
+from tdx.transforms.base import Compose, TimeBehaviour
 from tdx.transforms.base.chunk import Chunk, TimeForm
 from tdx.transforms.base.key_pairs import flat_pairs, missing_key, output_keys
 from tdx.transforms.base.moments import (
     add_values,
     loc_and_scale,
-    mean_and_variance,
     moments_over_time,
     no_moments,
 )
+from tdx.transforms.base.running_statistics import Lock, RunningStatistics
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.transform import Entries, RowStep
 from tdx.transforms.observation.observation_norm import ObservationNorm
 
-Lock = AbstractContextManager[Any]
 
-
-class VecNorm(ObservationTransform):
+class VecNorm(RunningStatistics):
     """Map values to ``(value - mean) / deviation``, by statistics of all values seen so far.
 
     Every value counts once: with B envs a step counts B, and a reset as many as it resets.
@@ -82,8 +80,7 @@ class VecNorm(ObservationTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.decay, self.eps = _checked(decay, eps)
-        self.lock: Lock | None = lock
-        self._frozen = False
+        self.lock = lock
         self._dtypes: dict[NestedKey, torch.dtype] = {}
         if shapes is not None and len(shapes) != len(self.in_keys):
             raise ArgumentError(
@@ -96,15 +93,6 @@ class VecNorm(ObservationTransform):
             if given is None and shapes is not None:
                 given = no_moments(torch.Size(shapes[index]), None)
             self._buffers[name] = given
-
-    def _set_keys(
-        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
-    ) -> None:
-        super()._set_keys(in_keys, out_keys)
-        self._names = {key: f"statistics/{'/'.join(key_parts(key))}" for key in self._in_keys}
-        for name in self._names.values():
-            if name not in self._buffers:
-                self.register_buffer(name, None)
 
     @staticmethod
     def build_td_for_shared_vecnorm(
@@ -135,28 +123,6 @@ class VecNorm(ObservationTransform):
             self._dtypes[key] = _float_dtype(spec.dtype)
             shape = spec.shape[output_spec.ndim :]
             self._require(key, name, shape, spec.device)
-
-    def _require(
-        self, key: NestedKey, name: str, shape: torch.Size, device: torch.device | None
-    ) -> None:
-        """Make the statistics of an entry, or check that those there are fit."""
-        held = self._buffers[name]
-        if held is None:
-            self._buffers[name] = no_moments(shape, device)
-        elif held.shape[1:] != shape:
-            raise ChainError(
-                f"the statistics are of shape {tuple(held.shape[1:])}, the entry has "
-                f"{tuple(shape)}",
-                hint="use a new VecNorm, or load the statistics of this env",
-                where=Where(key=key),
-            )
-
-    def _require_for(self, key: NestedKey, value: Tensor, batch_dims: int) -> None:
-        """:meth:`_require` for an entry ``[*B, ...]``; known statistics say what is beyond B."""
-        name = self._names[key]
-        held = self._buffers[name]
-        start = batch_dims if held is None else max(value.ndim - held.ndim + 1, 0)
-        self._require(key, name, value.shape[start:], value.device)
 
     def _transform_spec(self, spec: Any) -> TensorSpec:
         return Unbounded(shape=spec.shape, dtype=_float_dtype(spec.dtype), device=spec.device)
@@ -264,37 +230,6 @@ class VecNorm(ObservationTransform):
                     level.set(in_key, value * scale + loc)
         return tensordict
 
-    # Statistics
-
-    def _by_key(self, function: Callable[[Tensor], Tensor]) -> TensorDictBase:
-        result = TensorDict({})
-        with self.lock or nullcontext():
-            for key, name in self._names.items():
-                held = self._buffers[name]
-                if held is not None:
-                    result.set(key, function(held))
-        return result
-
-    @property
-    def loc(self) -> TensorDictBase:
-        """The running mean of each in-key, float64; zero before the first value."""
-        return self._by_key(lambda held: mean_and_variance(held)[0])
-
-    @property
-    def var(self) -> TensorDictBase:
-        """The running variance of each in-key, float64; one before the first value."""
-        return self._by_key(lambda held: mean_and_variance(held)[1])
-
-    @property
-    def scale(self) -> TensorDictBase:
-        """What each in-key is divided by, float64."""
-        return self._by_key(lambda held: loc_and_scale(held, self.eps, held.dtype)[1])
-
-    @property
-    def count(self) -> TensorDictBase:
-        """How many values each in-key has seen, weighed by ``decay``, float64."""
-        return self._by_key(lambda held: held[2].reshape(-1)[0].clone())
-
     @property
     def standard_normal(self) -> bool:
         """Always true: the map is ``(value - loc) / scale``."""
@@ -324,51 +259,6 @@ class VecNorm(ObservationTransform):
                 ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
             )
         return made[0] if len(made) == 1 else Compose(*made)
-
-    # Freezing and copies
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the statistics stay as they are."""
-        return self._frozen
-
-    def freeze(self) -> Self:
-        """Keep the statistics as they are from now on; returns this same transform."""
-        self._frozen = True
-        return self
-
-    def unfreeze(self) -> Self:
-        """Let values count again; returns this same transform."""
-        self._frozen = False
-        return self
-
-    def frozen_copy(self) -> Self:
-        """A frozen transform with statistics of its own, equal to those of now."""
-        copied = self.clone()
-        with self.lock or nullcontext():
-            for name in self._names.values():
-                held = self._buffers[name]
-                copied._buffers[name] = None if held is None else held.clone()
-        copied.lock = None
-        return copied.freeze()
-
-    def _take_lock(self, lock: Lock) -> None:
-        """Use a lock shared by all who share these statistics, unless there is one."""
-        if self.lock is None:
-            self.lock = lock
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy has its own statistics, so it needs no lock, which could not be pickled.
-        return {**super().__getstate__(), "lock": None}
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take over statistics also where there are none yet."""
-        for name in self._names.values():
-            found = state_dict.get(prefix + name)
-            if found is not None and self._buffers[name] is None:
-                self._buffers[name] = torch.empty_like(found)
-        with self.lock or nullcontext():
-            super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __repr__(self) -> str:
         state = ", frozen" if self._frozen else ""

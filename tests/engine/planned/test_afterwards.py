@@ -30,7 +30,7 @@ from tdx import (
 )
 from tdx.engine.plan import plan_of
 from tests.engine.planned.drawing import Groups, policy_reading
-from tests.engine.planned.test_bad_input import BASES as FAILING
+from tests.engine.planned.failing import BASES as FAILING
 from tests.engine.planned.test_law import compared
 
 

@@ -2,145 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx import (
     ActionSequence,
     ArgumentError,
-    Bounded,
-    ChainError,
-    Compose,
-    Composite,
     EnvBase,
     EnvError,
-    GymWrapper,
-    InitTracker,
-    ObservationNorm,
-    RewardSum,
-    SerialEnv,
-    TdxError,
-    TimeBehaviour,
-    Transform,
-    TransformedEnv,
-    Unbounded,
 )
-from tdx.engine.plan import plan_of
+from tests.engine.planned.failing import (
+    BAD_STEP,
+    BASES,
+    Constant,
+    Plain,
+    both,
+    chained,
+    until_error,
+)
 from tests.engine.planned.test_law import compared
-
-BAD_STEP = 5
-
-
-class Counting(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):
-    """Observes how many steps it was stepped; fails where it is told to."""
-
-    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def __init__(self, bad_step: int = -1, bad_reset: int = -1, error: Any = ValueError) -> None:
-        self.bad_step, self.bad_reset, self.error = bad_step, bad_reset, error
-        self.steps = self.resets = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if self.resets == self.bad_reset:
-            raise self.error("no more episodes\nand more of it")
-        self.resets += 1
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        if self.steps == self.bad_step:
-            raise self.error("it broke\nand more of it")
-        self.steps += 1
-        observation = np.array([self.steps, float(action[0])], np.float32)
-        return observation, 1.0, self.steps % 3 == 0, False, {}
-
-
-class Plain(EnvBase):
-    """The same as an env of tdx's."""
-
-    _step_reads: tuple[Any, ...] | None = ()
-
-    def __init__(self, bad_step: int = -1, bad_reset: int = -1, error: Any = ValueError) -> None:
-        super().__init__()
-        self.inside = Counting(bad_step, bad_reset, error)
-        self.observation_spec = Composite(observation=Unbounded((2,)))
-        self.action_spec = Bounded(-1.0, 1.0, (1,))
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        observation, _ = self.inside.reset()
-        return TensorDict(observation=torch.from_numpy(observation))
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        observation, reward, done, _, _ = self.inside.step(tensordict["action"].numpy())
-        return TensorDict(
-            observation=torch.from_numpy(observation),
-            reward=torch.tensor([reward]),
-            terminated=torch.tensor([done]),
-        )
-
-    def _set_seed(self, seed: int | None) -> None:
-        return None
-
-
-BASES: dict[str, Callable[..., EnvBase]] = {
-    "Gymnasium": lambda **how: GymWrapper(Counting(**how)),
-    "batch": lambda **how: SerialEnv(
-        2, [lambda: GymWrapper(Counting()), lambda: GymWrapper(Counting(**how))]
-    ),
-    "plain": lambda **how: Plain(**how),
-}
-
-
-def chained(base: EnvBase, planned: bool, *stages: Any) -> TransformedEnv:
-    env = TransformedEnv(
-        base, Compose(ObservationNorm(0.0, 2.0), *stages, RewardSum()), planned=planned
-    )
-    assert planned == (plan_of(env, ["observation"]).executor == "planned")
-    return env
-
-
-def until_error(
-    env: EnvBase, policy: Any = None, steps: int = 12, chunk: int = 4, **kwargs: Any
-) -> tuple[list[TensorDictBase], BaseException]:
-    """The chunks of a rollout that fails, and what it raised."""
-    torch.manual_seed(3)
-    parts: list[TensorDictBase] = []
-    kwargs.setdefault("break_when_any_done", False)
-    with pytest.raises(BaseException) as caught:  # noqa: PT011, PT012 - returned
-        for part in env.iter_rollout(steps, policy, chunk_steps=chunk, **kwargs):
-            parts.append(part)  # noqa: PERF402 - those before an error are kept
-    return parts, caught.value
-
-
-def both(
-    make: Callable[[bool], EnvBase], policy: Callable[[], Any] = lambda: None, **kwargs: Any
-) -> tuple[int, BaseException]:
-    """How many steps a failing rollout yields, and its error: the same, planned and eager."""
-    mine, error = until_error(make(True), policy(), **kwargs)
-    other, expected = until_error(make(False), policy(), **kwargs)
-    assert [part.shape for part in mine] == [part.shape for part in other]
-    for ours, theirs in zip(mine, other, strict=True):
-        compared(ours, theirs)
-    assert type(error) is type(expected)
-    if isinstance(error, TdxError):
-        assert isinstance(expected, TdxError)
-        assert "\n" not in str(error)
-        assert error.where.step == expected.where.step
-        assert error.where.stage == expected.where.stage
-        assert (error.message, error.hint) == (expected.message, expected.hint)
-    else:
-        assert getattr(error, "__notes__", []) == getattr(expected, "__notes__", [])
-    return sum(part.shape[-1] for part in mine), error
-
 
 # Envs
 
@@ -196,17 +82,6 @@ def test_rollout_raises_what_iter_rollout_raises() -> None:
 
 
 # Policies
-
-
-class Constant(nn.Module):
-    """Acts the same in each step."""
-
-    def __init__(self, action: float) -> None:
-        super().__init__()
-        self.action = action
-
-    def forward(self, observation: Tensor) -> Tensor:
-        return observation[..., :1] * 0 + self.action
 
 
 class GoesBad(nn.Module):
@@ -407,97 +282,3 @@ def test_a_sequence_goes_on_through_chunks_and_begins_again() -> None:
         for _ in range(2):
             chunks = env.iter_rollout(10, sequence, chunk_steps=3, break_when_any_done=False)
             assert torch.equal(torch.cat([chunk["action"] for chunk in chunks]), actions)
-
-
-# Stages
-
-
-class WritesMore(Transform):
-    """Writes an entry of which no spec knows."""
-
-    def __init__(self) -> None:
-        super().__init__(in_keys=["observation"])
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        seen = next_tensordict["observation"]
-        return next_tensordict.set("surprise", seen * 3)
-
-
-class Breaks(Transform):
-    """Raises at one value."""
-
-    def _apply_transform(self, tensor: Tensor) -> Tensor:
-        if bool((tensor[..., 0] == 2 * BAD_STEP).any()):
-            raise ZeroDivisionError("at this value\nand more")
-        return tensor * 1
-
-
-class BreaksLater(Breaks):
-    time_behaviour = TimeBehaviour.POINTWISE
-
-
-class SaysPointwise(Transform):
-    """Says that it may wait, and has a ``_call`` of its own."""
-
-    time_behaviour = TimeBehaviour.POINTWISE
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        seen = next_tensordict["observation"]
-        return next_tensordict.set("observation", seen + float(seen.numel()))
-
-
-@pytest.mark.parametrize("base", sorted(BASES))
-def test_an_undeclared_write_is_right_and_told_once(base: str) -> None:
-    results = []
-    for planned in (True, False):
-        env = chained(BASES[base](), planned, WritesMore(), InitTracker())
-        torch.manual_seed(0)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            results.append(env.rollout(8, break_when_any_done=False))
-            first = [str(each.message) for each in told]
-            env.rollout(8, break_when_any_done=False)
-        assert [str(each.message) for each in told] == first
-        if planned:
-            (message,) = first
-            assert "stage 1 (WritesMore)" in message
-            assert "surprise" in message
-    compared(*results)
-
-
-@pytest.mark.parametrize("stage", [Breaks, BreaksLater])
-@pytest.mark.parametrize("base", sorted(BASES))
-@pytest.mark.parametrize("acts", [False, True])
-def test_a_stage_that_raises_at_one_value(base: str, stage: type[Transform], acts: bool) -> None:
-    steps, error = both(
-        lambda planned: chained(BASES[base](), planned, stage(["observation"])),
-        (lambda: Constant(0.5)) if acts else lambda: None,
-    )
-    assert steps == BAD_STEP - 1
-    assert isinstance(error, ChainError)
-    assert (error.where.stage, error.where.transform) == (1, stage.__name__)
-    assert error.where.step == BAD_STEP - 1
-    assert isinstance(error.__cause__, ZeroDivisionError)
-
-
-def test_a_pointwise_stage_with_hooks_of_its_own_sees_single_steps() -> None:
-    results = []
-    for planned in (True, False):
-        torch.manual_seed(0)
-        env = chained(BASES["Gymnasium"](), planned, SaysPointwise(["observation"]))
-        results.append(env.rollout(8, break_when_any_done=False))
-    compared(*results)
-
-
-@pytest.mark.parametrize("base", sorted(BASES))
-def test_the_only_stage_is_named_too(base: str) -> None:
-    class BreaksAlone(Breaks):
-        def _apply_transform(self, tensor: Tensor) -> Tensor:
-            return super()._apply_transform(tensor * 2)
-
-    steps, error = both(
-        lambda planned: TransformedEnv(BASES[base](), BreaksAlone(["observation"]), planned=planned)
-    )
-    assert steps == BAD_STEP - 1
-    assert isinstance(error, ChainError)
-    assert (error.where.stage, error.where.transform) == (0, "BreaksAlone")

@@ -41,7 +41,7 @@ from tdx import (
 )
 from tdx.engine.plan import Plan, plan_of
 from tdx.engine.planned.run import cached_program
-from tests.engine.planned.test_bad_input import Plain
+from tests.engine.planned.failing import Plain
 from tests.engine.planned.test_law import compared
 
 

@@ -1,0 +1,213 @@
+"""Advice from what was measured: each change is tried, and only what saved time is advised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.engine.transformed_env import TransformedEnv
+from tdx.envs.base import EnvBase
+from tdx.errors import TdxError
+from tdx.pipeline import Pipeline, build_env
+from tdx.profiling.remedies import Remedy, remedies
+from tdx.profiling.result import ModeProfile
+from tdx.profiling.run import ProfilePlan
+from tdx.profiling.side_by_side import Contender, Difference, side_by_side
+
+Values = Literal["same", "close", "other"]
+MOST = 12
+"""More than that are not tried at once."""
+_STEPS, _SEED, _CLOSE = 12, 0, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change that was tried.
+
+    Args:
+        remedy: the change, with the mended pipeline.
+        saving: what it saves of a step.
+        values: whether the same values come out: ``same`` bit by bit, ``close`` within 1 %, or
+            ``other`` ones.
+    """
+
+    remedy: Remedy
+    saving: Difference
+    values: Values
+
+    @property
+    def message(self) -> str:
+        """What a person reads."""
+        saving = self.saving
+        note = {"same": "", "close": "; values differ by rounding", "other": "; values differ"}
+        return (
+            f"{self.remedy.found}: {self.remedy.change}. That saved {_us(saving.saved_us)} of "
+            f"{_us(saving.before_us)} a step ({saving.saved_share:.0%}, "
+            f"±{_us(saving.noise_us)}){note[self.values]}"
+        )
+
+
+def _us(time: float) -> str:
+    return f"{time:.0f} µs" if abs(time) >= 100 else f"{time:.3g} µs"
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """All that was tried.
+
+    Args:
+        advice: what saved time, the most first.
+        in_vain: what saved nothing beyond the noise.
+        refused: what could not be tried or makes something else of the values, each a sentence.
+        interrupted: whether Ctrl-C ended it early.
+    """
+
+    advice: tuple[Advice, ...]
+    in_vain: tuple[Advice, ...]
+    refused: tuple[str, ...]
+    interrupted: bool = False
+
+
+def advise(
+    pipeline: Pipeline,
+    measured: ModeProfile,
+    plan: ProfilePlan | None = None,
+    *,
+    allow_code: bool = False,
+    further: Sequence[Remedy] = (),
+    policy_of: Callable[[EnvBase], Any] | None = None,
+) -> Advised:
+    """Try what may make a pipeline cheaper, side by side with the pipeline as it is.
+
+    Args:
+        pipeline: the pipeline.
+        measured: what it takes, in the mode that is to become faster.
+        plan: steps, warm-up, repeats, policy, seed, threads and clock of each try.
+        allow_code: whether Python objects that the pipeline names may be imported.
+        further: changes that somebody else proposes, such as the fixes of a linter.
+        policy_of: makes the policy for an env; that of the plan by default.
+
+    Raises:
+        TdxError: the pipeline as it is cannot be built.
+
+    Example:
+        >>> from tdx.profiling.run import profile_env
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
+        >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
+        >>> with build_env(pipeline) as env:
+        ...     (measured,) = profile_env(env, ["planned"], plan).modes
+        >>> advise(pipeline, measured, plan).advice
+        ()
+    """
+    plan = plan or ProfilePlan()
+    with ExitStack() as stack:
+        trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
+        env = trial.built(Remedy("", (), "", "", pipeline))
+        proposed = _each_once([*remedies(pipeline, env, measured), *further], pipeline)
+        return trial.made(env, proposed[:MOST])
+
+
+def _each_once(found: Sequence[Remedy], pipeline: Pipeline) -> list[Remedy]:
+    kept: list[Remedy] = []
+    for remedy in found:
+        is_known = any(remedy.pipeline == each.pipeline for each in kept)
+        in_place = remedy.prepare is not None or remedy.mode is not None
+        if in_place or not (is_known or remedy.pipeline == pipeline):
+            kept.append(remedy)
+    return kept
+
+
+@dataclass(slots=True)
+class _Trial:
+    """What all tries have in common."""
+
+    pipeline: Pipeline
+    measured: ModeProfile
+    plan: ProfilePlan
+    allow_code: bool
+    policy_of: Callable[[EnvBase], Any] | None
+    stack: ExitStack
+
+    def built(self, remedy: Remedy) -> TransformedEnv:
+        """The env with a change made, which is closed in the end."""
+        env = build_env(remedy.pipeline, self.allow_code)
+        self.stack.callback(env.close)
+        if remedy.prepare is not None:
+            remedy.prepare(env)
+        return env
+
+    def made(self, env: TransformedEnv, proposed: Sequence[Remedy]) -> Advised:
+        """Try all changes in turns."""
+        refused: list[str] = []
+        tried: list[tuple[Remedy, Values]] = []
+        contenders = [self._contender(env, None)]
+        expected = _values_of(env) if proposed else None
+        for remedy in proposed:
+            try:
+                changed = self.built(remedy)
+                values = agreement(expected, _values_of(changed))
+            except TdxError as error:
+                refused.append(f"{remedy.change}: {error}")
+                continue
+            if values == "other" and not remedy.changes_values:
+                refused.append(f"{remedy.change}: other values come out")
+                continue
+            tried.append((remedy, values))
+            contenders.append(self._contender(changed, remedy))
+        if not tried:
+            return Advised((), (), tuple(refused))
+        turns = side_by_side(contenders, self.measured.mode, self.plan)
+        found: list[Advice] = []
+        for place, (remedy, values) in enumerate(tried, 1):
+            if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
+                refused.append(f"{remedy.change}: {turns.failures.get(place, 'not measured')}")
+                continue
+            found.append(Advice(remedy, turns.difference(0, place), values))
+        found.sort(key=lambda each: -each.saving.saved_us)
+        good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
+        rest = [each for each in found if each not in good]
+        return Advised(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
+
+    def _contender(self, env: TransformedEnv, remedy: Remedy | None) -> Contender:
+        policy = self.plan.policy if self.policy_of is None else self.policy_of(env)
+        return Contender(env, policy, None if remedy is None else remedy.mode)
+
+
+def _values_of(env: EnvBase) -> TensorDictBase:
+    """What comes out of a few steps that are the same for every chain over the same env."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(_SEED)
+        env.set_seed(_SEED)
+        return env.rollout(_STEPS, break_when_any_done=False)
+
+
+def agreement(expected: TensorDictBase | None, found: TensorDictBase) -> Values:
+    """How near the values of two rollouts are to each other.
+
+    Args:
+        expected: of one; ``None`` for nothing to compare with.
+        found: of the other.
+    """
+    if expected is None:
+        return "other"
+    keys = set(expected.keys(True, True))
+    if keys != set(found.keys(True, True)) or expected.batch_size != found.batch_size:
+        return "other"
+    values: Values = "same"
+    for key in keys:
+        one, other = expected[key], found[key]
+        if not isinstance(one, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
+            return "other"
+        if torch.equal(one, other):
+            continue
+        near = torch.allclose(one.double(), other.double(), rtol=_CLOSE, atol=_CLOSE)
+        if not one.is_floating_point() or not near:
+            return "other"
+        values = "close"
+    return values

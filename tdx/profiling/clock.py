@@ -1,0 +1,267 @@
+"""The clean pass: when each call began and ended, by a monotonic clock, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tdx.engine.meter import AnyFunction, Part
+
+Clock = Callable[[], int]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The calls of one part.
+
+    Args:
+        part: whose.
+        own_ns: how long each took without what else is measured inside it, int64 ``[n]``.
+        start_ns: when each began, int64 ``[n]``.
+        end_ns: when each ended, int64 ``[n]``.
+        steps: how many steps of the rollout each stood for, int64 ``[n]``.
+    """
+
+    part: Part
+    own_ns: Counts
+    start_ns: Counts
+    end_ns: Counts
+    steps: Counts
+
+
+class ClockMeter:
+    """Notes when calls begin and end; see :class:`~tdx.engine.meter.Meter`.
+
+    Args:
+        clock: gives nanoseconds.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._logs: dict[Part, _Log] = {}
+        self._turns: dict[tuple[Part, ...], list[int]] = {}
+
+    def timed(
+        self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
+    ) -> AnyFunction:
+        """See :class:`~tdx.engine.meter.Meter`."""
+        if getattr(function, "is_timed", False):
+            return function
+        log = self._logs.setdefault(part, _Log())
+        made: Any
+        if steps is not None:
+            made = _counting(function, self._clock, log, steps)
+        else:
+            wrap = _BY_ARITY.get(_arity(function), _any)
+            made = wrap(function, self._clock, log.stamps.append)
+        made.is_timed, made.part, made.inside = True, part, function
+        return cast(AnyFunction, made)
+
+    def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
+        """See :class:`~tdx.engine.meter.Meter`; the end of one call is the next one's start."""
+        given: list[Any] = list(functions)
+        if not given or not all(getattr(each, "is_timed", False) for each in given):
+            return functions
+        stamps = self._turns.setdefault(tuple(each.part for each in given), [])
+        made: list[Any] = [
+            _turn(each.inside, self._clock, stamps.append, len(given) - place, not place)
+            for place, each in enumerate(given)
+        ]
+        return made
+
+    def _sort_turns(self) -> None:
+        """Give what was noted in turns to each of the parts."""
+        for parts, stamps in self._turns.items():
+            every = len(parts) + 1
+            _drop_unfinished(stamps, every)
+            for place, part in enumerate(parts):
+                mine = self._logs[part].stamps
+                for start, end in zip(
+                    stamps[place::every], stamps[place + 1 :: every], strict=True
+                ):
+                    mine += (start, end)
+            stamps.clear()
+
+    def taken(self) -> list[Times]:
+        """What was noted since the last time that this was asked, by part."""
+        self._sort_turns()
+        for log in self._logs.values():
+            log.drop_unfinished()
+        parts = [part for part, log in self._logs.items() if log.stamps]
+        logs = [self._logs[part] for part in parts]
+        stamps = [np.array(log.stamps, np.int64).reshape(-1, 2) for log in logs]
+        steps = [
+            np.array(log.steps or [1] * len(each), np.int64)
+            for log, each in zip(logs, stamps, strict=True)
+        ]
+        for log in logs:
+            log.stamps.clear()
+            log.steps.clear()
+        if not parts:
+            return []
+        owned = own_times(np.concatenate(stamps))
+        lengths = np.cumsum([len(each) for each in stamps])[:-1]
+        return [
+            Times(part, own, each[:, 0], each[:, 1], covered)
+            for part, own, each, covered in zip(
+                parts, np.split(owned, lengths), stamps, steps, strict=True
+            )
+        ]
+
+
+class _Log:
+    """The calls of one part: when each began and ended, in turns, and how many steps it was."""
+
+    __slots__ = ("stamps", "steps")
+
+    def __init__(self) -> None:
+        self.stamps: list[int] = []
+        self.steps: list[int] = []
+
+    def drop_unfinished(self) -> None:
+        """Leave out the last call where Ctrl-C came between its parts and their stamps."""
+        _drop_unfinished(self.stamps, 2)
+        if self.steps:
+            del self.stamps[2 * len(self.steps) :]
+            del self.steps[len(self.stamps) // 2 :]
+
+
+def _drop_unfinished(stamps: list[int], every: int) -> None:
+    del stamps[len(stamps) - len(stamps) % every :]
+
+
+def own_times(calls: Counts) -> Counts:
+    """How long each call took without the calls inside it.
+
+    Args:
+        calls: when each began and ended, int64 ``[n, 2]``, in any order.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    # As they end; of those that end at once, the one that began last is inside the others.
+    order = np.lexsort((-calls[:, 0], calls[:, 1]))
+    found = np.empty(len(calls), np.int64)
+    over: list[tuple[int, int]] = []
+    for place, (start, end) in zip(order.tolist(), calls[order].tolist(), strict=True):
+        inside = 0
+        while over and over[-1][0] >= start:
+            inside += over.pop()[1]
+        over.append((start, end - start))
+        found[place] = end - start - inside
+    return found
+
+
+# The functions below run in each step. They differ in how they take their arguments: to pass
+# on any number of them costs as much as to read the clock.
+
+Add = Callable[[int], None]
+Function = Callable[..., Any]
+
+
+def _arity(function: Function) -> int | None:
+    """How many arguments it takes; ``None`` where that varies."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    plain = all(
+        each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
+        for each in parameters
+    )
+    return len(parameters) if plain else None
+
+
+def _one(function: Function, clock: Clock, add: Add) -> Function:
+    def run(tensordict: Any) -> Any:
+        start = clock()
+        try:
+            result = function(tensordict)
+        except BaseException:
+            add(start)
+            add(clock())
+            raise
+        add(start)
+        add(clock())
+        return result
+
+    return run
+
+
+def _two(function: Function, clock: Clock, add: Add) -> Function:
+    def run(tensordict: Any, next_tensordict: Any) -> Any:
+        start = clock()
+        try:
+            result = function(tensordict, next_tensordict)
+        except BaseException:
+            add(start)
+            add(clock())
+            raise
+        add(start)
+        add(clock())
+        return result
+
+    return run
+
+
+def _turn(function: Function, clock: Clock, add: Add, left: int, is_first: bool) -> Function:
+    """One of some that are called in turns; ``left`` of them, itself included, end after this."""
+
+    def run(entries: Any, fields: Any) -> None:
+        try:
+            function(entries, fields)
+        except BaseException:
+            for _ in range(left):
+                add(clock())
+            raise
+        add(clock())
+
+    if not is_first:
+        return run
+
+    def begin(entries: Any, fields: Any) -> None:
+        add(clock())
+        run(entries, fields)
+
+    return begin
+
+
+def _any(function: Function, clock: Clock, add: Add) -> Function:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        start = clock()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            add(start)
+            add(clock())
+            raise
+        add(start)
+        add(clock())
+        return result
+
+    return run
+
+
+_BY_ARITY: dict[int | None, Callable[[Function, Clock, Add], Function]] = {1: _one, 2: _two}
+
+
+def _counting(function: Function, clock: Clock, log: _Log, steps: Callable[..., int]) -> Function:
+    """The same for calls that stand for several steps."""
+
+    def run(*args: Any) -> Any:
+        covered = steps(*args)
+        start = clock()
+        try:
+            return function(*args)
+        finally:
+            log.stamps += (start, clock())
+            log.steps.append(covered)
+
+    return run

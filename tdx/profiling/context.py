@@ -1,0 +1,147 @@
+"""Measure what a block of one's own code makes an env or a chain do."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import gymnasium
+import numpy as np
+
+from tdx.engine.meter import CHUNKS
+from tdx.engine.plan.forms import flattened
+from tdx.envs.base import EnvBase
+from tdx.errors import ArgumentError
+from tdx.profiling.attach import STEP, chain_stages, measured
+from tdx.profiling.clock import ClockMeter, Times
+from tdx.profiling.gym_wrappers import gym_name
+from tdx.profiling.machine import this_machine
+from tdx.profiling.quiet import quiet
+from tdx.profiling.result import ModeProfile, Profile, Settings
+from tdx.profiling.rows import rows_of
+from tdx.transforms.base import Transform
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class profile:  # noqa: N801 - it is used like a function
+    """Measure every call of an env, or of a chain over stored data, in a block or a function.
+
+    Values, randomness and state are as without it. Only time inside the env or the chain counts,
+    not that of the code around it. Nothing is left behind afterwards, and an env that is not
+    measured pays nothing.
+
+    Args:
+        target: the env, with its chain; or a transform that maps stored data; or a Gymnasium env.
+        threads: for torch's operators meanwhile; as many as before by default.
+        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds get rows
+            where there are no others.
+
+    Raises:
+        ArgumentError: ``target`` is none of these, or is being profiled already.
+
+    Example:
+        >>> import tdx
+        >>> env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardSum())
+        >>> with tdx.profile(env) as measured:
+        ...     rollout = env.rollout(100)
+        >>> [row.part.label for row in measured.result.modes[0].rows if row.part.work == "stage"]
+        ['0 RewardSum', '0 RewardSum']
+
+        As a decorator it measures every call of a function, all in one result:
+
+        >>> @tdx.profile(env)
+        ... def collect():
+        ...     return env.rollout(50)
+        >>> _ = collect(), collect()
+    """
+
+    def __init__(
+        self,
+        target: EnvBase | Transform | gymnasium.Env[Any, Any],
+        *,
+        threads: int | None = None,
+        all_wrappers: bool = False,
+    ) -> None:
+        if not isinstance(target, (EnvBase, Transform, gymnasium.Env)):
+            raise ArgumentError(
+                f"an env or a transform can be profiled, got {type(target).__name__}",
+                hint="give an env, a Compose or a gymnasium.Env",
+            )
+        self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
+        self._meter = ClockMeter()
+        self._blocks: list[list[Times]] = []
+        self._began: list[int] = []
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(quiet(self.threads))
+            stack.enter_context(measured(self.target, self._meter, all_wrappers=self.all_wrappers))
+            self._open = stack.pop_all()
+        self._began.append(time.perf_counter_ns())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._open is not None
+        self._open.close()
+        self._open = None
+        self._blocks.append(self._meter.taken())
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Measure every call of a function."""
+
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
+
+    @property
+    def result(self) -> Profile:
+        """What was measured in all blocks so far; each is a repeat."""
+        target = self.target
+        if isinstance(target, EnvBase):
+            base, stages = flattened(target)
+            device, envs = str(target.device), target.batch_size.numel()
+            subject = getattr(base, "_name", None) or type(base).__name__
+        elif isinstance(target, gymnasium.Env):
+            stages, device, envs, subject = (), "cpu", 1, gym_name(target)
+        else:
+            stages, device, envs = tuple(chain_stages(target)), "", 1
+            subject = type(target).__name__
+        steps = np.array([_steps_of(block) for block in self._blocks], np.int64)
+        found = ModeProfile(
+            mode="observed",
+            rows=rows_of(self._blocks, self._began[: len(self._blocks)]),
+            total_ns=np.array([_outermost(block) for block in self._blocks], np.int64),
+            steps=steps,
+            frames=steps * max(envs, 1),
+        )
+        names = tuple(type(stage).__name__ for stage in stages)
+        count = int(steps.sum())
+        settings = Settings(count, 0, len(self._blocks), "its own", device, envs)
+        return Profile(subject, names, settings, this_machine(), (found,))
+
+
+def _outermost(block: list[Times]) -> int:
+    """The time of all calls that are inside no other: the sum of everybody's own times."""
+    return sum(int(times.own_ns.sum()) for times in block)
+
+
+def _steps_of(block: list[Times]) -> int:
+    """How many steps were made, or how often a chain was called."""
+    steps = {times.part: int(times.steps.sum()) for times in block}
+    made = sum(steps.get(part, 0) for part in (STEP, CHUNKS))
+    return made or max(steps.values(), default=0)

@@ -1,0 +1,208 @@
+"""What a sweep goes through: ``num_envs=1,8,64``, ``device=cpu,cuda``, ``Resize.w=42,84``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
+
+from tdx.errors import ArgumentError, PipelineError, TdxError, UnknownNameError, did_you_mean
+from tdx.pipeline import Dtype, Pipeline, StageConfig, catalogue, format_value, parse_value
+from tdx.pipeline.arguments import named
+from tdx.pipeline.model import BATCHINGS
+from tdx.pipeline.values import DTYPES, Value
+from tdx.profiling.result import MODES
+
+Point = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One setting and the values that it takes.
+
+    Args:
+        name: the setting.
+        values: its values, in order.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether a cost can be said to grow along it."""
+        return all(isinstance(value, (int, float)) and value is not True for value in self.values)
+
+
+def shown(value: Value) -> str:
+    """A value as it is given in a sweep."""
+    if isinstance(value, Dtype):
+        return value.name
+    return value if isinstance(value, str) else format_value(value)
+
+
+def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[Axis, ...]:
+    """The axes of a sweep from their texts.
+
+    Args:
+        texts: each ``NAME=VALUE,VALUE,...``, or several of them with spaces between. A name is
+            ``num_envs``, ``device``, ``dtype``, ``batching``, ``mode``, ``steps``, ``threads``,
+            or the argument of a stage, ``Resize.w``, or ``2.w`` by its place.
+        pipeline: whose stages they are.
+
+    Raises:
+        UnknownNameError: there is no such setting, stage or argument.
+        ArgumentError: a value is none that the setting takes, or a setting is there twice.
+
+    Example:
+        >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
+        (Axis(name='num_envs', values=(1, 8)), Axis(name='device', values=('cpu',)))
+    """
+    axes = [_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
+    names = [axis.name for axis in axes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"{twice} is swept twice", hint="give all its values at once")
+    return tuple(axes)
+
+
+def _split(text: str, at: str) -> list[str]:
+    """The parts of a text, where what is inside brackets and quotes stays together."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == at and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _axis(text: str, pipeline: Pipeline) -> Axis:
+    name, sign, given = text.partition("=")
+    if not sign or not given:
+        raise ArgumentError(f"{text!r} is no part of a sweep", hint="for example num_envs=1,8,64")
+    read = _READERS.get(name)
+    if read is None:
+        _check_argument(name, pipeline)
+        read = _argument
+    values = tuple(read(name, each) for each in _split(given, ",") if each)
+    if len(set(map(shown, values))) < len(values):
+        raise ArgumentError(f"{text!r} has the same value twice", hint="give each once")
+    return Axis(name, values)
+
+
+def _whole(name: str, text: str) -> Value:
+    if not text.replace("_", "").isdecimal() or not int(text):
+        raise ArgumentError(f"{name} takes whole numbers of at least 1, got {text!r}")
+    return int(text)
+
+
+def _one_of(known: Sequence[str]) -> Callable[[str, str], Value]:
+    def read(name: str, text: str) -> Value:
+        if text not in known:
+            hint = did_you_mean(text, known, f"there is {', '.join(known)}")
+            raise UnknownNameError(f"there is no {name} {text!r}", hint=hint)
+        return text
+
+    return read
+
+
+def _dtype(name: str, text: str) -> Value:
+    found = Dtype.named(text)
+    if found is None:
+        hint = did_you_mean(text, DTYPES, "for example float32")
+        raise UnknownNameError(f"there is no dtype {text!r}", hint=hint)
+    return found
+
+
+def _text(name: str, text: str) -> Value:
+    return text
+
+
+def _argument(name: str, text: str) -> Value:
+    with suppress(PipelineError):
+        return parse_value(text)
+    return text
+
+
+_READERS: dict[str, Callable[[str, str], Value]] = {
+    "num_envs": _whole,
+    "device": _text,
+    "dtype": _dtype,
+    "batching": _one_of(BATCHINGS),
+    "mode": _one_of(MODES),
+    "steps": _whole,
+    "threads": _whole,
+}
+
+
+def _check_argument(name: str, pipeline: Pipeline) -> None:
+    stage, dot, argument = name.rpartition(".")
+    known = [*_READERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
+    concerned = [pipeline.transforms[place] for place in _places(stage, pipeline)]
+    if not dot or not concerned:
+        hint = did_you_mean(stage or name, known, f"there is {', '.join(known)}")
+        raise UnknownNameError(f"there is no setting {name!r} to sweep", hint=hint)
+    info = catalogue().find(concerned[0].name)
+    if info is not None and info.parameter(argument) is None:
+        names = [each.name for each in info.parameters]
+        hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
+        raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
+
+
+def _places(stage: str, pipeline: Pipeline) -> list[int]:
+    """Where the stages of a name, or of a place in digits, are."""
+    if stage.isdecimal():
+        return [int(stage)] if int(stage) < len(pipeline.transforms) else []
+    return [at for at, each in enumerate(pipeline.transforms) if each.name == stage]
+
+
+def points_of(axes: Sequence[Axis]) -> list[dict[str, Value]]:
+    """Every combination of their values; the last axis runs fastest."""
+    names = [axis.name for axis in axes]
+    return [
+        dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def placed(pipeline: Pipeline, point: Point) -> Pipeline:
+    """The pipeline with the settings of a point that concern it.
+
+    Raises:
+        TdxError: an argument cannot be named.
+    """
+    of_env = {name: point[name] for name in ("num_envs", "device", "batching") if name in point}
+    made = replace(pipeline, env=replace(pipeline.env, **of_env))  # type: ignore[arg-type]
+    for name, value in point.items():
+        stage, dot, argument = name.rpartition(".")
+        for place in _places(stage, made) if dot else ():
+            made = _with_argument(made, place, argument, value)
+    dtype = point.get("dtype")
+    return _with_dtype(made, dtype) if isinstance(dtype, Dtype) else made
+
+
+def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> Pipeline:
+    stages = list(pipeline.transforms)
+    full = named(stages[place])
+    if full.args:
+        raise TdxError(f"the arguments of {full.name} cannot be named", hint="name them yourself")
+    stages[place] = replace(full, kwargs={**full.kwargs, name: value})
+    return pipeline.with_stages(*stages)
+
+
+def _with_dtype(pipeline: Pipeline, dtype: Dtype) -> Pipeline:
+    """Floats of that dtype: from the stage that makes them, or cast before the first stage."""
+    for place, stage in enumerate(pipeline.transforms):
+        info = catalogue().find(stage.name)
+        if info is not None and info.parameter("dtype") is not None:
+            return _with_argument(pipeline, place, "dtype", dtype)
+    if dtype.name == "float32":
+        return pipeline
+    cast = StageConfig("DTypeCastTransform", (Dtype("float32"), dtype))
+    return pipeline.with_stages(cast, *pipeline.transforms)

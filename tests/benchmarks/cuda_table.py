@@ -1,0 +1,179 @@
+"""What stages cost on a CUDA device: ``python -m tests.benchmarks.cuda_table``.
+
+A chain of pixel stages over 1, 64 and 1,024 frames at a time, and chain 6 over 4,096 native envs;
+one table each, in Markdown. It says so where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx import (
+    CartPoleEnv,
+    CatFrames,
+    Compose,
+    GrayScale,
+    InitTracker,
+    ObservationNorm,
+    PendulumEnv,
+    Resize,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    ToTensorImage,
+    TransformedEnv,
+)
+from tdx.envs.base import EnvBase
+from tdx.profiling.result import DeviceUse, ModeProfile, Profile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.specs import Bounded, Composite, Unbounded
+
+PIXEL_BATCHES = (1, 64, 1024)
+NATIVE_BATCH = 4096
+HEAD = (
+    *("part", "lane", "host µs", "device µs", "kernels", "kernel µs", "launches"),
+    *("to device", "to host", "added", "peak", "syncs", "launch-bound"),
+)
+
+
+class FramesEnv(EnvBase):
+    """Hands out the same random frames in each step, so that the chain is all that there is.
+
+    Args:
+        batch: how many frames at a time.
+        device: where they are.
+    """
+
+    def __init__(self, batch: int, device: str) -> None:
+        super().__init__(device=device, batch_size=torch.Size((batch,)))
+        shape = (batch, 210, 160, 3)
+        self.observation_spec = Composite(
+            pixels=Bounded(0, 255, shape, device=device, dtype=torch.uint8),
+            shape=(batch,),
+            device=device,
+        )
+        self.action_spec = Bounded(-1.0, 1.0, (batch, 1), device=device)
+        self.reward_spec = Unbounded((batch, 1), device=device)
+        self.frames = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+        self.never = torch.zeros((batch, 1), dtype=torch.bool, device=device)
+
+    def _entries(self) -> dict[str, Any]:
+        return {"pixels": self.frames, "done": self.never, "terminated": self.never}
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        entries = {**self._entries(), "reward": tensordict["action"] * 2}
+        return TensorDict(entries, self.batch_size, device=self.device)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return TensorDict(self._entries(), self.batch_size, device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+def pixel_chain() -> Compose:
+    """Frames as floats, gray, small and stacked."""
+    return Compose(
+        ToTensorImage(), GrayScale(), Resize(84, 84), CatFrames(4, dim=-3, in_keys=["pixels"])
+    )
+
+
+def chain_6() -> Compose:
+    """Six transforms of as many kinds."""
+    return Compose(
+        ObservationNorm(0.1, 2.0, in_keys=["observation"]),
+        RewardScaling(0.0, 0.1),
+        RewardClipping(-1, 1),
+        RewardSum(),
+        InitTracker(),
+        CatFrames(4, dim=-1, in_keys=["observation"]),
+    )
+
+
+def pixels(batch: int, device: str) -> TransformedEnv:
+    """Frames under the pixel stages."""
+    return TransformedEnv(FramesEnv(batch, device), pixel_chain())
+
+
+def native(kind: Callable[..., EnvBase], device: str) -> TransformedEnv:
+    """Native envs under chain 6."""
+    made = kind(batch_size=[NATIVE_BATCH], device=device)
+    return TransformedEnv(made, chain_6())
+
+
+def cases(device: str) -> Iterator[tuple[str, Callable[[], TransformedEnv]]]:
+    """What is measured, by name.
+
+    Args:
+        device: where.
+    """
+    for batch in PIXEL_BATCHES:
+        yield f"pixel stages, batch {batch:,}", partial(pixels, batch, device)
+    for kind in (PendulumEnv, CartPoleEnv):
+        name = f"chain 6, {kind.__name__}, batch {NATIVE_BATCH:,}"
+        yield name, partial(native, kind, device)
+
+
+def markdown(profile: Profile) -> str:
+    """A table a mode; all figures are those of a step."""
+    return "\n\n".join(_mode_table(mode) for mode in profile.modes)
+
+
+def _mode_table(mode: ModeProfile) -> str:
+    lines = [f"{mode.mode}: {mode.step_us:,.1f} µs a step, {mode.noise.message}"]
+    lines += [mode.error] if mode.error else []
+    lines += ["", _line(HEAD), _line(["---"] * len(HEAD))]
+    hosts = {row.key: f"{mode.step_share_us(row):,.1f}" for row in mode.rows}
+    for key in dict.fromkeys([*hosts, *mode.on_device]):
+        use = mode.on_device.get(key)
+        cells = _cells(use) if use is not None else [""] * (len(HEAD) - 3)
+        lines.append(_line([*key, hosts.get(key, ""), *cells]))
+    device = sum(use.time_us for use in mode.on_device.values())
+    host = sum(mode.step_share_us(row) for row in mode.rows)
+    lines.append(_line(["all", "", f"{host:,.1f}", f"{device:,.1f}", *[""] * (len(HEAD) - 4)]))
+    return "\n".join([*lines, *(f"\n{note}" for note in mode.notes)])
+
+
+def _cells(use: DeviceUse) -> list[str]:
+    return [
+        f"{use.time_us:,.1f}",
+        f"{use.kernels:.2f}",
+        f"{use.kernel_us:,.1f}",
+        f"{use.launches:.2f}",
+        f"{use.to_device_bytes:,.0f}",
+        f"{use.to_host_bytes:,.0f}",
+        f"{use.allocated_bytes:,.0f}",
+        f"{use.peak_bytes:,}",
+        ", ".join(f"{place} {count:.2f}" for place, count in use.syncs.items()),
+        "yes" if use.launch_bound else "",
+    ]
+
+
+def _line(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measure and print all."""
+    if not torch.cuda.is_available():
+        print("no GPU: torch finds no CUDA device on this machine")
+        return
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    plan = ProfilePlan(steps=100, warmup=20, repeats=5, seed=0, passes=("device",))
+    for name, make in cases("cuda:0"):
+        env = make()
+        print(
+            f"\n## {name}\n\n{markdown(profile_env(env, ['eager', 'planned'], plan))}", flush=True
+        )
+        env.close()
+        del env
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""P9: what the profiler itself costs, what it leaves unattributed, and known costs in real time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from tdx import Compose, TransformedEnv
+from tdx.engine.meter import Lane
+from tdx.profiling.attach import measured
+from tdx.profiling.clock import ClockMeter
+from tdx.profiling.quiet import quiet
+from tdx.profiling.result import Mode
+from tdx.profiling.run import ProfilePlan, profile_env
+from tests.benchmarks.bars import (
+    KNOWN_COSTS,
+    PROFILED,
+    PROFILED_EAGER,
+    UNATTRIBUTED,
+    UNATTRIBUTED_EAGER,
+    Bar,
+)
+from tests.benchmarks.chains import chain_6_env
+from tests.benchmarks.conftest import Note
+from tests.profiling.spinning import SpinningEnv, SpinningPolicy, SpinningStage
+
+ROUNDS = 15
+EACH = pytest.mark.parametrize(
+    ("bar", "left", "mode", "steps"),
+    [
+        (PROFILED, UNATTRIBUTED, "planned", 2000),
+        (PROFILED_EAGER, UNATTRIBUTED_EAGER, "eager", 300),
+    ],
+    ids=["planned", "eager"],
+)
+
+
+@EACH
+def test_profiled_rollout(note: Note, bar: Bar, left: Bar, mode: Mode, steps: int) -> None:
+    """Measured and not, in turns; the median of the turns' ratios counts."""
+    env = chain_6_env("tdx", planned=mode == "planned")
+    meter = ClockMeter()
+    times: list[tuple[float, float]] = []
+    with quiet():
+        for _ in range(ROUNDS + 1):
+            plain = _rolled(env, steps)
+            with measured(env, meter):
+                times.append((plain, _rolled(env, steps)))
+            meter.taken()
+    plain_s, profiled_s = np.array(times[1:]).T / steps
+    base = float(np.median(plain_s))
+    note(bar, "bare", base)
+    note(bar, "tdx", base * float(np.median(profiled_s / plain_s)))
+    (found,) = profile_env(env, [mode], ProfilePlan(steps=steps, repeats=9, passes=())).modes
+    note(left, "tdx", found.unattributed)
+    assert found.error is None
+    env.close()
+
+
+def _rolled(env: TransformedEnv, steps: int) -> float:
+    torch.manual_seed(0)
+    env.set_seed(0)
+    env.rollout(10)
+    start = time.perf_counter()
+    env.rollout(steps, break_when_any_done=False)
+    return time.perf_counter() - start
+
+
+class _Spinner:
+    """Waits by looking at the clock, and knows how long it did."""
+
+    def __init__(self) -> None:
+        self.spun_ns = 0
+
+    def __call__(self, microseconds: float) -> None:
+        start = now = time.perf_counter_ns()
+        until = start + round(microseconds * 1000)
+        while now < until:
+            now = time.perf_counter_ns()
+        self.spun_ns += now - start
+
+
+@pytest.mark.parametrize("mode", ["planned", "eager"])
+def test_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> None:
+    """Each spins a time of its own: in a step, at a reset, on the way in, now and then.
+
+    Env and policy make TensorDicts besides, which is their own time as well; they spin so long that
+    this is little of it.
+    """
+    spin: dict[tuple[str, Lane], _Spinner] = {
+        ("env SpinningEnv", "step"): _Spinner(),
+        ("policy SpinningPolicy", "step"): _Spinner(),
+        ("0 SpinningStage", "forward"): _Spinner(),
+        ("1 SpinningStage", "reset"): _Spinner(),
+        ("2 SpinningStage", "inverse"): _Spinner(),
+        ("3 SpinningStage", "forward"): _Spinner(),
+    }
+    env_spin, policy_spin, *of = spin.values()
+    chain = Compose(
+        SpinningStage(of[0], forward=300),
+        Compose(SpinningStage(of[1], reset=4000), SpinningStage(of[2], inverse=200)),
+        SpinningStage(of[3], rare=20_000),
+    )
+    env = TransformedEnv(SpinningEnv(env_spin, step=4000), chain)
+    plan = ProfilePlan(
+        steps=100, warmup=0, repeats=2, passes=(), policy=SpinningPolicy(policy_spin, 2000)
+    )
+    (found,) = profile_env(env, [mode], plan).modes
+    rows = {row.key: row.total_ns for row in found.rows}
+    ratios = {}
+    for key, each in spin.items():
+        # What a reset is given goes through the way in as well.
+        others = rows.get((key[0], "reset"), 0) if key[1] == "inverse" else 0
+        ratios[key] = (rows[key] + others) / each.spun_ns
+        print(f"{mode} {key[0]} {key[1]}: found {ratios[key]:.3f} of what it spun")
+    worst = max(abs(ratio - 1) for ratio in ratios.values())
+    known = pytestconfig.stash.setdefault(_WORST, {})
+    known[mode] = worst
+    note(KNOWN_COSTS, "tdx", max(known.values()))
+    assert found.error is None
+
+
+_WORST = pytest.StashKey[dict[str, float]]()

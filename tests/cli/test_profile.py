@@ -1,0 +1,185 @@
+"""What ``tdx profile`` shows, from a profile whose numbers are fixed, and from real ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tdx.cli.html.profile_page import profile_page
+from tdx.cli.html.profile_plots import flame_chart, growth_plot
+from tdx.cli.progress import counting_on
+from tdx.profiling.calls import mean_step
+from tdx.profiling.result import Profile
+from tdx.profiling.saved import profile_text, read_profile
+from tests.cli.test_report import BROWSERS, Page
+from tests.profiling.stand_in import mode_profile, on_device, stand_in
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+PENDULUM = ("profile", "--env", "Pendulum-v1", "--t", "RewardSum")
+QUICK = (*PENDULUM, "--steps", "8", "--warmup", "0", "--repeat", "2", "--passes", "none")
+
+
+def both() -> Profile:
+    return stand_in(on_device(mode_profile()), mode_profile("planned", many=True))
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have a profile in the place of those that are measured."""
+
+    def use(profile: Profile) -> None:
+        monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: profile)
+
+    return use
+
+
+@pytest.mark.parametrize("columns", [60, 80, None], ids=["60", "80", "pipe"])
+def test_table(tdx: Tdx, golden: Golden, measures: Any, columns: int | None) -> None:
+    measures(both())
+    outcome = tdx(*PENDULUM, columns=columns)
+    assert (outcome.code, outcome.err) == (0, "")
+    if columns is not None:
+        assert max(map(len, outcome.out.splitlines())) <= columns
+    golden(f"profile.{columns or 'pipe'}.txt", outcome.out)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv", "md"])
+def test_other_formats(tdx: Tdx, golden: Golden, measures: Any, form: str) -> None:
+    measures(stand_in())
+    text = tdx(*PENDULUM, "--format", form).out
+    if form == "json":
+        document = json.loads(text)
+        for row in document["modes"][0]["rows"]:
+            row["samples"] = sorted(row["samples"])
+        text = json.dumps(document, indent=2) + "\n"
+    golden(f"profile.{form}", text)
+
+
+def test_sorted_cut_and_drawn(tdx: Tdx, golden: Golden, measures: Any) -> None:
+    measures(stand_in())
+    shown = tdx(*PENDULUM, "--sort", "p95", "--top", "2", "--histogram", columns=80)
+    golden("profile_top.80.txt", shown.out)
+
+
+def test_time_line_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
+    measures(stand_in())
+    trace = json.loads(tdx(*PENDULUM, "--trace", "-").out)
+    assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
+    scope = json.loads(tdx(*PENDULUM, "--speedscope", "-").out)
+    assert scope["profiles"][0]["events"][0]["type"] == "O"
+    golden("profile_flames.svg", flame_chart(mean_step(mode_profile())) + "\n")
+
+
+def test_page_needs_nothing_but_itself() -> None:
+    html = profile_page(both())
+    page = Page(html)
+    assert all(load.startswith(("data:", "#")) for load in page.loads)
+    assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
+    assert "default-src 'none'" in html
+    for part in ("Modes", "eager", "planned", "Machine"):
+        assert f">{part}</h2>" in html
+    for part in ("The mean step", "Rows", "How the times vary", "memory", "operators"):
+        assert f"<h3>{part}</h3>" in html
+    assert page.tags.count("svg") == 2 * (1 + 5)
+    assert "aten::where" in page.text
+    assert "Example CPU" in page.text
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
+def test_a_browser_shows_the_page(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
+    measures(both())
+    target = tmp_path / "profile.html"
+    assert tdx(*PENDULUM, "--html", str(target)).err == f"wrote {target}\n"
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(f"--user-data-dir={tmp_path / 'chromium'}", "--dump-dom", target.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "How the times vary" in Page(done.stdout).text
+    assert "CONSOLE" not in done.stderr
+
+
+def test_growth_is_drawn_where_there_is_any() -> None:
+    drawn = growth_plot("num_envs", [1, 8, 64], [("a", [1.0, 2.0, None]), ("b", [3.0, 3.0, 9.0])])
+    assert drawn.count("<polyline") == 2
+    assert growth_plot("num_envs", [1], [("a", [1.0])]) == ""
+
+
+def test_a_real_one_in_all_its_forms(tdx: Tdx, tmp_path: Path) -> None:
+    names = {kind: str(tmp_path / f"p.{kind}") for kind in ("save", "trace", "speedscope", "html")}
+    files = [word for kind, path in names.items() for word in (f"--{kind}", path)]
+    shown = tdx(*QUICK, "--mode", "planned,eager", "--seed", "0", *files)
+    assert shown.code == 0, shown.err
+    assert shown.err == "".join(f"wrote {path}\n" for path in names.values())
+    assert "whole step" in shown.out
+    saved = read_profile(names["save"])
+    assert [mode.mode for mode in saved.modes] == ["planned", "eager"]
+    assert saved.subject == "--env Pendulum-v1 --t RewardSum"
+    assert saved.settings.seed == 0
+    assert all(mode.steps.tolist() == [8, 8] for mode in saved.modes)
+    assert profile_text(saved) == Path(names["save"]).read_text()
+    refused = tdx(*QUICK, "--save", names["save"])
+    assert refused.code == 2
+    assert "is there already" in refused.err
+    assert tdx(*QUICK, "--save", names["save"], "--force").code == 0
+
+
+def test_an_estimate_measures_little(tdx: Tdx) -> None:
+    found = tdx(*PENDULUM, "--mode", "all", "--dry-run", "--steps", "1000000", "--format", "json")
+    document = json.loads(found.out)
+    assert document["kind"] == "profile-estimate"
+    assert [mode["steps"] for mode in document["modes"]] == [5_000_100] * 3
+    assert document["seconds"] > 0
+    assert "about" in tdx(*PENDULUM, "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "no env is given"),
+        (("missing.yaml",), 2, "cannot read missing.yaml"),
+        (
+            (*QUICK[1:], "--mode", "plannd"),
+            2,
+            "--mode cannot be 'plannd'\nhint: did you mean planned",
+        ),
+        ((*QUICK[1:], "--passes", "memry"), 2, "did you mean memory"),
+        ((*QUICK[1:], "--sort", "p96"), 2, "did you mean p9"),
+        ((*QUICK[1:], "--device", "cuda:7"), 3, "there is no device cuda:7"),
+        ((*QUICK[1:], "--steps", "0"), 2, "--steps must be a whole number"),
+        ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both go to stdout"),
+        (("--env", "Pendulm-v1"), 3, "did you mean Pendulum"),
+    ],
+)
+def test_wrong_usage(tdx: Tdx, arguments: tuple[str, ...], code: int, message: str) -> None:
+    outcome = tdx("profile", *arguments)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert message in outcome.err
+
+
+def test_progress_is_for_terminals() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with counting_on(io.StringIO()) as on_progress:
+        assert on_progress is None
+    terminal = Terminal()
+    with counting_on(terminal) as on_progress:
+        assert on_progress is not None
+        on_progress("eager: time", 2, 5)
+    assert terminal.getvalue() == "\r\x1b[Keager: time  2 of 5\r\x1b[K"

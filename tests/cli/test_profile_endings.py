@@ -1,0 +1,147 @@
+"""Profiles that end before their time: what was measured until then is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.cli.process import run
+from tdx.profiling.saved import read_profile
+from tests.profiling.stand_in import stand_in
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+ROOT = Path(__file__).parents[2]
+ENVS = """
+import os, signal
+import gymnasium
+
+class Ending(gymnasium.Wrapper):
+    made = 0
+
+    def step(self, action):
+        self.made += 1
+        return self.ended(*super().step(action))
+
+class Failing(Ending):
+    def ended(self, *step):
+        if self.made > 25:
+            raise RuntimeError("the motor broke")
+        return step
+
+class FailingAtOnce(Ending):
+    def ended(self, *step):
+        raise RuntimeError("no motor")
+
+class Interrupted(Ending):
+    def ended(self, *step):
+        if self.made == 25:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step
+
+class Short(Ending):
+    def ended(self, observation, reward, terminated, truncated, info):
+        return observation, reward, True, truncated, info
+
+def of(kind):
+    return lambda: kind(gymnasium.make("Pendulum-v1"))
+
+failing, failing_at_once, interrupted, short = map(of, [Failing, FailingAtOnce, Interrupted, Short])
+"""
+SHORT = ("--allow-code", "--steps", "10", "--warmup", "0", "--repeat", "4", "--passes", "none")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "ending_envs.py").write_text(ENVS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["eager", "planned"])
+def test_an_env_that_raises_leaves_the_rows_so_far(tdx: Tdx, folder: Path, mode: str) -> None:
+    found = tdx("profile", "--env", "ending_envs:failing", *SHORT, "--mode", mode)
+    assert found.code == 3
+    assert "env " in found.out
+    assert "incomplete: " in found.out
+    assert "the motor broke" in found.err
+    assert found.err.count("\n") == 2
+    as_json = tdx(
+        *("profile", "--env", "ending_envs:failing", *SHORT, "--mode", mode, "--format", "json")
+    )
+    assert json.loads(as_json.out)["modes"][0]["error"]
+    assert json.loads(as_json.err)["error"]["exit_code"] == 3
+
+
+def test_an_env_that_never_steps_leaves_nothing_but_says_so(tdx: Tdx, folder: Path) -> None:
+    found = tdx("profile", "--env", "ending_envs:failing_at_once", *SHORT, "--save", "p.json")
+    assert found.code == 3
+    assert "no step was made" in found.out
+    assert "no motor" in found.err
+    assert read_profile("p.json").modes[0].error is not None
+    for kind in ("html", "trace", "speedscope"):
+        again = tdx(
+            *("profile", "--env", "ending_envs:failing_at_once", *SHORT, f"--{kind}", f"p.{kind}")
+        )
+        assert again.code == 3
+        assert (folder / f"p.{kind}").exists()
+
+
+def test_an_env_that_ends_at_once_is_measured(tdx: Tdx, folder: Path) -> None:
+    found = tdx(
+        "profile", "--env", "ending_envs:short", *SHORT, "--format", "json", "--mode", "all"
+    )
+    assert found.code == 0, found.err
+    for mode in json.loads(found.out)["modes"]:
+        assert mode["steps"] == [10] * 4
+        resets = [
+            row["n"]
+            for row in mode["rows"]
+            if (row["part"]["work"], row["lane"]) == ("env", "reset")
+        ]
+        assert max(resets) >= 40
+
+
+def test_ctrl_c_reports_what_was_measured(tdx: Tdx, folder: Path) -> None:
+    found = tdx("profile", "--env", "ending_envs:interrupted", *SHORT, "--mode", "eager,planned")
+    assert found.code == 130
+    assert "env " in found.out
+    assert "whole step" in found.out
+    assert "interrupted" in found.err
+
+
+def test_a_process_that_is_interrupted(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tdx", "profile", "--env", "ending_envs:interrupted", *SHORT],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert "whole step" in done.stdout
+    assert done.stderr == "interrupted: this is what was measured until then\n"
+
+
+def test_nobody_reads_what_is_printed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: stand_in())
+    monkeypatch.setattr("sys.stdout", Closed())
+    assert run(("profile", "--env", "Pendulum-v1", *SHORT)) == 0
+    assert capsys.readouterr().err == ""

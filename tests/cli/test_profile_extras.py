@@ -1,0 +1,213 @@
+"""What ``tdx profile`` shows beside rows: changes, marginal costs, advice, sweeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tdx.cli.html.profile_page import sweep_page
+from tdx.pipeline import Pipeline
+from tdx.profiling.advice import Advice, Advised
+from tdx.profiling.marginal import Marginal, MarginalCost
+from tdx.profiling.remedies import Remedy
+from tdx.profiling.result import Profile
+from tdx.profiling.saved import profile_text
+from tdx.profiling.side_by_side import Difference
+from tdx.profiling.sweep import Cell, Sweep
+from tdx.profiling.sweep_axes import Axis
+from tests.cli.test_report import Page
+from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Golden, Tdx
+
+WIDTHS = pytest.mark.parametrize("columns", [60, None], ids=["60", "pipe"])
+PENDULUM = ("profile", "--env", "Pendulum-v1", "--t", "RewardSum", "--t", "ActionScaling")
+ALIKE = ("--steps", "40", "--warmup", "10", "--repeat", "3")
+GAIN = Difference(80.0, 60.0, 20.0, 1.5, 5)
+NO_GAIN = Difference(80.0, 79.0, 1.0, 2.5, 5)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have results in the place of those that are measured."""
+    monkeypatch.setattr("tdx.profiling.machine.this_machine", lambda: MACHINE)
+
+    def use(name: str, result: Any) -> None:
+        monkeypatch.setattr(f"tdx.profiling.{name}", lambda *_, **__: result)
+
+    use("run.profile_env", stand_in())
+    return use
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    kept = {
+        "base": stand_in(),
+        "slow": stand_in(mode_profile(scale=2)),
+        "other": Profile("--env CartPole-v1", (), stand_in().settings, MACHINE, (mode_profile(),)),
+    }
+    for name, profile in kept.items():
+        Path(f"{name}.json").write_text(profile_text(profile), encoding="utf-8")
+    return tmp_path
+
+
+@WIDTHS
+def test_what_became_slower(tdx: Tdx, golden: Golden, files: Path, columns: int | None) -> None:
+    limits = ("--fail-if", "RewardSum.p95:10%", "--fail-if", "max:1s")
+    found = tdx("profile", "compare", "base.json", "slow.json", *limits, columns=columns)
+    assert (found.code, found.err) == (1, "")
+    if columns is not None:
+        assert max(map(len, found.out.splitlines())) <= columns
+    golden(f"profile_compare.{columns or 'pipe'}.txt", found.out)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_changes_as_data(tdx: Tdx, golden: Golden, files: Path, form: str) -> None:
+    found = tdx("profile", "compare", "base.json", "slow.json", "--format", form)
+    assert found.code == 0
+    golden(f"profile_compare.{form}", found.out)
+
+
+def test_a_baseline_in_a_run(tdx: Tdx, stand_ins: Any, files: Path) -> None:
+    same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
+    assert (same.code, same.err) == (0, "")
+    assert "compared with base.json  within the limits" in same.out
+    stand_ins("run.profile_env", stand_in(mode_profile(scale=2)))
+    slow = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
+    assert slow.code == 1
+    assert "too slow: 0 RewardSum forward: p95" in slow.out
+    document = json.loads(
+        tdx(
+            *(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%"),
+            *("--format", "json"),
+        ).out
+    )
+    assert document["comparison"]["failed"] is True
+    stand_ins("run.profile_env", stand_in(mode_profile(error="the motor broke")))
+    broken = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
+    assert broken.code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--baseline", "other.json"), "pipeline: --env CartPole-v1 and --env Pendulum-v1"),
+        (("--baseline", "base.json", "--steps", "41"), "steps: 40 and 41"),
+        (("--baseline", "gone.json"), "cannot read gone.json"),
+        (("--fail-if", "p95:10%"), "needs something to compare with"),
+        (("--baseline", "base.json", "--fail-if", "p59:10%"), "did you mean p9"),
+        (("--baseline", "base.json", "--fail-if", "Reward.p95:1%"), "no row is called 'Reward'"),
+        (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal do not go together"),
+        (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run do not go together"),
+        (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save do not go"),
+        (("--sweep", "num_env=1,2"), "did you mean num_envs"),
+    ],
+)
+def test_refused_before_anything_is_measured(
+    tdx: Tdx, stand_ins: Any, files: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    stand_ins("run.profile_env", None)
+    found = tdx(*PENDULUM, *ALIKE, *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+
+
+def test_another_pipeline_is_compared_by_force_alone(tdx: Tdx, files: Path) -> None:
+    refused = tdx("profile", "compare", "base.json", "other.json")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    forced = tdx("profile", "compare", "base.json", "other.json", "--force")
+    assert forced.code == 0
+    assert "not alike: pipeline: " in forced.out
+
+
+@WIDTHS
+def test_marginal_costs_and_advice(
+    tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None
+) -> None:
+    costs = (
+        MarginalCost(0, "RewardSum", 13.6, GAIN),
+        MarginalCost(1, "ActionScaling", 10.2, None, "the policy gives no such action"),
+    )
+    stand_ins("marginal.marginal", Marginal("eager", 80.0, costs))
+    bare = Pipeline.of("Pendulum-v1", "ActionScaling")
+    tried = [
+        Advice(Remedy("dead", (0,), "nobody reads it", "remove RewardSum", bare), saving, "same")
+        for saving in (GAIN, NO_GAIN)
+    ]
+    advice = Advised((tried[0],), (tried[1],), ("swap them: other values come out",))
+    stand_ins("advice.advise", advice)
+    arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
+    shown = tdx(*arguments, columns=columns)
+    assert (shown.code, shown.err) == (0, "")
+    part = shown.out[shown.out.index("marginal cost") :]
+    golden(f"profile_extras.{columns or 'pipe'}.txt", part)
+    document = json.loads(tdx(*arguments, "--format", "json").out)
+    assert document["marginal"][0]["stages"][0]["saved_us"] == 20.0
+    assert document["advice"][0]["advice"][0]["chain"] == ["ActionScaling"]
+    html = tdx(*arguments, "--html", "-").out
+    assert "remove RewardSum" in Page(html).text
+
+
+def swept() -> Sweep:
+    """Three numbers of envs, of which one does not fit."""
+    cells = [
+        Cell({"num_envs": number}, stand_in(mode_profile("planned", scale=scale)))
+        for number, scale in ((1, 1), (8, 2))
+    ]
+    cells.append(Cell({"num_envs": 64}, None, "does not fit into memory"))
+    return Sweep((Axis("num_envs", (1, 8, 64)),), tuple(cells))
+
+
+@WIDTHS
+def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
+    stand_ins("sweep.sweep", swept())
+    shown = tdx(*PENDULUM, "--sweep", "num_envs=1,8,64", columns=columns)
+    assert (shown.code, shown.err) == (0, "")
+    if columns is not None:
+        assert max(map(len, shown.out.splitlines())) <= columns
+    golden(f"profile_sweep.{columns or 'pipe'}.txt", shown.out)
+
+
+def test_sweep_as_data_and_as_a_page(tdx: Tdx, golden: Golden, stand_ins: Any) -> None:
+    stand_ins("sweep.sweep", swept())
+    arguments = (*PENDULUM, "--sweep", "num_envs=1,8,64")
+    document = json.loads(tdx(*arguments, "--format", "json").out)
+    assert [cell["problem"] for cell in document["cells"]] == [
+        *(None, None, "does not fit into memory")
+    ]
+    whole = document["growth"][0]
+    assert (whole["label"], whole["values"]) == ("step", [1.0, 8.0])
+    golden("profile_sweep.csv", tdx(*arguments, "--format", "csv").out)
+    page = Page(sweep_page("--env Pendulum-v1", swept()))
+    assert "Along num_envs" in page.text
+    assert "does not fit into memory" in page.text
+    assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
+
+
+def test_a_sweep_that_fails_everywhere_or_is_stopped(tdx: Tdx, stand_ins: Any) -> None:
+    cells = (Cell({"num_envs": 1}, None, "the motor broke"),)
+    axes = (Axis("num_envs", (1, 2)),)
+    stand_ins("sweep.sweep", Sweep(axes, cells))
+    failed = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
+    assert failed.code == 3
+    assert "the motor broke" in failed.out
+    stand_ins("sweep.sweep", Sweep(axes, (), interrupted=True))
+    stopped = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
+    assert stopped.code == 130
+    assert "incomplete: interrupted" in stopped.out
+
+
+def test_what_the_linter_would_change_is_tried(tdx: Tdx) -> None:
+    chain = ("--t", "RewardClipping(-1.0, 1.0)", "--t", "RewardScaling(0.0, 0.1)")
+    quick = ("--steps", "5", "--warmup", "0", "--repeat", "2", "--passes", "none")
+    found = tdx("profile", "--env", "Pendulum-v1", *chain, *quick, "--advice", "--marginal")
+    assert (found.code, found.err) == (0, "")
+    assert "advice, planned" in found.out
+    assert "move RewardClipping behind RewardScaling: other values come out" in found.out
+    assert "marginal cost, planned" in found.out

@@ -1,0 +1,141 @@
+"""An accelerator that is none: a queue of work in simulated time, on a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tdx.profiling.passes import ranges
+from tdx.profiling.passes.device_trace import TraceEvent, TraceKind
+from tests.profiling.spinning import US, FakeClock
+
+LAUNCH_US = 2
+"""What a launch takes the host."""
+
+
+@dataclass
+class Mark:
+    """Reached once the device comes to it."""
+
+    at_ns: int
+
+
+class FakeDevice:
+    """Works through its queue while the host's clock goes on.
+
+    Args:
+        clock: the host's; a launch takes the host a little.
+        seen: whether it tells of syncs, memory and work.
+    """
+
+    name = "fake:0"
+    untimed: str | None = None
+    missing: tuple[str, ...] = ()
+
+    def __init__(self, clock: FakeClock, seen: bool = True) -> None:
+        self.clock = clock
+        self.sees_syncs = self.sees_memory = self.sees_work = seen
+        self.done_at_ns = self.known_ns = 0
+        self.log: list[str] = []
+        self.marks: list[Mark] = []
+        self._told: Callable[[str], None] | None = None
+        self._trace: list[TraceEvent] | None = None
+        self._links = 0
+        self._ever = self._taken = self._peak = 0
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether it has nobody to tell anything."""
+        return self._told is None and self._trace is None
+
+    # What stages do with it.
+
+    def launch(self, us: float, kind: TraceKind = "kernel", name: str = "k", size: int = 0) -> None:
+        """Give it work."""
+        began = self.clock.now
+        self.clock.spin(LAUNCH_US)
+        starts, self._links = max(self.done_at_ns, self.clock.now), self._links + 1
+        self.done_at_ns = starts + round(us * US)
+        if self._trace is not None:
+            call = "fakeLaunchKernel" if kind == "kernel" else "fakeMemcpyAsync"
+            self._trace += [
+                TraceEvent("launch", call, began, LAUNCH_US * US, 1, self._links),
+                TraceEvent(kind, name, starts, round(us * US), 0, self._links, size),
+            ]
+
+    def fetch(self, us: float, size: int, where: str) -> None:
+        """Copy something to the host, which waits for it."""
+        self.launch(us, "copy", "Memcpy DtoH", size)
+        if self._told is not None:
+            self._told(where)
+        self.wait()
+
+    def wait(self) -> None:
+        """The host waits until the queue is empty."""
+        self.clock.now = max(self.clock.now, self.done_at_ns)
+        self.known_ns = self.clock.now
+
+    def allocate(self, size: int) -> None:
+        """Take memory, or give it back where the size is negative."""
+        self._ever += max(size, 0)
+        self._taken += size
+        self._peak = max(self._peak, self._taken)
+
+    # What the passes ask of it.
+
+    def mark(self) -> Mark:
+        self.log.append("mark")
+        self.marks.append(Mark(max(self.done_at_ns, self.clock.now)))
+        return self.marks[-1]
+
+    def between_ns(self, earlier: Mark, later: Mark) -> int:
+        assert later.at_ns <= self.known_ns, "read before the device came to it"
+        self.log.append("read")
+        return later.at_ns - earlier.at_ns
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+        self.wait()
+
+    def memory(self) -> tuple[int, int, int]:
+        return self._ever, self._taken, self._peak
+
+    def forget_peak(self) -> None:
+        self._peak = self._taken
+
+    @contextmanager
+    def watched(self, told: Callable[[str], None]) -> Iterator[None]:
+        self._told = told
+        try:
+            yield
+        finally:
+            self._told = None
+
+    @contextmanager
+    def traced(self, events: list[TraceEvent]) -> Iterator[None]:
+        self._trace = events
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranges, "record_function", lambda name: _Range(name, self.clock, events))
+            try:
+                yield
+            finally:
+                self._trace = None
+
+
+class _Range:
+    """A range of a profiler that notes by the fake clock; a nanosecond to begin with."""
+
+    def __init__(self, name: str, clock: FakeClock, events: list[TraceEvent]) -> None:
+        self.name, self.clock, self.events = name, clock, events
+
+    def __enter__(self) -> None:
+        self.began = self.clock.now
+        self.clock.now += 1
+
+    def __exit__(self, *error: Any) -> None:
+        taken = self.clock.now - self.began
+        self.events.append(TraceEvent("part", self.name, self.began, taken, 1))

@@ -1,0 +1,150 @@
+"""Advice: each change is tried, on a clock that passes with the work that is done."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx.envs.base import EnvBase
+from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
+from tdx.profiling.advice import Advised, advise, agreement
+from tdx.profiling.remedies import Remedy
+from tdx.profiling.result import DeviceUse, Mode, ModeProfile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tests.profiling.spinning import FakeClock
+from tests.profiling.working import working
+
+PIXELS = EnvConfig("tests.profiling.working:PixelEnv")
+IDLE = "tests.profiling.working:Idle"
+
+
+def stages_of(pipeline: Pipeline) -> list[str]:
+    return [format_stage(stage) for stage in pipeline.transforms]
+
+
+def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Advised:
+    pipeline = Pipeline.of(PIXELS, *stages)
+    clock = FakeClock()
+    plan = ProfilePlan(steps=12, warmup=2, repeats=3, passes=(), clock=clock)
+    with working(clock):
+        return advise(pipeline, measured(pipeline, mode, plan), plan, allow_code=True, **others)
+
+
+def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
+    env = build_env(pipeline, allow_code=True)
+    (found,) = profile_env(env, [mode], plan).modes
+    env.close()
+    assert found.error is None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("small", "values"), [("CenterCrop(20)", "same"), ("Resize(20, 20)", "close")]
+)
+def test_pixels_that_could_stay_bytes(small: str, values: str) -> None:
+    found = advised("ToTensorImage", small, "RewardSum", mode="eager")
+    (advice,) = [each for each in found.advice if each.remedy.kind == "bytes"]
+    assert stages_of(advice.remedy.pipeline) == [
+        'PermuteTransform([-1, -3, -2], in_keys=["pixels"])',
+        small,
+        "ToTensorImage(shape_tolerant=True)",
+        "RewardSum",
+    ]
+    assert advice.values == values
+    assert advice.saving.saved_us > advice.saving.noise_us
+    assert "pixels become floats in stage 0" in advice.message
+    assert "That saved" in advice.message
+
+
+def test_an_opaque_stage_that_holds_up_those_before_it() -> None:
+    found = advised("RewardSum", 'ObservationNorm(0.5, 2.0, in_keys=["observation"])', IDLE)
+    (advice,) = found.advice
+    assert advice.remedy.kind == "opaque"
+    assert advice.remedy.stages == (2, 0, 1)
+    assert advice.remedy.pipeline.transforms[0].name.endswith(":Idle")
+    assert advice.values == "same"
+
+
+def test_a_change_that_makes_other_values_is_refused() -> None:
+    found = advised("RewardScaling(0.0, 0.1)", "RewardSum", "tests.profiling.working:Doubled")
+    assert found.advice == found.in_vain == ()
+    assert "other values come out" in found.refused[0]
+
+
+def test_what_nobody_reads() -> None:
+    norm = 'ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=["unread"])'
+    found = advised(norm, "RewardSum", 'ExcludeTransform("unread")', mode="eager")
+    (advice,) = found.advice
+    assert advice.remedy.kind == "dead"
+    assert advice.remedy.stages == (0, 2)
+    assert stages_of(advice.remedy.pipeline) == ["RewardSum"]
+
+
+def test_a_cast_that_is_taken_back() -> None:
+    there = 'DTypeCastTransform("float32", "float64", in_keys=["observation"])'
+    back = 'DTypeCastTransform("float64", "float32", in_keys=["observation"])'
+    (advice,) = advised(there, "RewardSum", back, mode="eager").advice
+    assert advice.remedy.kind == "back-and-forth"
+    assert stages_of(advice.remedy.pipeline) == ["RewardSum"]
+    assert advice.values == "same"
+
+
+def test_statistics_that_still_run() -> None:
+    found = advised('VecNorm(in_keys=["observation"])', mode="eager")
+    (advice,) = found.advice
+    assert advice.remedy.kind == "frozen"
+    assert "env.transform[0].freeze()" in advice.message
+    assert advice.message.endswith("values differ")
+
+
+def test_nothing_is_advised_that_saves_nothing() -> None:
+    pipeline = Pipeline.of(PIXELS, "ToTensorImage", "Resize(20, 20)", "GrayScale")
+    plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=FakeClock())
+    found = advise(pipeline, measured(pipeline, "eager", plan), plan, allow_code=True)
+    assert found.advice == ()
+    assert {each.remedy.kind for each in found.in_vain} == {"bytes", "order"}
+
+
+def test_changes_that_others_propose_are_tried_too() -> None:
+    pipeline = Pipeline.of(PIXELS, "RewardSum")
+    lint = Remedy("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
+    broken = replace(lint, pipeline=Pipeline.of(PIXELS, 'CatFrames(2, -1, in_keys=["no"])'))
+    found = advised("RewardSum", "RewardClipping(-9, 9)", further=[lint, broken], mode="eager")
+    assert [each.remedy.kind for each in found.advice] == ["lint"]
+    assert "'no'" in found.refused[0]
+
+
+def test_stages_that_the_device_waits_for_are_tried_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = Pipeline.of(PIXELS, "RewardScaling(0.0, 0.1)")
+    clock = FakeClock()
+    plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=clock)
+    mode = measured(pipeline, "planned", plan)
+    keys = [row.key for row in mode.rows if row.part.work == "stage"]
+    waiting = {key: DeviceUse(time_us=1.0, launch_bound=True) for key in keys}
+    tried: list[Mode] = []
+
+    def running(env: EnvBase, mode: Mode) -> AbstractContextManager[object]:
+        tried.append(mode)
+        return working(clock)
+
+    monkeypatch.setattr("tdx.profiling.side_by_side.running", running)
+    found = advise(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)
+    assert [each.remedy.kind for each in (*found.advice, *found.in_vain)] == ["launch-bound"]
+    assert set(tried) == {"planned", "compiled"}
+
+
+def test_agreement_of_values() -> None:
+    one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
+    assert agreement(one, one.clone()) == "same"
+    assert agreement(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
+    assert agreement(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
+    assert agreement(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
+    assert agreement(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
+    assert agreement(one, one.exclude("a")) == "other"

@@ -1,0 +1,170 @@
+"""The clock's notes: own times, nesting, calls that raise, calls in turns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdx.engine.meter import Part
+from tdx.profiling.clock import ClockMeter, Times, own_times
+
+OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
+
+
+class FakeClock:
+    """Nanoseconds that pass only when somebody lets them."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def spend(self, nanoseconds: int) -> None:
+        self.now += nanoseconds
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def by_part(meter: ClockMeter) -> dict[Part, Times]:
+    return {times.part: times for times in meter.taken()}
+
+
+def test_a_part_does_not_pay_for_what_runs_inside_it(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+    inner = meter.timed(INNER, clock.spend)
+
+    def work(value: int) -> None:
+        clock.spend(5)
+        inner(value)
+        inner(value)
+        clock.spend(2)
+
+    outer = meter.timed(OUTER, work)
+    outer(10)
+    outer(20)
+    found = by_part(meter)
+    assert found[OUTER].own_ns.tolist() == [7, 7]
+    assert found[INNER].own_ns.tolist() == [10, 10, 20, 20]
+    assert (found[OUTER].end_ns - found[OUTER].start_ns).tolist() == [27, 47]
+
+
+def test_what_was_taken_is_not_there_again(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+    timed = meter.timed(INNER, clock.spend)
+    timed(3)
+    assert len(meter.taken()) == 1
+    assert meter.taken() == []
+    timed(4)
+    assert by_part(meter)[INNER].own_ns.tolist() == [4]
+
+
+@pytest.mark.parametrize("arity", [0, 1, 2, 3])
+def test_arguments_and_results_pass_through(clock: FakeClock, arity: int) -> None:
+    functions: list[Callable[..., Any]] = [
+        lambda: (),
+        lambda a: (a,),
+        lambda a, b: (a, b),
+        lambda a, b, c=7: (a, b, c),
+    ]
+    timed = ClockMeter(clock).timed(INNER, functions[arity])
+    assert timed(*range(arity)) == tuple(range(arity))
+
+
+def test_keywords_pass_through(clock: FakeClock) -> None:
+    def reset(tensordict: Any = None, **kwargs: Any) -> Any:
+        return tensordict, kwargs
+
+    timed = ClockMeter(clock).timed(OUTER, reset)
+    assert timed(tensordict=1, seed=2) == (1, {"seed": 2})
+
+
+@pytest.mark.parametrize("arity", [1, 2, 3])
+def test_a_call_that_raises_is_timed_and_raises(clock: FakeClock, arity: int) -> None:
+    def fail(*args: int) -> None:
+        clock.spend(9)
+        raise ValueError("no")
+
+    functions: list[Callable[..., None]] = [
+        lambda a: fail(a),
+        lambda a, b: fail(a, b),
+        lambda *args: fail(*args),
+    ]
+    meter = ClockMeter(clock)
+    timed = meter.timed(INNER, functions[arity - 1])
+    with pytest.raises(ValueError, match="no"):
+        timed(*range(arity))
+    assert by_part(meter)[INNER].own_ns.tolist() == [9]
+
+
+def test_calls_for_many_steps_say_how_many(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+
+    def spend_each(rows: list[int]) -> None:
+        clock.spend(len(rows))
+
+    timed = meter.timed(INNER, spend_each, steps=len)
+    timed([1, 2, 3])
+    timed([1])
+    found = by_part(meter)[INNER]
+    assert found.steps.tolist() == [3, 1]
+    assert found.own_ns.tolist() == [3, 1]
+
+
+def test_a_function_is_timed_once(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+    timed = meter.timed(INNER, clock.spend)
+    assert meter.timed(INNER, timed) is timed
+
+
+def in_turn(meter: ClockMeter, clock: FakeClock, costs: list[int]) -> tuple[list[Part], list[Any]]:
+    def costing(cost: int) -> Callable[[Any, Any], None]:
+        def run(entries: Any, fields: Any) -> None:
+            clock.spend(cost)
+            if fields == cost:
+                raise ValueError(str(cost))
+
+        return run
+
+    parts = [Part("stage", index, "Some", "forward") for index in range(len(costs))]
+    timed = [meter.timed(part, costing(cost)) for part, cost in zip(parts, costs, strict=True)]
+    return parts, list(meter.in_turn(timed))
+
+
+def test_calls_in_turns_share_their_borders(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+    parts, functions = in_turn(meter, clock, [3, 5, 7])
+    for _ in range(2):
+        clock.spend(100)
+        for function in functions:
+            function(None, None)
+    found = by_part(meter)
+    assert [found[part].own_ns.tolist() for part in parts] == [[3, 3], [5, 5], [7, 7]]
+
+
+def test_after_one_that_raises_the_others_of_its_turn_take_no_time(clock: FakeClock) -> None:
+    meter = ClockMeter(clock)
+    parts, functions = in_turn(meter, clock, [3, 5, 7])
+    functions[0](None, None)
+    with pytest.raises(ValueError, match="5"):
+        functions[1](None, 5)
+    for function in functions:
+        function(None, None)
+    found = by_part(meter)
+    assert [found[part].own_ns.tolist() for part in parts] == [[3, 3], [5, 5], [0, 7]]
+
+
+def test_own_times_add_up_whatever_the_nesting() -> None:
+    # [0, 100] holds [10, 40] and [40, 90]; the second of these holds two that touch.
+    calls = np.array([[0, 100], [10, 40], [40, 90], [40, 60], [60, 90], [200, 230]])
+    for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 7):
+        shuffled = own_times(calls[list(order)])
+        found = dict(zip(order, shuffled.tolist(), strict=True))
+        assert [found[index] for index in range(6)] == [20, 30, 0, 20, 30, 30]

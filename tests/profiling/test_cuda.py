@@ -1,0 +1,98 @@
+"""The passes on a real device; skipped without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
+from tdx.engine.meter import TRANSFERS
+from tdx.profiling.attach import measured
+from tdx.profiling.passes.accelerator import TorchAccelerator
+from tdx.profiling.passes.choice import PASSES, passes_of
+from tdx.profiling.passes.device import DeviceTimes
+from tdx.profiling.result import ModeProfile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tests.profiling.spinning import SpinningCall
+
+pytestmark = pytest.mark.gpu
+
+PLAN = ProfilePlan(steps=20, warmup=5, repeats=2, passes=("device",))
+
+
+class Setting:
+    """An env on the GPU with a stage that works there, and one that reads a number back."""
+
+    def __init__(self, device: str = "cuda:0") -> None:
+        self.matrix = torch.randn(2048, 2048, device=device)
+        chain = Compose(SpinningCall(self.multiply, 0), SpinningCall(self.read, 0))
+        self.env = TransformedEnv(PendulumEnv(batch_size=[64], device=device), chain)
+
+    def multiply(self, _: float) -> None:
+        self.matrix @ self.matrix
+
+    def read(self, _: float) -> None:
+        self.matrix[0, 0].item()
+
+    def rows(self, plan: ProfilePlan = PLAN) -> ModeProfile:
+        return profile_env(self.env, ["eager"], plan).modes[0]
+
+
+def test_columns() -> None:
+    mode = Setting().rows()
+    assert mode.error is None
+    multiply, read = (mode.on_device[f"{index} SpinningCall", "forward"] for index in range(2))
+    assert multiply.kernels == multiply.launches == 1
+    assert 0 < multiply.kernel_us <= multiply.time_us * 1.5
+    assert multiply.allocated_bytes == multiply.peak_bytes == 2048 * 2048 * 4
+    assert multiply.syncs == {}
+    assert not multiply.launch_bound
+    (place,) = read.syncs
+    assert "tests/profiling/test_cuda.py:" in place
+    assert read.to_host_bytes == 4
+    moved = mode.on_device[TRANSFERS.label, TRANSFERS.lane]
+    assert moved.to_host_bytes >= 4
+
+
+def test_times_add_up() -> None:
+    setting, device = Setting(), TorchAccelerator("cuda:0")
+    seen = DeviceTimes(device)
+    with measured(setting.env, seen):
+        setting.env.rollout(5)
+        first = device.mark()
+        with seen.recording():
+            setting.env.rollout(20)
+        last = device.mark()
+        device.synchronize()
+    own = sum(seen._own.values())
+    assert 0 < own <= device.between_ns(first, last)
+
+
+def test_sync_mode_holds_the_devices_time() -> None:
+    plain, waiting = (Setting().rows(replace(PLAN, passes=(), sync=sync)) for sync in (False, True))
+    assert plain.notes != waiting.notes
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
+def test_values_are_those_without_a_pass(planned: bool) -> None:
+    def rolled(env: TransformedEnv) -> TensorDictBase:
+        env.planned = planned
+        env.set_seed(3)
+        torch.manual_seed(3)
+        return env.rollout(12)
+
+    def made() -> TransformedEnv:
+        norm = ObservationNorm(0.1, 2.0, in_keys=["observation"])
+        chain = Compose(norm, RewardSum(), CatFrames(3, -1, in_keys=["observation"]))
+        return TransformedEnv(PendulumEnv(batch_size=[8], device="cuda:0"), chain)
+
+    plain, device = rolled(made()), TorchAccelerator("cuda:0")
+    for observer in [each for name in PASSES for each in passes_of(name, device)]:
+        env = made()
+        with measured(env, observer), observer.recording():
+            seen = rolled(env)
+        assert (plain == seen).all(), type(observer).__name__
+    assert torch.cuda.get_sync_debug_mode() == 0

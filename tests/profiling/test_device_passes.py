@@ -1,0 +1,279 @@
+"""An accelerator's columns, measured on one that works in simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import Compose, GymEnv, TransformedEnv
+from tdx.engine.meter import TRANSFERS, base_parts
+from tdx.errors import DeviceError, ExitCode
+from tdx.profiling import run
+from tdx.profiling.attach import measured
+from tdx.profiling.clock import ClockMeter
+from tdx.profiling.passes.accelerator import TorchAccelerator, accelerators_of
+from tdx.profiling.passes.choice import Found, passes_of
+from tdx.profiling.passes.device import WAITING, DeviceTimes, DeviceWork, work_by_part
+from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, read_trace
+from tdx.profiling.passes.ranges import range_name
+from tdx.profiling.passes.synchronised import NOTHING_TO_WAIT_FOR, SYNC
+from tdx.profiling.result import DeviceUse, ModeProfile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tests.profiling.spinning import US, FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.stand_in_device import LAUNCH_US, FakeDevice
+
+STEPS = 20
+WHERE = "stage.py:7"
+STAGES = ("0 SpinningCall", "1 SpinningCall", "2 SpinningCall", "3 SpinningCall")
+
+
+class Setting:
+    """An env whose chain has one stage that works, one that launches much, and one that waits."""
+
+    def __init__(self, seen: bool = True) -> None:
+        self.clock = FakeClock()
+        self.device = FakeDevice(self.clock, seen)
+        stages = [SpinningCall(act, 0) for act in (self.work, self.trifle, self.hold, self.wait)]
+        self.env = TransformedEnv(SpinningEnv(self.clock.spin, step=5), Compose(*stages))
+        self.waits = True
+
+    def work(self, _: float) -> None:
+        self.device.launch(300)
+
+    def trifle(self, _: float) -> None:
+        for _ in range(10):
+            self.clock.spin(20)
+            self.device.launch(1)
+
+    def hold(self, _: float) -> None:
+        self.device.allocate(1000)
+        self.device.allocate(-600)
+
+    def wait(self, _: float) -> None:
+        if self.waits:
+            self.device.launch(4, "copy", "Memcpy HtoD (Pageable -> Device)", 64)
+            self.device.fetch(6, 32, WHERE)
+
+    def rows(self, monkeypatch: pytest.MonkeyPatch, plan: ProfilePlan) -> ModeProfile:
+        monkeypatch.setattr(run, "accelerator_of", lambda *_: Found(self.device))
+        found = profile_env(self.env, ["eager"], replace(plan, clock=self.clock))
+        return found.modes[0]
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+PLAN = ProfilePlan(steps=STEPS, warmup=3, repeats=2, passes=("device",))
+
+
+def forward(mode: ModeProfile) -> list[DeviceUse]:
+    return [mode.on_device[label, "forward"] for label in STAGES]
+
+
+def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
+    setting.waits = False
+    device, seen = setting.device, DeviceTimes(setting.device)
+    with measured(setting.env, seen), seen.recording():
+        setting.env.rollout(STEPS)
+    loop = device.marks[-1].at_ns - device.marks[0].at_ns
+    none = np.zeros(0, np.int64)
+    uses = seen.found(ModeProfile("eager", (), none, none, none), STEPS).on_device
+    assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
+    # While the device works, the host comes to the marks of the next stages and waits for none.
+    assert uses[STAGES[0], "forward"].time_us >= 300
+    assert uses[STAGES[2], "forward"].time_us == 0
+
+
+def test_the_host_waits_for_no_mark_until_the_end(setting: Setting) -> None:
+    setting.waits = False
+    seen = DeviceTimes(setting.device)
+    with measured(setting.env, seen), seen.recording():
+        setting.env.rollout(STEPS)
+    runs = [
+        each for at, each in enumerate(setting.device.log) if setting.device.log[at - 1] != each
+    ]
+    assert runs == ["synchronize", "mark", "synchronize", "read"]
+
+
+def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = setting.rows(monkeypatch, PLAN)
+    work, trifle, hold, wait = forward(mode)
+    assert (work.kernels, work.kernel_us, work.launches, work.launch_bound) == (1, 300, 1, False)
+    assert (trifle.kernels, trifle.launches, trifle.kernel_us) == (10, 10, 10)
+    assert (hold.allocated_bytes, hold.peak_bytes, hold.kept_bytes) == (1000, 1000, 400)
+    assert (wait.to_device_bytes, wait.to_host_bytes, wait.copy_us) == (64, 32, 10)
+    assert [use.syncs for use in (work, trifle, hold, wait)] == [{}, {}, {}, {WHERE: 1.0}]
+    assert mode.error is None
+    assert mode.notes == ()
+
+
+def test_launch_bound_is_where_the_device_idles(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With the big kernel before it the queue is never empty; without, the device waits.
+    setting.env.transform[0].spin = lambda _: None
+    assert [use.launch_bound for use in forward(setting.rows(monkeypatch, PLAN))[1:]] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_transfers_are_a_row_that_takes_its_time_from_the_others(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = setting.rows(monkeypatch, PLAN)
+    moved = mode.on_device[TRANSFERS.label, TRANSFERS.lane]
+    assert (moved.time_us, moved.to_device_bytes, moved.to_host_bytes) == (10, 64, 32)
+    setting.waits = False
+    mode = setting.rows(monkeypatch, PLAN)
+    assert (TRANSFERS.label, TRANSFERS.lane) not in mode.on_device
+
+
+def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
+    def event(kind: TraceKind, name: str, start: int, end: int, link: int = -1) -> TraceEvent:
+        return TraceEvent(kind, name, start, end - start, 1, link, 64)
+
+    seen = DeviceWork(setting.device)
+    seen.parts = [base_parts(setting.env.base_env)[0], TRANSFERS]
+    seen._trace = [
+        event("part", range_name(0), 0, 100_000),
+        event("launch", "cudaMemcpyAsync", 10_000, 12_000, 1),
+        event("part", range_name(1), 20_000, 60_000),
+        event("launch", "cudaMemcpyAsync", 30_000, 32_000, 2),
+        event("copy", "Memcpy DtoH", 40_000, 44_000, 1),
+        event("copy", "Memcpy HtoD", 50_000, 57_000, 2),
+    ]
+    key, row = ("env SpinningEnv", "step"), ("transfers", "step")
+    before = {key: DeviceUse(60.0), row: DeviceUse(40.0)}
+    none = np.zeros(0, np.int64)
+    mode = ModeProfile("eager", (), none, none, none, on_device=before)  # type: ignore[arg-type]
+    after = seen.found(mode, 1).on_device
+    assert [(use.time_us, use.copy_us) for use in after.values()] == [(56, 4), (44, 11)]
+    moved = after["transfers", "step"]
+    assert (moved.to_device_bytes, moved.to_host_bytes) == (64, 64)
+
+
+def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
+    env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
+    before = dict(env._program.__dict__)
+    with measured(env, meter):
+        env.reset()
+    assert {times.part: len(times.own_ns) for times in meter.taken()}[TRANSFERS] == 1
+    assert env._program.__dict__ == before
+    on_host = GymEnv("Pendulum-v1")
+    with measured(on_host, meter):
+        on_host.reset()
+    assert TRANSFERS not in {times.part for times in meter.taken()}
+
+
+def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = {}
+    for sync in (False, True):
+        setting = Setting()
+        setting.waits = False
+        mode = setting.rows(monkeypatch, replace(PLAN, passes=(), sync=sync))
+        means[sync] = {
+            row.part.label: row.statistics.mean for row in mode.rows if row.part.lane != "reset"
+        }
+        assert (SYNC in mode.notes) is sync
+        assert mode.unattributed == pytest.approx(0, abs=0.01)
+    assert means[False][STAGES[0]] == LAUNCH_US
+    assert means[True][STAGES[0]] == LAUNCH_US + 300
+    # What the host does not wait for in a stage it waits for once, when all is given.
+    assert means[False][WAITING.label] > 100
+    assert means[True][WAITING.label] == 0
+
+
+def test_sync_mode_without_an_accelerator_says_so() -> None:
+    env = SpinningEnv(FakeClock().spin)
+    found = profile_env(env, ["eager"], ProfilePlan(steps=2, repeats=1, passes=(), sync=True))
+    assert NOTHING_TO_WAIT_FOR in found.modes[0].notes
+
+
+def test_an_error_in_a_pass_keeps_what_was_measured_before(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> tuple[int, int, int]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setting.device, "memory", interrupted)
+    mode = setting.rows(monkeypatch, PLAN)
+    assert mode.error == "interrupted"
+    assert mode.steps.tolist() == [STEPS, STEPS]
+    assert forward(mode)[0].time_us > 0
+
+
+def test_a_device_that_tells_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = Setting(seen=False).rows(monkeypatch, PLAN)
+    work = forward(mode)[0]
+    assert work.time_us > 0
+    assert replace(work, time_us=0.0) == DeviceUse(0.0)
+
+
+def test_values_are_those_without_a_pass_whatever_is_raised(setting: Setting) -> None:
+    def rolled() -> TensorDictBase:
+        setting.env.set_seed(3)
+        torch.manual_seed(3)
+        return setting.env.rollout(STEPS)
+
+    plain = rolled()
+    for observer in passes_of("device", setting.device):
+        with measured(setting.env, observer), observer.recording():
+            assert (plain == rolled()).all()
+        with pytest.raises(ZeroDivisionError), observer.recording():
+            raise ZeroDivisionError
+        assert setting.device.is_left_alone
+    assert (plain == rolled()).all()
+
+
+def test_a_device_that_is_not_there() -> None:
+    missing = "cuda:99" if torch.cuda.is_available() else "cuda"
+    with pytest.raises(DeviceError, match=f"no device {missing}") as caught:
+        TorchAccelerator(missing)
+    assert caught.value.hint
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+
+
+def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
+    assert accelerators_of(setting.env) == []
+    assert passes_of("device", None) == []
+
+
+def test_work_of_a_trace_that_torch_has_written() -> None:
+    def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> str:
+        told = ",".join(f'"{key}":{value}' for key, value in args.items())
+        head = f'"ph":"X","cat":"{cat}","name":"{name}","ts":{ts},"dur":{dur},"tid":{tid}'
+        return f'{{{head},"args":{{{told}}}}}'
+
+    text = ",".join(
+        (
+            '{"ph":"M","name":"process_name","tid":0,"args":{}}',
+            event("user_annotation", range_name(0), 0, 100, 1),
+            event("cpu_op", "aten::add", 10, 20, 1),
+            event("cuda_runtime", "cudaLaunchKernel", 12, 5, 1, correlation=1),
+            event("cpu_op", range_name(1), 40, 40, 1),
+            event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
+            event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
+            event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),
+            # On a thread of its own there is no part.
+            event("cuda_runtime", "cudaLaunchKernel", 50, 5, 2, correlation=5),
+            event("kernel", "add", 200, 7.5, 7, correlation=1),
+            event("kernel", "triton", 210, 1, 7, correlation=2),
+            event(
+                "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 220, 2, 7, bytes=96, correlation=3
+            ),
+            event("gpu_memset", "Memset (Device)", 230, 3, 7, correlation=4),
+            event("kernel", "another", 240, 9, 7, correlation=5),
+        )
+    )
+    outer, inner = work_by_part(read_trace(f'{{"traceEvents": [{text}]}}')).values()
+    assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
+    assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)
+    assert (inner.to_host, inner.to_device, inner.copy_ns) == (96, 0, 2_000)

@@ -1,0 +1,134 @@
+"""Gymnasium's wrappers: a row each, in every way of running, and nothing left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import tdx
+from tdx import GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
+from tdx.profiling.gym_wrappers import wrappers_of
+from tdx.profiling.result import Mode, ModeProfile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tests.profiling.spinning import FakeClock, SpinningGymEnv, SpinningWrapper, totals_us
+
+MADE, EPISODES = 200, 4
+BOTH: list[Mode] = ["eager", "planned"]
+
+
+class Outer(SpinningWrapper):
+    """Another one around it."""
+
+
+def stack(clock: FakeClock) -> Any:
+    env = SpinningGymEnv(clock.spin, step=100, reset=500)
+    inner = SpinningWrapper(env, clock.spin, 20, 5)
+    return Outer(SpinningWrapper(inner, clock.spin, 3, 2), clock.spin, 7, 11)
+
+
+def measured(env: Any, clock: FakeClock, mode: Mode) -> ModeProfile:
+    plan = ProfilePlan(steps=MADE, warmup=50, repeats=1, passes=(), clock=clock)
+    (found,) = profile_env(env, [mode], plan).modes
+    assert found.error is None
+    return found
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_each_wrapper_has_a_row(mode: Mode) -> None:
+    clock = FakeClock()
+    found = measured(TransformedEnv(GymWrapper(stack(clock)), RewardSum()), clock, mode)
+    assert totals_us(found) == {
+        ("env SpinningGymEnv unwrapped", "step"): 100 * MADE,
+        ("env SpinningGymEnv unwrapped", "reset"): 500 * EPISODES,
+        ("wrapper Outer", "step"): 7 * MADE,
+        ("wrapper Outer", "reset"): 11 * EPISODES,
+        ("wrapper SpinningWrapper", "step"): 3 * MADE,
+        ("wrapper SpinningWrapper", "reset"): 2 * EPISODES,
+        ("wrapper SpinningWrapper (2)", "step"): 20 * MADE,
+        ("wrapper SpinningWrapper (2)", "reset"): 5 * EPISODES,
+    }
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_wrappers_inside_of_a_batch(mode: Mode) -> None:
+    clock = FakeClock()
+    serial = SerialEnv(2, [lambda: GymWrapper(stack(clock)) for _ in range(2)])
+    found = totals_us(measured(TransformedEnv(serial, RewardSum()), clock, mode))
+    assert found["env SpinningGymEnv unwrapped", "step"] == 2 * 100 * MADE
+    assert found["wrapper Outer", "step"] == 2 * 7 * MADE
+    vector = gymnasium.vector.SyncVectorEnv(
+        [lambda: stack(clock) for _ in range(2)],
+        autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED,
+    )
+    found = totals_us(measured(TransformedEnv(GymWrapper(vector), RewardSum()), clock, mode))
+    assert found["wrapper Outer", "step"] == 2 * 7 * MADE
+    assert found["env SpinningGymEnv unwrapped", "step"] == 2 * 100 * MADE
+
+
+def test_what_make_adds_counts_only_where_it_is_asked_for() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), RewardSum())
+    for asked in (False, True):
+        with tdx.profile(env, all_wrappers=asked) as meter:
+            env.rollout(20, break_when_any_done=False)
+        labels = {row.part.label for row in meter.result.modes[0].rows}
+        assert ("wrapper TimeLimit" in labels) is asked
+        assert "env CartPole-v1" in labels
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_values_are_the_same_and_nothing_is_left_behind(planned: bool) -> None:
+    found = []
+    env = gymnasium.make("CartPole-v1")
+    wrapped = gymnasium.wrappers.TransformReward(env, lambda reward: float(reward) / 2)
+    env_of_tdx = TransformedEnv(GymWrapper(wrapped), RewardSum())
+    env_of_tdx.planned = planned
+    program: Any = env_of_tdx.base_env._program
+    everyone = [*wrappers_of(wrapped), wrapped.unwrapped, program]
+    env_of_tdx.rollout(2)
+    names = [set(each.__dict__) for each in everyone]
+    functions = [each.step for each in everyone]
+    fields = program._fields
+    for is_measured in (False, True, False):
+        env_of_tdx.set_seed(1)
+        torch.manual_seed(1)
+        if is_measured:
+            with tdx.profile(env_of_tdx):
+                found.append(env_of_tdx.rollout(60, break_when_any_done=False))
+        else:
+            found.append(env_of_tdx.rollout(60, break_when_any_done=False))
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    assert [set(each.__dict__) for each in everyone] == names
+    assert [each.step for each in everyone] == functions
+    assert program._fields is fields
+
+
+def test_a_bare_gymnasium_env() -> None:
+    env = gymnasium.wrappers.FlattenObservation(gymnasium.make("Pendulum-v1"))
+    owners = [*wrappers_of(env), env.unwrapped]
+    with tdx.profile(env) as meter:
+        env.reset(seed=0)
+        for _ in range(30):
+            env.step(np.zeros(1, np.float32))
+    profile = meter.result
+    rows = {row.key: row for row in profile.modes[0].rows}
+    assert profile.subject == "Pendulum-v1"
+    assert len(rows["env Pendulum-v1", "step"].times_ns) == 30
+    assert len(rows["wrapper FlattenObservation", "reset"].times_ns) == 1
+    assert len(rows["wrapper TimeLimit", "step"].times_ns) == 30
+    assert not any({"step", "reset"} & set(each.__dict__) for each in owners)
+
+
+def test_a_bare_gymnasium_env_without_wrappers_of_ones_own() -> None:
+    env = gymnasium.make("Pendulum-v1")
+    with tdx.profile(env) as meter:
+        env.reset(seed=0)
+        env.step(np.zeros(1, np.float32))
+    assert [row.key for row in meter.result.modes[0].rows] == [
+        ("env Pendulum-v1", "reset"),
+        ("env Pendulum-v1", "step"),
+    ]

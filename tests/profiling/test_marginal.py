@@ -1,0 +1,114 @@
+"""Marginal cost: with and without a stage, with a drift, and with stages that others need."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tdx import CatFrames, Compose, RenameTransform, TransformedEnv
+from tdx.profiling.marginal import Marginal, marginal
+from tdx.profiling.result import Mode
+from tdx.profiling.run import ProfilePlan
+from tdx.profiling.side_by_side import Contender, difference_of, side_by_side
+from tests.profiling.spinning import (
+    FakeClock,
+    SpinningCall,
+    SpinningEnv,
+    SpinningMap,
+    SpinningStage,
+)
+
+
+def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> Marginal:
+    return marginal(env, mode, ProfilePlan(steps=40, warmup=1, repeats=3, clock=clock))
+
+
+def test_a_stage_costs_what_a_step_saves_without_it() -> None:
+    clock = FakeClock()
+    stages = SpinningStage(clock.spin, forward=30), SpinningStage(clock.spin, forward=5)
+    env = TransformedEnv(SpinningEnv(clock.spin, 100), Compose(*stages))
+    found = measured(env, clock)
+    assert found.error is None
+    assert found.step_us == 135
+    assert [stage.own_us for stage in found.stages] == [30, 5]
+    for stage, cost in zip(found.stages, (30, 5), strict=True):
+        assert stage.cost is not None
+        assert stage.cost.saved_us == cost
+        assert stage.cost.is_significant
+        assert stage.for_neighbours_us == 0
+
+
+def test_a_stage_that_makes_its_neighbours_dear_is_seen() -> None:
+    """A map that could wait is called in each step because of an opaque stage behind it."""
+    clock = FakeClock()
+    chain = Compose(SpinningMap(clock.spin, 20), SpinningCall(clock.spin, 1))
+    found = measured(TransformedEnv(SpinningEnv(clock.spin, 10), chain), clock, "planned")
+    cost = found.stages[1].cost
+    assert cost is not None
+    assert found.stages[1].own_us == 1
+    assert cost.saved_us > 15
+
+
+def test_a_stage_that_others_need_is_said_to_be_needed() -> None:
+    clock = FakeClock()
+    chain = Compose(
+        RenameTransform(["observation"], ["seen"]),
+        CatFrames(2, -1, in_keys=["seen"]),
+        SpinningStage(clock.spin),
+    )
+    chain[2].in_keys = chain[2].out_keys = []
+    found = measured(TransformedEnv(SpinningEnv(clock.spin, 10), chain), clock)
+    assert found.error is None
+    assert found.stages[0].cost is None
+    assert "seen" in (found.stages[0].needed or "")
+    assert found.stages[1].needed is None
+    cost = found.stages[2].cost
+    assert cost is not None
+    assert not cost.is_significant
+
+
+def test_a_drift_of_the_machine_cancels() -> None:
+    clock = FakeClock()
+
+    class Slowing(SpinningEnv):
+        def _step(self, tensordict):  # type: ignore[no-untyped-def]
+            self.step_us += 0.01
+            return super()._step(tensordict)
+
+    env = Slowing(clock.spin, 100)
+    same = [Contender(TransformedEnv(env)), Contender(TransformedEnv(env))]
+    plan = ProfilePlan(steps=40, warmup=1, repeats=4, clock=clock)
+    turns = side_by_side(same, "eager", plan)
+    assert turns.step_us[-1, 0] > turns.step_us[0, 0] + 3
+    assert abs(turns.difference(0, 1).saved_us) < 0.01
+
+
+def test_an_interrupt_keeps_the_turns_before_it() -> None:
+    clock = FakeClock()
+    env = SpinningEnv(clock.spin, 10)
+
+    def stop(doing: str, done: int, of: int) -> None:
+        if doing == "in turns" and done == 2:
+            raise KeyboardInterrupt
+
+    plan = ProfilePlan(steps=10, warmup=1, repeats=5, clock=clock, on_progress=stop)
+    found = marginal(TransformedEnv(env, SpinningStage(clock.spin, forward=4)), "eager", plan)
+    assert found.error == "interrupted"
+    assert found.stages[0].cost is not None
+    assert found.stages[0].cost.turns == 2
+    assert found.stages[0].cost.saved_us == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "significant"),
+    [
+        ([10, 10.1, 9.9], [9, 9.1, 8.9], True),
+        ([10, 14, 9], [9, 12, 11], False),
+        ([10, 10, 10], [9.95, 9.95, 9.95], False),
+        ([10], [1], False),
+        ([10, 10.1, 9.9, 30, 10, 10.2, 9.8, 10], [9, 9.1, 8.9, 8.9, 9.1, 9, 9, 9.1], True),
+        ([10, 9, 11, 10, 9, 11, 10, 30], [10, 11, 9, 10, 9, 11, 10, 9], False),
+    ],
+)
+def test_significance(before: list[float], after: list[float], significant: bool) -> None:
+    assert difference_of(np.array(before), np.array(after)).is_significant is significant

@@ -1,0 +1,84 @@
+"""Profiles as files: what was written is what is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdx.errors import ArgumentError
+from tdx.profiling.result import Profile
+from tdx.profiling.saved import decoded, encoded, from_json, profile_text, read_profile, to_json
+from tests.profiling.stand_in import mode_profile, on_device, stand_in
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two results are equal, their arrays too."""
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and bool(np.array_equal(left, right))
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if hasattr(left, "__dataclass_fields__"):
+        return all(
+            same(getattr(left, field.name), getattr(right, field.name)) for field in fields(left)
+        )
+    return bool(left == right)
+
+
+def whole() -> Profile:
+    return stand_in(on_device(mode_profile()), mode_profile("planned", error="stopped", many=True))
+
+
+def test_all_of_a_profile_comes_back(tmp_path: Path) -> None:
+    profile = whole()
+    assert same(from_json(to_json(profile)), profile)
+    file = tmp_path / "base.json"
+    file.write_text(profile_text(profile), encoding="utf-8")
+    assert same(read_profile(file), profile)
+    assert json.loads(file.read_text()) == to_json(profile)
+
+
+def test_samples_are_small_and_exact() -> None:
+    numbers = np.array([0, 2**62, -5, 7], np.int64)
+    assert decoded(encoded(numbers)).tolist() == numbers.tolist()
+    assert decoded(encoded(np.zeros(0, np.int64))).tolist() == []
+    assert len(encoded(np.arange(10_000, dtype=np.int64) * 1000)) < 200
+
+
+def test_readers_find_statistics_beside_the_samples() -> None:
+    (mode,) = to_json(stand_in())["modes"]
+    row = next(row for row in mode["rows"] if row["label"] == "0 RewardSum")
+    assert (row["lane"], row["n"], row["per"]) == ("forward", 120, "call")
+    assert row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
+    assert sum(each["share"] for each in mode["rows"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "plan"}, "this document is no profile"),
+        ({"schema_version": 99}, "schema version 99"),
+        ({"machine": {}}, "is damaged"),
+        ({"modes": [{}]}, "is damaged"),
+    ],
+)
+def test_other_documents_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        from_json(to_json(stand_in()) | change)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(ArgumentError, match=r"broken\.json is no JSON"):
+        read_profile(broken)
+    with pytest.raises(ArgumentError, match="no such file"):
+        read_profile(tmp_path / "missing.json")
+    document = to_json(stand_in())
+    document["modes"][0]["rows"][0]["samples"]["times_ns"] = "AAAA"
+    with pytest.raises(ArgumentError, match="is damaged"):
+        from_json(document)

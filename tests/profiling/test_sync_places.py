@@ -1,0 +1,60 @@
+"""Waits for a CUDA device are found by the warnings that torch gives of them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from tdx.profiling.passes.sync_places import watched_syncs
+
+WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:273.)"
+
+
+@pytest.fixture(autouse=True)
+def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What torch was told to do at a wait, the first as it was."""
+    told: list[object] = [0]
+
+    def set_mode(mode: object) -> None:
+        told.append(mode)
+        if mode == "warn":
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: told[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    return told
+
+
+def test_each_wait_is_told_with_its_line(modes: list[object]) -> None:
+    places: list[str] = []
+    with watched_syncs(places.append):
+        for _ in range(2):
+            line = sys._getframe().f_lineno + 1
+            warnings.warn(WAIT, stacklevel=1)
+    assert places == [f"tests/profiling/test_sync_places.py:{line}"] * 2
+    assert modes == [0, "warn", 0]
+
+
+def test_the_line_is_not_that_in_torch() -> None:
+    places: list[str] = []
+    module = {"__name__": "torch._tensor", "warnings": warnings}
+    exec(f"def item():\n    warnings.warn({WAIT!r}, stacklevel=1)", module)
+    item = module["item"]
+    assert callable(item)
+    with watched_syncs(places.append):
+        item()
+    assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_places.py"]
+
+
+def test_other_warnings_are_as_ever(modes: list[object]) -> None:
+    shown, filters = warnings.showwarning, list(warnings.filters)
+    with pytest.warns(UserWarning, match="something else"), watched_syncs(pytest.fail):
+        warnings.warn("something else", stacklevel=1)
+    with pytest.raises(DeprecationWarning), watched_syncs(pytest.fail):
+        warnings.warn("an error here", DeprecationWarning, stacklevel=1)
+    assert (warnings.showwarning, list(warnings.filters)) == (shown, filters)
+    assert modes[-1] == 0

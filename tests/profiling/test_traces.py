@@ -1,0 +1,116 @@
+"""Time lines and flame charts: what other programs read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import tdx
+from tdx.profiling.calls import Node, calls_of, mean_step
+from tdx.profiling.result import Profile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.traces import chrome_trace, cut_note, speedscope
+from tests.profiling.stand_in import REPEATS, STEPS, mode_profile, stand_in
+
+
+@pytest.fixture(scope="module")
+def measured() -> Profile:
+    env = tdx.TransformedEnv(
+        tdx.GymEnv("Pendulum-v1"), tdx.Compose(tdx.StepCounter(max_steps=4), tdx.ActionScaling())
+    )
+    return profile_env(env, ["eager", "planned"], ProfilePlan(steps=12, warmup=0, repeats=2))
+
+
+@pytest.fixture(params=["measured", "made"])
+def profile(request: pytest.FixtureRequest) -> Profile:
+    if request.param == "made":
+        return stand_in(mode_profile(), mode_profile("planned", many=True))
+    found: Profile = request.getfixturevalue("measured")
+    return found
+
+
+def nests(events: list[dict[str, Any]]) -> bool:
+    """Whether each slice ends before or with the one that it began in."""
+    inside: list[float] = []
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        end = event["ts"] + event["dur"]
+        while inside and inside[-1] <= event["ts"] + 1e-6:
+            inside.pop()
+        if inside and end > inside[-1] + 1e-6:
+            return False
+        inside.append(end)
+    return True
+
+
+def test_chrome_trace_has_every_call_in_its_place(profile: Profile) -> None:
+    trace = json.loads(json.dumps(chrome_trace(profile)))
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    named = {
+        e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and "name" in e["args"]
+    }
+    assert named == {"eager", "planned", "rollout"}
+    for number, mode in enumerate(profile.modes, start=1):
+        mine = [event for event in slices if event["pid"] == number]
+        calls = sum(len(row.times_ns) for row in mode.rows)
+        assert len(mine) == calls + len(mode.total_ns)
+        assert nests(mine)
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in mine)
+    stages = {event["name"] for event in slices if event["cat"] == "stage"}
+    assert any(name.endswith("ActionScaling inverse") for name in stages)
+    assert trace["otherData"]["cut"] is None
+
+
+def test_speedscope_opens_and_closes_in_order(profile: Profile) -> None:
+    file = json.loads(json.dumps(speedscope(profile)))
+    assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = file["shared"]["frames"]
+    assert len({frame["name"] for frame in frames}) == len(frames)
+    for mode, part in zip(profile.modes, file["profiles"], strict=True):
+        assert (part["type"], part["name"], part["unit"]) == ("evented", mode.mode, "nanoseconds")
+        opened: list[int] = []
+        at = part["startValue"]
+        for event in part["events"]:
+            assert event["at"] >= at
+            at = event["at"]
+            if event["type"] == "O":
+                opened.append(event["frame"])
+            else:
+                assert opened.pop() == event["frame"]
+        assert not opened
+        assert at <= part["endValue"]
+        assert len(part["events"]) == 2 * sum(len(row.times_ns) for row in mode.rows)
+
+
+def test_files_are_bounded_and_say_what_they_leave_out() -> None:
+    profile = stand_in(mode_profile(), mode_profile("planned"))
+    note = cut_note(profile, most=60)
+    every = 2 * (4 * STEPS + 1) * REPEATS
+    assert note == f"the first 60 of {every:,} calls"
+    trace = chrome_trace(profile, most=60)
+    assert sum(event.get("cat") not in (None, "repeat") for event in trace["traceEvents"]) == 60
+    assert trace["otherData"]["cut"] == note
+    file = speedscope(profile, most=60)
+    assert sum(len(part["events"]) for part in file["profiles"]) == 120
+    assert note in file["name"]
+
+
+def test_mean_step_adds_up(measured: Profile) -> None:
+    for mode in measured.modes:
+        tree = mean_step(mode)
+
+        def own(node: Node) -> float:
+            return node.own_us + sum(own(child) for child in node.children.values())
+
+        assert own(tree) == pytest.approx(mode.step_us)
+        assert tree.depth() > 2
+        depths = [call.depth for call in calls_of(mode)]
+        assert min(depths) == 0
+
+
+def test_nothing_measured_is_an_empty_file() -> None:
+    empty = Profile("none", (), stand_in().settings, stand_in().machine, ())
+    assert chrome_trace(empty)["traceEvents"] == []
+    assert speedscope(empty)["profiles"] == []
+    assert cut_note(empty) is None
