@@ -112,6 +112,20 @@ def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
                 bound.kwargs[name] = result
 
 
+def argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
+    """What is wrong with a value for one argument, whatever the others are.
+
+    Example:
+        >>> parameter = catalogue()["StepCounter"].parameter("max_steps")
+        >>> argument_errors(parameter, "many")[0].message
+        'max_steps must be a whole number or None, got "many"'
+    """
+    try:
+        return list(_inner_errors(coerce(parameter.type, value)))
+    except MismatchError as mismatch:
+        return [_wrong_type(parameter.name, parameter.type, mismatch)]
+
+
 def _coerced(
     bound: BoundStage, info: TransformInfo, parameter: Parameter, value: Value, name: str = ""
 ) -> Iterator[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 
 _ENTRY = re.compile(r"(\*{0,2}\w+)(?: \([^)]*\))?:\s*(.*)")
 _SECTION = re.compile(r"[A-Z][A-Za-z ]*:$")
@@ -22,6 +23,49 @@ def summary(docstring: str) -> str:
         'Clip rewards into a range.'
     """
     return " ".join(docstring.partition("\n\n")[0].split())
+
+
+def plain(text: str) -> str:
+    """A docstring's text without its marks for code and for references.
+
+    Example:
+        >>> plain("See :class:`~tdx.specs.Bounded` and ``low``.")
+        'See Bounded and low.'
+    """
+    return re.sub(r":\w+:`~?(?:[\w.]+\.)?([^`]+)`", r"\1", text).replace("``", "")
+
+
+def markdown(docstring: str) -> str:
+    r"""A docstring as Markdown: sections become headings, arguments a list, examples code.
+
+    Example:
+        >>> print(markdown("Clip ``x``.\n\nArgs:\n    low: smallest."))
+        Clip `x`.
+        <BLANKLINE>
+        ### Args
+        <BLANKLINE>
+        - **low**: smallest.
+    """
+    lines = re.sub(r":\w+:`~?(?:[\w.]+\.)?([^`]+)`", r"`\1`", docstring)
+    return "\n".join(_markdown_lines(lines.replace("``", "`").splitlines()))
+
+
+def _markdown_lines(lines: list[str]) -> Iterator[str]:
+    section = ""
+    for number, line in enumerate(lines):
+        if _SECTION.match(line) and lines[number + 1 : number + 2] != [""]:
+            section = line[:-1]
+            yield from (f"### {section}", "")
+            if section.startswith("Example"):
+                yield "```python"
+        elif section.startswith("Example"):
+            yield line.removeprefix("    ")
+        elif section and (entry := _ENTRY.fullmatch(line.removeprefix("    "))):
+            yield f"- **{entry.group(1)}**: {entry.group(2)}"
+        else:
+            yield line.strip()
+    if section.startswith("Example"):
+        yield "```"
 
 
 def argument_help(docstring: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, DeviceError, EnvError, TdxError
+from tdx.errors import ArgumentError, DeviceError, EnvError, TdxError, one_line
 from tdx.pipeline.env_plan import EnvPlan, env_plan
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.realise import Realiser
@@ -90,8 +90,7 @@ def _called(plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str
     except TypeError as error:
         raise ArgumentError(f"the env does not take these arguments: {error}") from error
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        raise EnvError(f"making the env failed: {type(error).__name__}: {lines[0]}") from error
+        raise EnvError(f"making the env failed: {one_line(error)}") from error
     return made
 
 

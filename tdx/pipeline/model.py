@@ -36,6 +36,19 @@ class StageConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class OffStage:
+    """A stage that is switched off: it only keeps its place for whoever edits the pipeline.
+
+    Args:
+        before: how many stages of the chain stand before it.
+        stage: the stage.
+    """
+
+    before: int
+    stage: StageConfig
+
+
+@dataclass(frozen=True, slots=True)
 class EnvConfig:
     """The env at the bottom of the chain.
 
@@ -95,6 +108,7 @@ class Pipeline:
         rollout: defaults of a rollout.
         version: version of the file format.
         file: the file it was read from; not part of its identity.
+        off: stages that are switched off; not part of its identity.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -109,6 +123,7 @@ class Pipeline:
     rollout: RolloutConfig = RolloutConfig()
     version: int = VERSION
     file: str | None = field(default=None, compare=False)
+    off: tuple[OffStage, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, env: str | EnvConfig, *stages: str | StageConfig) -> Pipeline:

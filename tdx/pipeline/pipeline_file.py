@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
 from tdx.pipeline.arguments import named
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.model import OffStage, Pipeline, StageConfig
 from tdx.pipeline.reader import read_pipeline
 from tdx.pipeline.section_edit import edited_section, edited_stage, new_stage
+from tdx.pipeline.switched_off import shifted, with_off_stages, without_off_lines
 from tdx.pipeline.values import Value
 from tdx.pipeline.writer import write_pipeline
 from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
@@ -92,7 +94,7 @@ class PipelineFile:
             if block.stages:
                 block.gaps.insert(min(index, len(block.gaps)), [])
             block.stages.insert(index, lines)
-        self._accept(block, stages)
+        self._accept(block, stages, shifted(self.pipeline.off, index, 1))
 
     def remove(self, index: int) -> None:
         """Take a stage out, with the comment right above it."""
@@ -105,7 +107,7 @@ class PipelineFile:
             kept = block.gaps.pop(min(index, len(block.gaps) - 1))
             if index and index - 1 < len(block.gaps):
                 block.gaps[index - 1] = kept
-        self._accept(block, stages)
+        self._accept(block, stages, shifted(self.pipeline.off, index, -1))
 
     def move(self, index: int, to: int) -> None:
         """Move a stage, with its comments, so that it ends up at ``to``."""
@@ -116,7 +118,8 @@ class PipelineFile:
         block = self._block()
         if block is not None:
             block.stages.insert(to, block.stages.pop(index))
-        self._accept(block, stages)
+        off = shifted(shifted(self.pipeline.off, index, -1), to, 1)
+        self._accept(block, stages, off)
 
     def replace(self, index: int, stage: StageConfig) -> None:
         """Put a stage in the place of another; arguments that stay keep how they are written."""
@@ -127,7 +130,7 @@ class PipelineFile:
         if block is not None:
             lines = block.stages[index]
             lines.body = edited_stage(lines.body, stage, block.indent)
-        self._accept(block, stages)
+        self._accept(block, stages, self.pipeline.off)
 
     def update(self, pipeline: Pipeline) -> None:
         """Make the file hold this pipeline, changing no more of its text than that needs."""
@@ -137,6 +140,7 @@ class PipelineFile:
                 self._set_text(edited_section(self.text, load_yaml(self.text), pipeline, key))
         if _meaning(self.pipeline) != _meaning(pipeline):
             self._set_text(write_pipeline(pipeline))
+        self._switch_off(pipeline.off)
 
     def save(self, path: str | Path | None = None) -> None:
         """Write the file, whole or not at all; ``-`` writes to standard output.
@@ -159,20 +163,24 @@ class PipelineFile:
             raise PipelineError(f"cannot write {target}: {reason}") from error
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
-        """Reach the wanted stages by few edits: what is equal at both ends is left alone."""
-        have, goal = list(self.pipeline.transforms), list(wanted)
-        start = 0
-        while start < min(len(have), len(goal)) and _same(have[start], goal[start]):
-            start += 1
-        while len(have) > start and len(goal) > start and _same(have[-1], goal[-1]):
-            have.pop()
-            goal.pop()
-        for index in range(start, min(len(have), len(goal))):
-            self.replace(index, goal[index])
-        for _ in range(len(goal), len(have)):
+        """Reach the wanted stages by edits that leave each stage its comments."""
+        goal = [_stage_meaning(stage) for stage in wanted]
+        for index, stage in enumerate(wanted):
+            have = [_stage_meaning(each) for each in self.pipeline.transforms[index:]]
+            while goal[index] in have and have[0] not in goal[index:]:
+                self.remove(index)
+                del have[0]
+            if have and have[0] == goal[index]:
+                continue
+            gone = bool(have) and have[0] not in goal[index:]
+            if goal[index] in have:
+                self.move(index + have.index(goal[index]), index)
+            elif gone and len(have) >= len(goal) - index:
+                self.replace(index, stage)
+            else:
+                self.insert(index, stage)
+        for _ in range(len(goal), len(self.pipeline.transforms)):
             self.remove(len(goal))
-        for index in range(len(have), len(goal)):
-            self.insert(index, goal[index])
 
     def _check(self, index: int, length: int) -> None:
         if not 0 <= index < length:
@@ -182,8 +190,29 @@ class PipelineFile:
     def _block(self) -> StageBlock | None:
         return stage_block(self.text, load_yaml(self.text))
 
-    def _accept(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
+    def _switch_off(self, off: tuple[OffStage, ...]) -> None:
+        """Write the stages that are switched off to their places, unless they stand there."""
+        if _off_meaning(self.pipeline.off) == _off_meaning(off):
+            return
+        text = without_off_lines(self.text, load_yaml(self.text))
+        document = load_yaml(text)
+        written = None
+        if "transforms" in document:
+            written = with_off_stages(text, document, off)
+        if written is None:
+            text = edited_section(text, document, self.pipeline, "transforms")
+            written = with_off_stages(text, load_yaml(text), off)
+        if written is not None:
+            self._set_text(written)
+
+    def _accept(
+        self, block: StageBlock | None, stages: list[StageConfig], off: tuple[OffStage, ...]
+    ) -> None:
         """Take the edited text if it says what was meant, else write the whole list anew."""
+        self._take(block, stages)
+        self._switch_off(off)
+
+    def _take(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
         wanted = self.pipeline.with_stages(*stages)
         if block is not None:
             text = block.text()
@@ -204,6 +233,10 @@ def _meaning(pipeline: Pipeline) -> str:
     return repr((pipeline.env, stages, pipeline.policy, pipeline.rollout))
 
 
+def _off_meaning(off: Sequence[OffStage]) -> list[tuple[int, str]]:
+    return [(each.before, _stage_meaning(each.stage)) for each in off]
+
+
 def _stage_meaning(stage: StageConfig) -> str:
     full = named(stage)
     return repr((full.name, full.args, sorted(full.kwargs.items(), key=_by_name)))
@@ -211,10 +244,6 @@ def _stage_meaning(stage: StageConfig) -> str:
 
 def _by_name(item: tuple[str, Value]) -> str:
     return item[0]
-
-
-def _same(one: StageConfig, other: StageConfig) -> bool:
-    return _stage_meaning(one) == _stage_meaning(other)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
 from tdx.errors import PipelineError, TdxError, Where, did_you_mean
@@ -18,6 +18,7 @@ from tdx.pipeline.model import (
     RolloutConfig,
     StageConfig,
 )
+from tdx.pipeline.switched_off import off_stages
 from tdx.pipeline.values import CodeReference, Value
 from tdx.pipeline.yaml_text import line_and_column, load_yaml, located
 from tdx.pipeline.yaml_values import decode
@@ -36,7 +37,10 @@ def read_pipeline(text: str, file: str) -> Pipeline:
         PipelineError: it is not YAML, or not a pipeline of this version.
     """
     try:
-        return pipeline_of(load_yaml(text), file)
+        document = load_yaml(text)
+        pipeline = pipeline_of(document, file)
+        starts = [stage.line or 0 for stage in pipeline.transforms]
+        return replace(pipeline, off=tuple(off_stages(text, document, starts)))
     except TdxError as error:
         raise error.at(file=file) from error.__cause__
 

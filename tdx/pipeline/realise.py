@@ -15,6 +15,7 @@ from tdx.errors import (
     TdxError,
     UnknownNameError,
     did_you_mean,
+    one_line,
 )
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.entries import TransformInfo
@@ -88,7 +89,7 @@ class Realiser:
             hint = "is it installed, or in the folder that you are in?"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
         except Exception as error:
-            raise EnvError(f"importing {reference.module} failed: {_told(error)}") from error
+            raise EnvError(f"importing {reference.module} failed: {one_line(error)}") from error
         for part in reference.name.split("."):
             if not hasattr(found, part):
                 near = did_you_mean(part, [name for name in dir(found) if name[0] != "_"])
@@ -132,12 +133,6 @@ def _made(name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str
         message = f"{name} needs the package {error.name}, which is not installed"
         raise MissingPackageError(message, hint=f"pip install {error.name}") from error
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} does not take these arguments: {_told(error)}") from error
+        raise ArgumentError(f"{name} does not take these arguments: {one_line(error)}") from error
     except Exception as error:
-        raise ChainError(f"{name} cannot be made: {_told(error)}") from error
-
-
-def _told(error: BaseException) -> str:
-    """What an error says, on one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise ChainError(f"{name} cannot be made: {one_line(error)}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, TdxError, Where
+from tdx.errors import ChainError, TdxError, Where, one_line
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.pipeline.arguments import bind_stage, code_references
 from tdx.pipeline.env_plan import env_errors
@@ -92,9 +92,7 @@ def _failed_stage(
     from tdx.engine import TransformedEnv
     from tdx.transforms.base import Compose
 
-    failed = ChainError(
-        f"its specs cannot be computed: {type(error).__name__}: {_first_line(error)}"
-    )
+    failed = ChainError(f"its specs cannot be computed: {one_line(error)}")
     failed.__cause__ = error
     for index in range(len(env.stages)):
         part = Compose(*(stage.clone() for stage in env.stages[: index + 1]))
@@ -103,11 +101,6 @@ def _failed_stage(
         except Exception:
             return failed.at(transform=type(env.stages[index]).__name__), pipeline, index
     return failed, pipeline, None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else "no message"
 
 
 def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:

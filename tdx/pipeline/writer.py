@@ -8,7 +8,8 @@ from typing import Any
 from tdx.pipeline.arguments import named
 from tdx.pipeline.formatting import format_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig, StageConfig
-from tdx.pipeline.yaml_text import dump_yaml, styled
+from tdx.pipeline.switched_off import with_off_stages
+from tdx.pipeline.yaml_text import dump_yaml, load_yaml, styled
 from tdx.pipeline.yaml_values import encode
 
 BLOCK_DEPTHS = {"env": 1, "transforms": 2, "rollout": 1}
@@ -30,7 +31,10 @@ def write_pipeline(pipeline: Pipeline) -> str:
     """
     document = document_of(pipeline)
     sections = {key: styled(node, BLOCK_DEPTHS.get(key, 0)) for key, node in document.items()}
-    return dump_yaml(sections)
+    text = dump_yaml(sections)
+    if not pipeline.off:
+        return text
+    return with_off_stages(text, load_yaml(text), pipeline.off) or text
 
 
 def document_of(pipeline: Pipeline) -> dict[str, Any]:

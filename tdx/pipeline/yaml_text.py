@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import PipelineError, Where
+from tdx.errors import PipelineError, Where, first_line
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -34,10 +34,10 @@ def load_yaml(text: str) -> Any:
         raise PipelineError(f"not YAML: {problem}", where=where, hint=_hint(problem)) from error
     except YAMLError as error:
         raise PipelineError(
-            f"not YAML: {_first_line(error)}", where=_position(text, error)
+            f"not YAML: {first_line(error, type(error).__name__)}", where=_position(text, error)
         ) from error
     except (ValueError, RecursionError) as error:
-        raise PipelineError(f"not YAML: {_first_line(error)}") from error
+        raise PipelineError(f"not YAML: {first_line(error, type(error).__name__)}") from error
 
 
 def dump_yaml(node: Any) -> str:
@@ -64,11 +64,6 @@ def _hint(problem: str) -> str | None:
     if "duplicate key" in problem:
         return "keep one of them"
     return None
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _position(text: str, error: Exception) -> Where | None:

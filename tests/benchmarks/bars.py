@@ -62,7 +62,7 @@ class Bar:
         name: the bar's short name.
         work: what is timed.
         unit: the unit of its times.
-        seconds: how many seconds one unit is, or bytes where memory is measured.
+        seconds: how many seconds one unit is; bytes where memory is measured, a share for %.
         goals: what tdx must reach.
         bare: what the column "bare" stands for in this row.
         above_bare: the others' times count from the bare one's on, which they all contain.
@@ -131,6 +131,21 @@ VEC_NORM_ROLLOUT = Bar(
     1e-6,
     (Goal(1.5, "bare"), Goal(20, "TorchRL", faster=True)),
 )
+_PROFILED_GOALS = (Goal(1.02, "bare"),)
+PROFILED = Bar(
+    "P9",
+    "a step of rollout(2000) that is profiled, chain 6",
+    "µs",
+    1e-6,
+    _PROFILED_GOALS,
+    "not profiled",
+)
+PROFILED_EAGER = Bar(
+    "P9", "the same step by step, rollout(300)", "µs", 1e-6, _PROFILED_GOALS, "not profiled"
+)
+UNATTRIBUTED = Bar("P9", "what of it no part accounts for", "%", 0.01, (Goal(5),))
+UNATTRIBUTED_EAGER = Bar("P9", "the same step by step", "%", 0.01, (Goal(5),))
+KNOWN_COSTS = Bar("P9", "stages that spin a known time: largest error", "%", 0.01, (Goal(5),))
 MEMORY = Bar(
     "P10",
     "resident memory over iter_rollout(1_000_000), chain 6",
@@ -158,6 +173,24 @@ HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
 COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
+APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.5),))
+APP_KEYS = Bar(
+    "A1",
+    "a key answered, p95: 30 stages, a rollout and a profile run",
+    "ms",
+    1e-3,
+    (Goal(50),),
+)
+APP_PACE = Bar(
+    "A2",
+    "live steps of 200/s wanted, all panes open, with pixels",
+    "steps/s",
+    1,
+    (Goal(190, faster=True),),
+)
+APP_MEMORY = Bar(
+    "A3", "resident memory of app and workers, 72,000 steps", "MiB", 2**20, (Goal(64),)
+)
 REPLAY_GOAL = Goal(3, "TorchRL", faster=True)
 REPLAY = Bar("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", "µs", 1e-6, (REPLAY_GOAL,))
 REPLAY_SLICES = Bar("R1", "the same, 16 slices of 16 steps", "µs", 1e-6, (REPLAY_GOAL,))
@@ -203,6 +236,11 @@ BARS = (
     SERIAL_POLICY_ROLLOUT,
     VEC_NORM_ROLLOUT,
     BUILD,
+    PROFILED,
+    UNATTRIBUTED,
+    PROFILED_EAGER,
+    UNATTRIBUTED_EAGER,
+    KNOWN_COSTS,
     MEMORY,
     DUMP,
     DUMP_MEMORY,
@@ -213,6 +251,10 @@ BARS = (
     LIST,
     COMPLETION,
     INSPECT,
+    APP_START,
+    APP_KEYS,
+    APP_PACE,
+    APP_MEMORY,
 )
 
 

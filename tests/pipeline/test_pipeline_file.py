@@ -23,6 +23,7 @@ from tdx.pipeline import (
     read_pipeline,
 )
 from tdx.pipeline.arguments import named
+from tdx.pipeline.editing import Draft
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
 
 TEXT = """\
@@ -390,3 +391,75 @@ def read_or_error(text: str) -> Pipeline | PipelineError:
         return read_pipeline(text, "f.yaml")
     except PipelineError as error:
         return error
+
+
+OFF = """\
+version: 1
+env: Pendulum-v1
+transforms:
+  # off: InitTracker
+  # counts
+  - StepCounter
+  # off: CatFrames(N=4, dim=-1)
+  # off: RewardSum
+
+  # off: no stage (
+  - RewardClipping: [-1, 1]  # clips
+policy: random
+"""
+
+
+def off_of(text: str) -> list[tuple[int, str]]:
+    return [(each.before, each.stage.name) for each in read_pipeline(text, "a").off]
+
+
+def test_stage_that_is_switched_off_is_a_comment_that_is_read() -> None:
+    pipeline = read_pipeline(OFF, "a.yaml")
+    assert [stage.name for stage in pipeline.transforms] == ["StepCounter", "RewardClipping"]
+    assert off_of(OFF) == [(0, "InitTracker"), (1, "CatFrames"), (1, "RewardSum")]
+    draft = Draft.of(pipeline)
+    assert [stage.enabled for stage in draft.stages] == [False, True, False, False, True]
+    file = PipelineFile(OFF)
+    file.update(draft.pipeline())
+    assert file.text == OFF
+
+
+def test_stage_is_switched_in_a_file_and_comments_stay() -> None:
+    file = PipelineFile(OFF)
+    file.update(Draft.of(file.pipeline).toggled(2).toggled(0).pipeline())
+    assert off_of(file.text) == [(3, "RewardSum")]
+    assert "  # counts\n  - StepCounter\n\n  - CatFrames: {N: 4, dim: -1}\n" in file.text
+    assert "# off: no stage (\n" in file.text
+
+
+@pytest.mark.parametrize("places", [[0], [1], [0, 1, 2], [2, 0]])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, StepCounter, InitTracker]\n",
+        "version: 1\nenv: Pendulum-v1\ntransforms:\n- RewardSum\n\n- StepCounter\n- InitTracker\n",
+    ],
+)
+def test_any_stages_are_switched_off_and_on_again(text: str, places: list[int]) -> None:
+    draft = Draft.of(read_pipeline(text, "a"))
+    for place in places:
+        draft = draft.toggled(place)
+    file = PipelineFile(text)
+    file.update(draft.pipeline())
+    assert Draft.of(PipelineFile(file.text).pipeline) == draft
+    assert Draft.of(PipelineFile.new(draft.pipeline()).pipeline) == draft
+    for place in places:
+        draft = draft.toggled(place)
+    file.update(draft.pipeline())
+    assert "# off" not in file.text
+    assert Draft.of(PipelineFile(file.text).pipeline) == draft
+
+
+def test_stages_that_are_off_keep_their_places_while_others_are_edited() -> None:
+    file = PipelineFile(OFF)
+    file.remove(0)
+    assert off_of(file.text) == [(0, "InitTracker"), (0, "CatFrames"), (0, "RewardSum")]
+    file.insert(0, parse_stage("DoubleToFloat"))
+    file.move(0, 1)
+    assert [stage.name for stage in file.pipeline.transforms] == ["RewardClipping", "DoubleToFloat"]
+    assert [name for _, name in off_of(file.text)] == ["InitTracker", "CatFrames", "RewardSum"]

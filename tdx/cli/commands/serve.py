@@ -1,0 +1,99 @@
+"""``tdx serve``: the terminal app in a browser."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from tdx.cli.arguments import as_arguments
+from tdx.cli.choices import whole_number
+from tdx.cli.commands.tui import File, first_pipeline
+from tdx.cli.options import DebugOptions, PipelineOptions
+from tdx.errors import ArgumentError
+
+_LEAST_TOKEN = 12
+_MOST_PORT = 65535
+
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host", metavar="ADDRESS", help="Where to listen; on another than this machine a token."
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port",
+        metavar="N",
+        parser=whole_number("--port", at_least=0),
+        help="The port; 0 for any that is free.",
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="What a browser must know; random for one that is drawn.",
+    ),
+]
+
+
+class _Face(Protocol):
+    """What the app in a browser offers."""
+
+    def serve(
+        self,
+        arguments: Sequence[str],
+        *,
+        host: str,
+        port: int,
+        token: str | None,
+        say: Callable[[str], None],
+    ) -> int: ...
+
+
+def serve(
+    pipeline: PipelineOptions,
+    debug: DebugOptions,
+    file: File = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+) -> int:
+    """Serve the terminal app to a browser, from this machine to this machine.
+
+    tdx serve pendulum.yaml
+
+    tdx serve --host 0.0.0.0 --env Pendulum-v1 --t RewardSum
+
+    Each page has an app of its own, and whoever may open it may do what you may do: read and write
+    your files, and run code with --allow-code. On another address than this machine's own the
+    address that is printed has a token; without it nothing is answered.
+    """
+    from tdx.cli.source import with_file
+
+    options = with_file(pipeline, file)
+    if options.pipeline == "-":
+        raise ArgumentError("a page cannot read stdin", hint="give a pipeline file")
+    if port > _MOST_PORT:
+        raise ArgumentError(f"--port must be {_MOST_PORT} at most, got {port}")
+    if token is not None and token != "random" and len(token) < _LEAST_TOKEN:
+        raise ArgumentError(
+            f"--token must have {_LEAST_TOKEN} characters or more",
+            hint="--token random draws one",
+        )
+    first_pipeline(options)
+    # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.
+    face = cast("_Face", import_module("tdx.tui.serving.serve"))
+    arguments = as_arguments(options)
+    return face.serve(arguments, host=host, port=port, token=token, say=_say)
+
+
+def _say(address: str) -> None:
+    print(address, flush=True)
+    print("Ctrl-C ends it", file=sys.stderr)

@@ -1,0 +1,8 @@
+"""A pipeline while it is edited: drafts, undo and redo, forms, search, presets; loads no torch."""
+
+from __future__ import annotations
+
+from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.editing.editor import Change, Editor
+
+__all__ = ["Change", "Draft", "DraftStage", "Editor"]

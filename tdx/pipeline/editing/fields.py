@@ -1,0 +1,307 @@
+"""What a form for a stage or an env asks for, and what is meant by what is typed into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Literal
+
+from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.pipeline.arguments import argument_errors, named
+from tdx.pipeline.coercion import MismatchError, coerce
+from tdx.pipeline.entries import Parameter, catalogue
+from tdx.pipeline.formatting import format_argument, format_value
+from tdx.pipeline.grammar import parse_kwargs, parse_value
+from tdx.pipeline.model import BATCHINGS, EnvConfig, StageConfig
+from tdx.pipeline.types import Type
+from tdx.pipeline.values import DTYPES, SPECS, Value
+
+FieldKind = Literal["text", "flag", "choice", "keys"]
+_BARE = ("str", "key", "keys", "device", "callable", "transform", "spec", "dtype", "literal")
+"""Types of which a value can be written without quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One question of a form.
+
+    Args:
+        name: the argument.
+        kind: how it is best asked: by text, a switch, a choice, or keys of the env.
+        type: what may be given, in words.
+        help: what it is for.
+        text: what is given now; empty where nothing is.
+        default: what holds where nothing is given; none where something must be.
+        choices: the texts there are to choose from.
+        offers: texts with which a longer one is completed.
+        many: whether several keys may be given.
+    """
+
+    name: str
+    kind: FieldKind
+    type: str
+    help: str
+    text: str
+    default: str | None
+    choices: tuple[str, ...] = ()
+    offers: tuple[str, ...] = ()
+    many: bool = True
+
+    @property
+    def required(self) -> bool:
+        """Whether something must be given."""
+        return self.default is None
+
+
+def stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
+    """The form of a stage, from the declaration of its transform; none for Python code.
+
+    Example:
+        >>> [(each.name, each.text) for each in stage_fields(StageConfig("StepCounter", (200,)))][0]
+        ('max_steps', '200')
+    """
+    info = catalogue().find(stage.name)
+    if info is None:
+        return ()
+    given = named(stage).kwargs
+    asked = [each for each in info.parameters if each.kind in ("positional", "keyword")]
+    return tuple(_field(parameter, given) for parameter in asked)
+
+
+def with_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
+    """The stage with what is typed as an argument; without it where nothing is.
+
+    Raises:
+        TdxError: it cannot be read, or is not what the argument wants.
+
+    Example:
+        >>> with_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
+        {'in_keys': ('pixels', 'depth')}
+    """
+    parameter = catalogue()[stage.name].parameter(name)
+    full = named(stage)
+    if not text.strip():
+        return replace(full, kwargs={key: v for key, v in full.kwargs.items() if key != name})
+    if parameter is None:
+        raise ArgumentError(f"{stage.name} has no argument {name}")
+    try:
+        value = read_argument(parameter.type, text)
+    except PipelineError:
+        message = f"{name} must be {parameter.type.words()}, got {text}"
+        raise ArgumentError(message, hint="strings stand in quotes, lists in brackets") from None
+    for error in argument_errors(parameter, value):
+        raise error
+    order = [each.name for each in catalogue()[stage.name].parameters]
+    given = {**full.kwargs, name: value}
+    ranked = sorted(given, key=lambda each: order.index(each) if each in order else len(order))
+    return replace(full, kwargs={each: given[each] for each in ranked})
+
+
+def read_argument(declared: Type, text: str) -> Value:
+    """The value that is meant by a text; quotes and brackets may be left out where that is plain.
+
+    Raises:
+        PipelineError: it cannot be read.
+    """
+    text = text.strip()
+    names = {option.name for option in declared.options}
+    if "keys" in names and text[:1] not in "[(\"'" and text != "None":
+        return tuple(_key(part) for part in text.split(",") if part.strip())
+    if "key" in names and re.fullmatch(r"\w+(\.\w+)+", text):
+        return _key(text)
+    try:
+        value = parse_value(text)
+    except PipelineError:
+        if names & set(_BARE) or "any" in names:
+            return text
+        raise
+    if _fits(declared, value) or not names & set(_BARE):
+        return value
+    return text if _fits(declared, text) else value
+
+
+def env_fields(env: EnvConfig) -> tuple[FormField, ...]:
+    """The form of an env, without its id."""
+    texts = {"kwargs": _kwargs_text(env.kwargs)}
+    return tuple(
+        FormField(
+            field.name,
+            _env_kind(field.name),
+            _ENV_TYPES[field.name],
+            _ENV_HELP[field.name],
+            texts.get(field.name, _env_text(getattr(env, field.name), field.default)),
+            "" if field.default in (None, MISSING) else str(field.default),
+            BATCHINGS if field.name == "batching" else (),
+        )
+        for field in fields(EnvConfig)
+        if field.name != "id"
+    )
+
+
+def with_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
+    """The env with what is typed as one of its settings.
+
+    Raises:
+        TdxError: it cannot be read, or is not what the setting wants.
+    """
+    from tdx.pipeline.flags import from_flags, to_flags
+    from tdx.pipeline.model import Pipeline
+
+    text = text.strip()
+    if name == "kwargs":
+        return replace(env, kwargs=parse_kwargs(text) if text else {})
+    default: Any = next(field.default for field in fields(EnvConfig) if field.name == name)
+    plain = replace(env, **{name: default})
+    if not text:
+        return plain
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(default, bool):
+        if text not in ("True", "False"):
+            raise ArgumentError(f"{name} must be True or False, got {text}")
+        given: Any = text == "True"
+        return replace(env, **{name: given})
+    return from_flags([*to_flags(Pipeline(plain)), flag, text]).env
+
+
+def _field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
+    names = {option.name for option in parameter.type.options}
+    text = _text(parameter.type, given[parameter.name]) if parameter.name in given else ""
+    choices: tuple[str, ...] = ()
+    kind: FieldKind = "text"
+    if names == {"bool"}:
+        kind = "flag"
+    elif "keys" in names or "key" in names:
+        kind = "keys"
+    elif names <= {"literal", "none", "bool"}:
+        kind, choices = "choice", tuple(_choices(parameter.type))
+    return FormField(
+        parameter.name,
+        kind,
+        parameter.type.words(),
+        parameter.help,
+        text,
+        _default_text(parameter),
+        choices,
+        () if choices or kind != "text" else tuple(_offers(parameter)),
+        "keys" in names,
+    )
+
+
+def _default_text(parameter: Parameter) -> str | None:
+    """The default as it would be typed; as it is written in the source where it is no literal."""
+    if parameter.default is None:
+        return None
+    try:
+        return _text(parameter.type, parse_value(parameter.default))
+    except PipelineError:
+        return parameter.default
+
+
+def _choices(declared: Type) -> list[str]:
+    found: list[str] = []
+    for option in declared.options:
+        if option.name == "literal":
+            found += [_text(declared, value) for value in option.values]
+        elif option.name == "bool":
+            found += ["True", "False"]
+        else:
+            found.append("None")
+    return found
+
+
+def _offers(parameter: Parameter) -> Iterator[str]:
+    """What a value can be, or begin with, as far as the declaration says."""
+    default = _default_text(parameter)
+    if default:
+        yield default
+    for option in parameter.type.options:
+        if option.name == "literal":
+            yield from (_text(parameter.type, value) for value in option.values)
+        elif option.name == "spec":
+            yield from (f"{name}(" for name in SPECS)
+        elif option.name == "dtype":
+            yield from (f"torch.{name}" for name in DTYPES)
+        elif option.name == "transform":
+            yield from (info.name for info in catalogue().transforms)
+        else:
+            yield from _PLAIN_OFFERS.get(option.name, ())
+
+
+_PLAIN_OFFERS = {"bool": ("True", "False"), "none": ("None",), "device": ("cpu", "cuda", "cuda:0")}
+
+
+def _text(declared: Type, value: Value) -> str:
+    """A value as it is shown in a form: without quotes and brackets where none are needed."""
+    if isinstance(value, str) and value and _read_back(declared, value) == value:
+        return value
+    if isinstance(value, tuple) and value:
+        for plain in (_dotted(value), ", ".join(map(_dotted, value))):
+            if plain and _read_back(declared, plain) == value:
+                return plain
+    return format_argument(value)
+
+
+def _dotted(value: Value) -> str:
+    """A key with dots; empty where it is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return ".".join(map(str, value))
+    return ""
+
+
+def _read_back(declared: Type, text: str) -> Value:
+    try:
+        return read_argument(declared, text)
+    except TdxError:
+        return None
+
+
+def _key(text: str) -> Value:
+    parts = tuple(part.strip() for part in text.strip().split("."))
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _fits(declared: Type, value: Value) -> bool:
+    try:
+        coerce(declared, value)
+    except MismatchError:
+        return False
+    return True
+
+
+def _env_kind(name: str) -> FieldKind:
+    if name in ("from_pixels", "pixels_only"):
+        return "flag"
+    return "choice" if name == "batching" else "text"
+
+
+def _env_text(value: object, default: object) -> str:
+    return "" if value == default or value is None else str(value)
+
+
+def _kwargs_text(kwargs: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name}={format_value(value)}" for name, value in kwargs.items())
+
+
+_ENV_TYPES = {
+    "kwargs": "name=value, name=value",
+    "from_pixels": "True or False",
+    "pixels_only": "True or False",
+    "num_envs": "a whole number",
+    "batching": "one of vector, serial, parallel",
+    "device": "a device such as cuda:0",
+    "seed": "a whole number",
+    "worker_timeout": "seconds",
+}
+_ENV_HELP = {
+    "kwargs": "what the env is made with",
+    "from_pixels": "add rendered frames under pixels",
+    "pixels_only": "with from_pixels, leave every other observation out",
+    "num_envs": "how many envs run at once; empty for one without a batch dimension",
+    "batching": "vector: the env's own batch; serial: a loop; parallel: a process each",
+    "device": "where the tensors live; empty for the CPU",
+    "seed": "the seed that the env gets when it is built",
+    "worker_timeout": "with parallel: how long to wait for a process that does not answer",
+}

@@ -1,0 +1,92 @@
+"""A backend without a process, for tests and for demonstrations."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tdx.inspection.overview import Problem
+from tdx.tui.backend.answering import answer
+from tdx.tui.backend.client import RequestError, StaleError, Ticket
+from tdx.tui.backend.job import Job
+from tdx.tui.backend.messages import Failure, Request
+
+T = TypeVar("T")
+
+
+class InlineBackend:
+    """Answers in this process, one request after the other, in the next turn of the loop."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._shelves: dict[str, dict[str, Any]] = {}
+        self._jobs: dict[int, Job] = {}
+        self._open: dict[int, Ticket[Any]] = {}
+
+    def ask(
+        self,
+        request: Request[T],
+        *,
+        worker: str = "look",
+        line: str | None = None,
+        on_push: Callable[[str, Any], None] | None = None,
+    ) -> Ticket[T]:
+        """See :meth:`~tdx.tui.backend.client.Backend.ask`."""
+        loop = asyncio.get_running_loop()
+        if line is not None:
+            for before in [each for each in self._open.values() if each.line == line]:
+                self.cancel(before)
+                self._fail(before, StaleError(Problem("TDX000", "superseded")))
+        ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, line)
+        job = Job(on_push or _ignored, self._shelves.setdefault(worker, {}))
+        self._open[ticket.number], self._jobs[ticket.number] = ticket, job
+        loop.call_soon(self._answer, ticket, request)
+        return ticket
+
+    def cancel(self, ticket: Ticket[Any]) -> None:
+        """See :meth:`~tdx.tui.backend.client.Backend.cancel`."""
+        if ticket.number in self._jobs:
+            self._jobs[ticket.number].cancel()
+
+    def tell(self, ticket: Ticket[Any], value: Any) -> None:
+        """See :meth:`~tdx.tui.backend.client.Backend.tell`."""
+        if ticket.number in self._jobs:
+            self._jobs[ticket.number].tell(value)
+
+    def restart(self, worker: str) -> None:
+        """See :meth:`~tdx.tui.backend.client.Backend.restart`."""
+        self._shelves.pop(worker, None)
+
+    def hold(self) -> None:
+        """See :meth:`~tdx.tui.backend.client.Backend.hold`."""
+
+    def close(self) -> None:
+        """See :meth:`~tdx.tui.backend.client.Backend.close`."""
+        for shelf in self._shelves.values():
+            for kept in shelf.values():
+                if hasattr(kept, "close"):
+                    kept.close()
+        self._shelves.clear()
+
+    def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
+        job = self._jobs.pop(ticket.number)
+        self._open.pop(ticket.number, None)
+        if job.cancelled or ticket.future.done():
+            return
+        result = answer(ticket.number, request, job)
+        if isinstance(result, Failure):
+            self._fail(ticket, RequestError(result.problem, result.details))
+        elif not ticket.future.done():
+            ticket.future.set_result(result.value)
+
+    def _fail(self, ticket: Ticket[Any], error: RequestError) -> None:
+        self._open.pop(ticket.number, None)
+        if not ticket.future.done():
+            ticket.future.set_exception(error)
+            ticket.future.exception()
+
+
+def _ignored(topic: str, value: Any) -> None:
+    """Nobody listens."""

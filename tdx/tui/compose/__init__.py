@@ -1,0 +1,1 @@
+"""Composing a chain: catalogue, chain and form."""

@@ -1,0 +1,28 @@
+"""The answers to what the composing part asks; runs in a worker."""
+
+from __future__ import annotations
+
+from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.overview import ChainOverview, EnvBench, overview
+from tdx.tui.backend.job import Job
+from tdx.tui.compose.requests import Check, EnvChoice, ListEnvs, Look
+
+
+def look(request: Look, job: Job) -> ChainOverview:
+    """Look at the specs of a pipeline as far as it works."""
+    bench = job.kept("bench", lambda: EnvBench(request.allow_code))
+    return overview(request.pipeline, bench)
+
+
+def check(request: Check, job: Job) -> tuple[Finding, ...]:
+    """Hold a pipeline against the rules, with steps where they are asked for."""
+    report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
+    return report.findings
+
+
+def envs(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
+    """Every env, those that can be made first."""
+    from tdx.inspection.env_list import list_envs
+
+    found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
+    return tuple(sorted(found, key=lambda env: env.hint is not None))

@@ -1,0 +1,119 @@
+"""The chain and what can be done with its stages."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from tdx.tui import bindings
+from tdx.tui.compose.chain_list import ChainList
+from tdx.tui.compose.trouble import fixable
+from tdx.tui.workspace import ENV, Workspace
+
+
+class ChainPane(Vertical):
+    """The pane in the middle.
+
+    Args:
+        workspace: the state of the app.
+    """
+
+    BINDINGS = [*bindings.CHAIN]
+
+    class Edit(Message):
+        """The form of what is selected is wanted."""
+
+    class Fix(Message):
+        """The fix of what is selected is wanted."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(id="chain-pane", classes="pane")
+        self.workspace = workspace
+        self._has_fix = False
+        self.border_title = "Chain"
+
+    def compose(self) -> ComposeResult:
+        yield ChainList(self.workspace)
+
+    def on_mount(self) -> None:
+        self.workspace.edited.subscribe(self, lambda _: self._count())
+        self.workspace.looked.subscribe(self, lambda _: self._offer_fix())
+        self.workspace.selected.subscribe(self, lambda _: self._offer_fix())
+        self._count()
+
+    def _count(self) -> None:
+        draft = self.workspace.draft
+        total, on_ = len(draft.stages), len(draft.positions)
+        self.border_subtitle = f"{on_} of {total} on" if on_ < total else f"{total} stages"
+
+    def action_step(self, by: int) -> None:
+        self.workspace.select(self.workspace.place + by)
+
+    def action_first(self) -> None:
+        self.workspace.select(ENV)
+
+    def action_last(self) -> None:
+        self.workspace.select(len(self.workspace.draft.stages))
+
+    def action_edit(self) -> None:
+        self.post_message(self.Edit())
+
+    def action_fix(self) -> None:
+        self.post_message(self.Fix())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let the footer speak of a fix only where there is one."""
+        return action != "fix" or self._has_fix
+
+    def _offer_fix(self) -> None:
+        """Draw the footer anew, but only where it is another one: it has many parts."""
+        there = fixable(self.workspace) is not None
+        if there != self._has_fix:
+            self._has_fix = there
+            self.refresh_bindings()
+
+    def action_switch(self, place: int | None = None) -> None:
+        place = self.workspace.place if place is None else place
+        stages = self.workspace.draft.stages
+        if 0 <= place < len(stages):
+            off = "off" if stages[place].enabled else "on"
+            label = f"switch {stages[place].config.name} {off}"
+            self.workspace.edit(label, self.workspace.draft.toggled(place))
+
+    def action_remove(self) -> None:
+        stage, place = self.workspace.stage, self.workspace.place
+        if stage is not None:
+            draft = self.workspace.draft.removed(place)
+            self.workspace.edit(f"remove {stage.config.name}", draft, place=place)
+
+    def action_duplicate(self) -> None:
+        stage, place = self.workspace.stage, self.workspace.place
+        if stage is not None:
+            draft = self.workspace.draft.duplicated(place)
+            self.workspace.edit(f"duplicate {stage.config.name}", draft, place=place + 1)
+
+    def action_move(self, by: int) -> None:
+        self._move(self.workspace.place, self.workspace.place + by)
+
+    @on(ChainList.Dropped)
+    def _dropped(self, event: ChainList.Dropped) -> None:
+        event.stop()
+        self._move(event.place, event.to)
+
+    @on(ChainList.Marked)
+    def _marked(self, event: ChainList.Marked) -> None:
+        event.stop()
+        self.action_switch(event.place)
+
+    @on(ChainList.Opened)
+    def _opened(self, event: ChainList.Opened) -> None:
+        event.stop()
+        self.action_edit()
+
+    def _move(self, place: int, to: int) -> None:
+        stages = self.workspace.draft.stages
+        if 0 <= place < len(stages) and 0 <= to < len(stages):
+            label = f"move {stages[place].config.name}"
+            self.workspace.edit(label, self.workspace.draft.moved(place, to), place=to)

@@ -1,0 +1,176 @@
+"""The questions of the composing part: which env, which preset, which keys, what to copy."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdx.errors import TdxError
+from tdx.pipeline.editing.draft import Draft, IndexedDraft
+from tdx.pipeline.editing.presets import presets
+from tdx.pipeline.flags import to_command
+from tdx.pipeline.model import EnvConfig
+from tdx.tui.backend.client import RequestError
+from tdx.tui.compose.form_row import FormRow
+from tdx.tui.compose.requests import EnvChoice, ListEnvs
+from tdx.tui.compose.trouble import fixable, trouble_at
+from tdx.tui.screens.choosing import Choice, ChooseScreen
+from tdx.tui.screens.picking import PickScreen
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from tdx.tui.workspace import Workspace
+
+
+class Dialogs:
+    """Asks, and does what is answered.
+
+    Args:
+        screen: the screen under the dialogs.
+        workspace: the state of the app.
+    """
+
+    def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
+        self._screen = screen
+        self._workspace = workspace
+        self._envs: tuple[EnvChoice, ...] = ()
+        self._task: asyncio.Task[None] | None = None
+
+    def choose_env(self) -> None:
+        """Ask for the env; ids are completed as soon as they are known."""
+        dialog = ChooseScreen("Choose an env", _env_choices(self._envs), free=True)
+        self._screen.app.push_screen(dialog, self._env_chosen)
+        self.learn_envs(dialog)
+
+    @property
+    def envs(self) -> tuple[EnvChoice, ...]:
+        """The envs that are known; none until they are learnt."""
+        return self._envs
+
+    def learn_envs(self, dialog: ChooseScreen | None = None) -> None:
+        """Ask which envs there are, for a dialog that waits for them or for later."""
+        if not self._envs:
+            self._task = asyncio.get_running_loop().create_task(self._offer_envs(dialog))
+
+    def set_env(self, name: str) -> None:
+        """Take another env; its seed and its number of copies stay."""
+        draft = self._workspace.draft
+        env = EnvConfig(name) if draft.env is None else replace(draft.env, id=name, kwargs={})
+        self._workspace.edit(f"choose {name}", draft.with_env(env))
+
+    def choose_preset(self) -> None:
+        """Ask for a sample pipeline to begin with."""
+        choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
+        dialog = ChooseScreen("Begin with a sample pipeline", choices)
+        self._screen.app.push_screen(dialog, self._preset_chosen)
+
+    def pick_keys(self, row: FormRow) -> None:
+        """Ask which of the keys that are there a field shall hold, or which one."""
+        if not row.field.many:
+            choices = [Choice(key, key) for key in row.keys]
+            dialog_of_one = ChooseScreen(f"{row.field.name}: key at this place", choices, free=True)
+
+            def chosen(key: str | None) -> None:
+                if key is not None:
+                    row.give(key)
+
+            self._screen.app.push_screen(dialog_of_one, chosen)
+            return
+        given = [part.strip() for part in row.text.split(",") if part.strip()]
+        dialog = PickScreen(f"{row.field.name}: keys at this place", row.keys, given)
+
+        def picked(keys: list[str] | None) -> None:
+            if keys is not None:
+                row.give(", ".join(keys))
+
+        self._screen.app.push_screen(dialog, picked)
+
+    def fix(self) -> None:
+        """Make the first fix that there is for what is selected."""
+        lint = fixable(self._workspace)
+        if lint is None or lint.finding.fix is None:
+            self._screen.notify("nothing here has a fix", timeout=2)
+            return
+        fix = lint.finding.fix
+        target = IndexedDraft(self._workspace.draft, lint.left_out)
+        fix.apply(target)
+        self._workspace.edit(f"{lint.finding.code}: {fix.title}", target.draft)
+        self._screen.notify(fix.title, timeout=3)
+
+    def copy(self) -> None:
+        """Put the pipeline on the clipboard, in one of its forms."""
+        if self._workspace.draft.env is None:
+            self._screen.notify("there is no pipeline yet", timeout=2)
+            return
+        forms = [
+            Choice("command", "command line", "tdx inspect spec --env … --t …"),
+            Choice("yaml", "YAML", "a pipeline file"),
+            Choice("python", "Python", "from tdx import …"),
+        ]
+        self._screen.app.push_screen(ChooseScreen("Copy as", forms), self._copied)
+
+    def details(self) -> None:
+        """Show the whole of what is wrong here."""
+        problem, lints = trouble_at(self._workspace)
+        said = [f"{problem.code}  {problem.message}\n{problem.hint or ''}"] if problem else []
+        said += [
+            f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
+            for each in lints
+        ]
+        text = "\n\n".join(said) or "Nothing is wrong here."
+        self._read("What is wrong", text)
+
+    def _read(self, title: str, text: str) -> None:
+        from tdx.tui.screens.reading import ReadScreen
+
+        self._screen.app.push_screen(ReadScreen(title, text))
+
+    def _env_chosen(self, name: str | None) -> None:
+        if name is not None:
+            self.set_env(name)
+
+    async def _offer_envs(self, dialog: ChooseScreen | None) -> None:
+        try:
+            self._envs = await self._workspace.backend.ask(ListEnvs())
+        except RequestError as error:
+            self._screen.notify(error.problem.message, severity="error")
+            return
+        if dialog is not None:
+            dialog.offer(_env_choices(self._envs))
+
+    def _preset_chosen(self, name: str | None) -> None:
+        preset = next((each for each in presets() if each.name == name), None)
+        if preset is None:
+            return
+        from tdx.pipeline.pipeline_file import PipelineFile
+
+        try:
+            pipeline = PipelineFile.load(preset.path).pipeline
+        except TdxError as error:
+            self._screen.notify(str(error), severity="error")
+            return
+        fresh = replace(Draft.of(pipeline), file=None)
+        self._workspace.edit(f"begin with {preset.name}", fresh, place=-1)
+
+    def _copied(self, form: str | None) -> None:
+        if form is None:
+            return
+        pipeline = self._workspace.draft.pipeline()
+        if form == "command":
+            text = to_command(pipeline)
+        elif form == "yaml":
+            from tdx.pipeline.writer import write_pipeline
+
+            text = write_pipeline(pipeline)
+        else:
+            from tdx.pipeline.python_source import to_python
+
+            text = to_python(pipeline)
+        self._screen.app.copy_to_clipboard(text)
+        self._read("Copied to the clipboard", text)
+
+
+def _env_choices(envs: tuple[EnvChoice, ...]) -> list[Choice]:
+    return [Choice(env.id, env.id, env.hint or env.package) for env in envs]

@@ -1,0 +1,185 @@
+"""One question of a form: its name, a widget for the answer, and what is said about it."""
+
+from __future__ import annotations
+
+import re
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widget import Widget
+from textual.widgets import Button, Input, Select, Static, Switch
+
+from tdx.pipeline.docstrings import plain
+from tdx.pipeline.editing.fields import FormField
+
+_LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
+
+
+class WordSuggester(Suggester):
+    """Completes a word, or the last of several keys with commas or quotes around them.
+
+    Args:
+        words: the words there are.
+        many: whether there can be several.
+    """
+
+    def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
+        super().__init__(case_sensitive=True, use_cache=False)
+        self.words = words
+        self.many = many
+
+    async def get_suggestion(self, value: str) -> str | None:
+        begun = _LAST_WORD.search(value) if self.many else None
+        start = 0 if begun is None else begun.start(1)
+        word = value[start:].casefold()
+        if not word:
+            return None
+        found = next((each for each in self.words if each.casefold().startswith(word)), None)
+        return None if found is None else value[:start] + found
+
+
+class FormRow(Widget):
+    """Asks for one argument.
+
+    Args:
+        field: what is asked.
+        keys: the keys that can be offered here.
+    """
+
+    class Edited(Message):
+        """Something else was given."""
+
+        def __init__(self, row: FormRow, text: str) -> None:
+            super().__init__()
+            self.row = row
+            self.text = text
+
+        @property
+        def control(self) -> FormRow:
+            """The row."""
+            return self.row
+
+    class PickKeys(Message):
+        """A choice among the keys is wanted."""
+
+        def __init__(self, row: FormRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, field: FormField, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
+        self.field = field
+        self.keys = keys
+        self._known = field.text
+
+    def compose(self) -> ComposeResult:
+        star = " *" if self.field.required else ""
+        title = Content.assemble((self.field.name, "bold"), (star, "bold $accent"))
+        yield Static(title, classes="form-name")
+        yield self._widget()
+        if self.field.kind == "keys":
+            yield Button("▾", classes="form-keys", compact=True)
+        yield Static(self._help(), classes="form-help")
+
+    @property
+    def text(self) -> str:
+        """What is given now."""
+        return self._known
+
+    def show(self, field: FormField, keys: tuple[str, ...]) -> None:
+        """Show what is given now, unless it is being typed."""
+        self.field, self.keys = field, keys
+        box = self.query(Input)
+        if box and self.field.kind == "keys":
+            box.first().suggester = WordSuggester(keys, self.field.many)
+        if field.text != self._known and not self.has_focus_within:
+            self.put(field.text)
+            self.show_error(None)
+
+    def put(self, text: str) -> None:
+        """Write a text into the field without a word to anyone."""
+        self._known = text
+        if self.field.kind == "flag":
+            self.query_one(Switch).value = (text or self.field.default) == "True"
+        elif self.field.kind == "choice":
+            self.query_one(Select).value = text or Select.NULL
+        else:
+            self.query_one(Input).value = text
+
+    def give(self, text: str) -> None:
+        """Take a text as if it had been typed."""
+        self.put(text)
+        self.post_message(self.Edited(self, text))
+
+    def show_error(self, text: str | None) -> None:
+        """Say what is wrong with what is typed; none where nothing is."""
+        self.set_class(text is not None, "-wrong")
+        said = self._help() if text is None else Content.styled(text, "$error")
+        self.query_one(".form-help", Static).update(said)
+
+    def _help(self) -> Content:
+        help_, type_ = plain(self.field.help), f"  {self.field.type}"
+        return Content.assemble(help_, (type_, "dim italic"))
+
+    def _widget(self) -> Input | Select[str] | Switch:
+        field = self.field
+        if field.kind == "flag":
+            return Switch((field.text or field.default) == "True", animate=False)
+        if field.kind == "choice":
+            return Select(
+                [(choice, choice) for choice in field.choices],
+                prompt=_unset(field),
+                value=field.text or Select.NULL,
+                compact=True,
+            )
+        return Input(
+            field.text,
+            placeholder=_unset(field),
+            suggester=WordSuggester(
+                self.keys if field.kind == "keys" else field.offers,
+                field.kind == "keys" and field.many,
+            ),
+            compact=True,
+        )
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    @on(Select.Changed)
+    def _chosen(self, event: Select.Changed) -> None:
+        event.stop()
+        self._tell("" if event.value is Select.NULL else str(event.value))
+
+    @on(Switch.Changed)
+    def _switched(self, event: Switch.Changed) -> None:
+        event.stop()
+        text = str(event.value)
+        if (self._known or self.field.default) != text:
+            self._tell("" if text == self.field.default else text)
+
+    @on(Button.Pressed)
+    def _asked_for_keys(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.PickKeys(self))
+
+    def on_key(self, event: events.Key) -> None:
+        """The arrow down in a field of keys opens the choice among them."""
+        asked = event.key == "down" and self.field.kind == "keys"
+        if asked and self.query_one(Input).has_focus:
+            event.stop()
+            self.post_message(self.PickKeys(self))
+
+    def _tell(self, text: str) -> None:
+        if text != self._known:
+            self._known = text
+            self.post_message(self.Edited(self, text))
+
+
+def _unset(field: FormField) -> str:
+    """What stands where nothing is given."""
+    return "needed" if field.default is None else field.default

@@ -1,0 +1,186 @@
+"""The form of what is selected: a stage, or the env."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Button, Static
+
+from tdx.errors import TdxError
+from tdx.pipeline.docstrings import plain
+from tdx.pipeline.editing.fields import (
+    FormField,
+    env_fields,
+    stage_fields,
+    with_argument,
+    with_env_field,
+)
+from tdx.pipeline.entries import catalogue
+from tdx.pipeline.formatting import format_stage
+from tdx.tui.compose.form_row import FormRow
+from tdx.tui.compose.key_offers import keys_before
+from tdx.tui.compose.trouble import Trouble
+from tdx.tui.tab_body import TabBody
+from tdx.tui.workspace import ENV, Workspace
+
+_WELCOME = """Nothing here yet.
+
+  [b]e[/b]  choose an env
+  [b]p[/b]  begin with a sample pipeline
+  [b]a[/b]  add transforms from the catalogue
+
+[b]F1[/b] helps with whatever has the focus, [b]Ctrl+P[/b] finds every command."""
+
+
+class StageTab(TabBody):
+    """Shows and edits the arguments of what is selected.
+
+    Args:
+        workspace: the state of the app.
+    """
+
+    HELP = """## The form
+
+Every argument of the transform, with its default in grey. What is typed is checked at once; the
+chain keeps the last value that can be read. `↓` in a field of keys offers those that are there."""
+
+    class PickKeys(Message):
+        """A choice among keys is wanted for a row."""
+
+        def __init__(self, row: FormRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self._shown: tuple[object, ...] = ()
+        self._named = Content("")
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="form-title")
+        yield Trouble(self.workspace)
+        yield VerticalScroll(id="form", can_focus=False)
+
+    def on_mount(self) -> None:
+        self.workspace.selected.subscribe(self, lambda _: self.changed())
+        self.workspace.edited.subscribe(self, lambda _: self.changed())
+        self.workspace.looked.subscribe(self, lambda _: self.changed())
+
+    def focus_form(self) -> None:
+        """Put the cursor into the first field."""
+        fields = self.query("FormRow Input, FormRow Select, FormRow Switch, #form Button")
+        if fields:
+            fields.first().focus()
+
+    def update(self) -> None:
+        """Show what is selected; the rows are made anew only where it is something else."""
+        self.query_one(Trouble).show()
+        shown, title = self._identity(), self._title()
+        if title != self._named:
+            self._named = title
+            self.query_one("#form-title", Static).update(title)
+        if shown == self._shown:
+            self._offer()
+            return
+        self._shown = shown
+        self.run_worker(self._rebuild(), exclusive=True, group="form")
+
+    async def _rebuild(self) -> None:
+        form = self.query_one("#form", VerticalScroll)
+        rows: list[Static | FormRow | Button] = []
+        if self.workspace.place == ENV:
+            label = "choose an env" if self.workspace.draft.env is None else "another env"
+            rows.append(Button(f"{label} …", id="form-env", compact=True))
+        if self.workspace.draft.env is None:
+            rows.append(Static(_WELCOME, classes="form-note"))
+        rows += [FormRow(field, self._keys(field)) for field in self._fields()]
+        if not rows:
+            rows.append(Static(self._nothing(), classes="form-note"))
+        async with self.batch():
+            await form.remove_children()
+            await form.mount_all(rows)
+            form.scroll_home(animate=False)
+
+    def _identity(self) -> tuple[object, ...]:
+        stage = self.workspace.stage
+        if stage is not None:
+            return ("stage", stage.number, stage.config.name)
+        env = self.workspace.draft.env
+        return (self.workspace.place == ENV, None if env is None else env.id)
+
+    def _fields(self) -> Sequence[FormField]:
+        stage, env = self.workspace.stage, self.workspace.draft.env
+        if stage is not None:
+            return stage_fields(stage.config)
+        return env_fields(env) if self.workspace.place == ENV and env is not None else ()
+
+    def _keys(self, field: FormField) -> tuple[str, ...]:
+        stage = self.workspace.stage
+        if stage is None or field.kind != "keys":
+            return ()
+        return keys_before(self.workspace.seen, stage, inverse=field.name.endswith("_inv"))
+
+    def _offer(self) -> None:
+        """Bring the rows up to date with the chain and with what is known of it."""
+        fields = {field.name: field for field in self._fields()}
+        for row in self.query(FormRow):
+            field = fields.get(row.field.name)
+            if field is not None and row.is_mounted:
+                row.show(field, self._keys(field))
+
+    def _title(self) -> Content:
+        stage, env = self.workspace.stage, self.workspace.draft.env
+        if stage is None and self.workspace.place == ENV:
+            return Content.styled("Welcome to tdx" if env is None else env.id, "bold")
+        if stage is None:
+            return Content.styled("output", "bold")
+        info = catalogue().find(stage.config.name)
+        off = "" if stage.enabled else "  switched off"
+        about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
+        summary = f"\n{plain(info.summary)}" if info is not None else ""
+        name = (stage.config.name, "bold")
+        return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
+
+    def _nothing(self) -> Content:
+        stage = self.workspace.stage
+        if stage is None:
+            return Content.styled("What comes out of the chain: see Specs.", "dim")
+        if catalogue().find(stage.config.name) is None:
+            return Content(format_stage(stage.config))
+        return Content.styled("It takes no arguments.", "dim")
+
+    @on(FormRow.Edited)
+    def _edited(self, event: FormRow.Edited) -> None:
+        event.stop()
+        row, workspace = event.row, self.workspace
+        stage, env, name = workspace.stage, workspace.draft.env, event.row.field.name
+        try:
+            if stage is not None:
+                config = with_argument(stage.config, name, event.text)
+                draft = workspace.draft.replaced(workspace.place, config)
+                label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
+            elif env is not None:
+                draft = workspace.draft.with_env(with_env_field(env, name, event.text))
+                label, merge = f"set {name} of the env", f"env.{name}"
+            else:
+                return
+        except TdxError as error:
+            row.show_error(f"{error.message} ({error.hint})" if error.hint else error.message)
+            return
+        row.show_error(None)
+        workspace.edit(label, draft, merge=merge)
+
+    @on(FormRow.PickKeys)
+    def _pick(self, event: FormRow.PickKeys) -> None:
+        event.stop()
+        self.post_message(self.PickKeys(event.row))
+
+    @on(Button.Pressed, "#form-env")
+    async def _choose_env(self, event: Button.Pressed) -> None:
+        event.stop()
+        await self.run_action("screen.choose_env")

@@ -1,0 +1,85 @@
+"""What is wrong with what is selected, with the hint, and the fix on a key."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+from tdx.inspection.check_report import Finding
+from tdx.inspection.overview import Problem
+from tdx.tui.tab_body import TabBody
+from tdx.tui.workspace import ENV, Lint, Workspace
+
+_SIGNS = {
+    "error": ("✕", "bold $error"),
+    "warning": ("▲", "bold $warning"),
+    "advice": ("●", "$secondary"),
+}
+
+
+class Trouble(Static):
+    """A few lines that are there only where something is wrong.
+
+    Args:
+        workspace: the state of the app.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(classes="trouble")
+        self.workspace = workspace
+        self._shown: object = None
+
+    def on_mount(self) -> None:
+        self.workspace.looked.subscribe(self, lambda _: self.show())
+        self.workspace.selected.subscribe(self, lambda _: self.show())
+        self.show()
+
+    def show(self) -> None:
+        """Say what is wrong now, where it can be seen: each change lays out the whole screen."""
+        problem, lints = trouble_at(self.workspace)
+        if (problem, lints) == self._shown or not self.query_ancestor(TabBody).is_seen:
+            return
+        self._shown = (problem, lints)
+        self.display = bool(problem or lints)
+        lines = [_problem(problem)] if problem else []
+        lines += [_finding(lint.finding) for lint in lints]
+        self.update(Content("\n").join(lines))
+
+
+def trouble_at(workspace: Workspace) -> tuple[Problem | None, tuple[Lint, ...]]:
+    """What is wrong with what is selected: the error, and what rules found besides."""
+    stage, seen = workspace.stage, workspace.seen
+    if stage is None and workspace.place != ENV:
+        return None, ()
+    number = None if stage is None else stage.number
+    problem = seen.problems.get(number)
+    fresh = seen.checked == workspace.editor.revision
+    lints = seen.lints.get(number, ()) if fresh else ()
+    said = tuple(lint for lint in lints if lint.finding.title is not None)
+    if said and len(said) == len(lints):
+        # A rule says better what the error says; where both are to be heard, both are found.
+        problem = None
+    return problem, said
+
+
+def fixable(workspace: Workspace) -> Lint | None:
+    """The first of what is found there that has a fix."""
+    _, lints = trouble_at(workspace)
+    return next((lint for lint in lints if lint.finding.fix is not None), None)
+
+
+def _problem(problem: Problem) -> Content:
+    hint = f"\n  → {problem.hint}" if problem.hint else ""
+    return Content.assemble(("✕ ", "bold $error"), problem.message, (hint, "dim"))
+
+
+def _finding(finding: Finding) -> Content:
+    sign, style = _SIGNS[finding.severity]
+    parts: list[str | tuple[str, str]] = [
+        *((f"{sign} ", style), (f"{finding.code} ", "dim"), finding.message)
+    ]
+    if finding.hint:
+        parts.append((f"\n  → {finding.hint}", "dim"))
+    if finding.fix is not None:
+        parts += ["\n  ", (" x ", "bold $accent reverse"), f" {finding.fix.title}"]
+    return Content.assemble(*parts)

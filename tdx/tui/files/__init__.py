@@ -1,0 +1,1 @@
+"""Pipeline files: open, save, autosave and restore, changes on disk, dumps."""

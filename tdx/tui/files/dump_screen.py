@@ -1,0 +1,141 @@
+"""Asks what to roll out and where to, and shows how far it is."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, ProgressBar, Static, Switch
+
+from tdx.pipeline.model import Pipeline
+from tdx.tui.files.dump_job import DumpJob
+from tdx.tui.files.dump_requests import RecordDump
+from tdx.tui.workspace import Workspace
+
+_FIELDS = (
+    ("path", "folder", "a new folder …"),
+    ("steps", "steps", "of each env"),
+    ("episodes", "or episodes", "instead of steps"),
+    ("seed", "seed", "a fresh one"),
+    ("policy", "policy", "random, zero, sequence:FILE, module:FILE"),
+)
+
+
+class DumpScreen(ModalScreen[None]):
+    """A form while nothing is dumped, else a progress bar; closing it ends nothing.
+
+    Args:
+        job: the dump that is being made, if any.
+        workspace: the state of the app.
+    """
+
+    BINDINGS = [
+        Binding("escape", "dismiss(None)", "back", id="dump.back"),
+        Binding("ctrl+k", "cancel", "cancel", id="dump.cancel", priority=True),
+    ]
+
+    def __init__(self, job: DumpJob, workspace: Workspace) -> None:
+        super().__init__()
+        self._job, self._workspace = job, workspace
+
+    def compose(self) -> ComposeResult:
+        pipeline = self._workspace.draft.pipeline()
+        values = {
+            "path": _folder_name(pipeline),
+            "steps": str(pipeline.rollout.max_steps or 1000),
+            "seed": "" if pipeline.env.seed is None else str(pipeline.env.seed),
+            "policy": pipeline.policy or "random",
+        }
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = "Dump a rollout"
+            dialog.border_subtitle = "Esc goes back"
+            with Vertical(id="dump-form"):
+                for name, title, hint in _FIELDS:
+                    with Horizontal(classes="dump-line"):
+                        yield Static(title, classes="dump-name")
+                        kind = "text" if name in ("path", "policy") else "integer"
+                        text = values.get(name, "")
+                        yield Input(text, hint, type=kind, id=f"dump-{name}", compact=True)  # type: ignore[arg-type]
+                with Horizontal(classes="dump-line"):
+                    yield Static("overwrite", classes="dump-name")
+                    yield Switch(id="dump-force")
+            with Vertical(id="dump-progress"):
+                yield ProgressBar(total=1.0, show_eta=True, id="dump-bar")
+            yield Static("", id="dump-note")
+            with Horizontal(classes="dump-replies"):
+                yield Button("Start", "primary", id="dump-start", compact=True)
+                yield Button("Cancel", "error", id="dump-stop", compact=True)
+
+    def on_mount(self) -> None:
+        self._job.on_change = self._update
+        self._update()
+        (self.query_one("#dump-stop") if self._job.runs else self.query_one("#dump-path")).focus()
+
+    def on_unmount(self) -> None:
+        self._job.on_change = None
+
+    def _update(self) -> None:
+        runs, progress = self._job.runs, self._job.progress
+        self.query_one("#dump-form").display = not runs
+        self.query_one("#dump-progress").display = runs
+        self.query_one("#dump-start").display = not runs
+        self.query_one("#dump-stop").display = runs
+        self.query_one(ProgressBar).update(progress=progress.share if progress else 0.0)
+        note = ""
+        if runs:
+            note = f"{self._job.path}\n{progress.text if progress else 'making the env …'}"
+        self._note(Content(note))
+
+    @on(Input.Submitted)
+    @on(Button.Pressed, "#dump-start")
+    def _start(self, event: Input.Submitted | Button.Pressed) -> None:
+        event.stop()
+        path = self._text("path")
+        steps, episodes = self._number("steps"), self._number("episodes")
+        wrong = self._wrong(path, steps, episodes)
+        if wrong:
+            self._note(Content.styled(wrong, "$text-error"))
+            return
+        self._job.begin(
+            RecordDump(
+                self._workspace.draft.pipeline(),
+                path,
+                steps=None if episodes else steps,
+                episodes=episodes,
+                seed=self._number("seed"),
+                policy=self._text("policy") or None,
+                force=self.query_one("#dump-force", Switch).value,
+                allow_code=self._workspace.allow_code,
+            )
+        )
+        self.query_one("#dump-stop").focus()
+
+    @on(Button.Pressed, "#dump-stop")
+    def action_cancel(self) -> None:
+        self._job.cancel()
+
+    def _note(self, text: Content) -> None:
+        said = self.query_one("#dump-note", Static)
+        said.update(text)
+        said.display = bool(text.plain)
+
+    def _wrong(self, path: str, steps: int | None, episodes: int | None) -> str:
+        if not path:
+            return "name a folder"
+        if not (steps or episodes):
+            return "say how many steps or episodes"
+        return ""
+
+    def _text(self, name: str) -> str:
+        return self.query_one(f"#dump-{name}", Input).value.strip()
+
+    def _number(self, name: str) -> int | None:
+        text = self._text(name)
+        return int(text) if text.isdecimal() else None
+
+
+def _folder_name(pipeline: Pipeline) -> str:
+    return f"{pipeline.env.id.rpartition('/')[2].partition('-v')[0].lower()}-dump"

@@ -1,0 +1,198 @@
+"""Ask for a path: typed, completed, or chosen from what is in the folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+Purpose = Literal["open", "save"]
+ENDINGS = (".yaml", ".yml")
+MOST_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that can be chosen.
+
+    Args:
+        text: what the field holds when it is chosen.
+        name: what is shown.
+        note: what stands behind it.
+        is_folder: whether there is more inside it.
+    """
+
+    text: str
+    name: str
+    note: str = ""
+    is_folder: bool = False
+
+
+def entries(typed: str, recent: Sequence[Path] = ()) -> list[Entry]:
+    """What there is for what was typed: recent files before anything is, then the folder's.
+
+    Args:
+        typed: a path that is not finished.
+        recent: files that were opened last.
+    """
+    found: list[Entry] = []
+    if not typed:
+        there = [path for path in recent if path.exists()]
+        found = [Entry(str(path), path.name, _short(path.parent)) for path in there[:10]]
+    head, _, begun = typed.rpartition("/")
+    folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
+    lead = f"{head}/" if "/" in typed else ""
+    try:
+        inside = sorted(os.scandir(folder), key=lambda each: (not each.is_dir(), each.name.lower()))
+    except OSError:
+        return found
+    for each in inside:
+        if not each.name.startswith(begun) or (each.name.startswith(".") and not begun):
+            continue
+        if each.is_dir():
+            found.append(Entry(f"{lead}{each.name}/", f"{each.name}/", is_folder=True))
+        elif each.name.endswith(ENDINGS):
+            found.append(Entry(f"{lead}{each.name}", each.name))
+    return found[:MOST_SHOWN]
+
+
+class PathScreen(ModalScreen[str | None]):
+    """Returns a path, or none.
+
+    Args:
+        title: what is asked.
+        purpose: ``open`` takes what is there, ``save`` any name.
+        text: what stands in the field at first.
+        recent: files to offer while nothing is typed.
+    """
+
+    BINDINGS = [
+        Binding("escape", "dismiss(None)", "back", id="path.back"),
+        Binding("down", "walk(1)", "down", show=False),
+        Binding("up", "walk(-1)", "up", show=False),
+        Binding("tab", "complete", "complete", id="path.complete", priority=True),
+    ]
+
+    def __init__(
+        self, title: str, purpose: Purpose, text: str = "", recent: Sequence[Path] = ()
+    ) -> None:
+        super().__init__()
+        self._title, self._purpose, self._text = title, purpose, text
+        self._recent = recent
+        self._entries: list[Entry] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            dialog.border_subtitle = "Tab completes · Enter takes · Esc goes back"
+            yield Input(self._text, placeholder="a path …", id="path-input", compact=True)
+            yield OptionList(id="path-list", compact=True)
+            yield Static("", id="path-note")
+
+    def on_mount(self) -> None:
+        field = self.query_one("#path-input", Input)
+        field.focus()
+        field.cursor_position = len(self._text)
+        self._fill()
+
+    @on(Input.Changed, "#path-input")
+    def _changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._fill()
+
+    def _fill(self) -> None:
+        typed = self.query_one("#path-input", Input).value
+        self._entries = entries(typed, self._recent if self._purpose == "open" else ())
+        options = self.query_one("#path-list", OptionList)
+        options.clear_options()
+        options.add_options(Option(_label(each)) for each in self._entries)
+        chosen = self._purpose == "open" or typed.endswith("/")
+        options.highlighted = 0 if self._entries and chosen else None
+        self.query_one("#path-note", Static).update(self._note(typed))
+
+    def _note(self, typed: str) -> str:
+        if not typed:
+            return os.path.abspath(".") if os.path.isdir(".") else ""
+        path = Path(typed).expanduser()
+        if self._purpose == "save" and not typed.endswith("/"):
+            return f"writes {path.absolute()}" + (", which is there" if path.exists() else "")
+        return "" if self._entries or path.exists() else "there is nothing of that name"
+
+    def action_walk(self, by: int) -> None:
+        options = self.query_one("#path-list", OptionList)
+        if options.option_count:
+            at = -1 if options.highlighted is None and by > 0 else (options.highlighted or 0)
+            options.highlighted = max(0, min(at + by, options.option_count - 1))
+
+    def action_complete(self) -> None:
+        names = [each.text for each in self._entries]
+        typed = self.query_one("#path-input", Input).value
+        at = self.query_one("#path-list", OptionList).highlighted
+        shared = _common(names)
+        if at is not None and len(shared) <= len(typed):
+            shared = names[at]
+        if len(shared) > len(typed):
+            self._type(shared)
+
+    @on(Input.Submitted, "#path-input")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        typed = event.value.strip()
+        at = self.query_one("#path-list", OptionList).highlighted
+        if (typed and not typed.endswith("/") and (self._purpose == "save" and at is None)) or (
+            typed and Path(typed).expanduser().is_file()
+        ):
+            self._take(typed)
+        elif at is not None:
+            self._choose(self._entries[at])
+
+    @on(OptionList.OptionSelected, "#path-list")
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._choose(self._entries[event.option_index])
+
+    def _choose(self, entry: Entry) -> None:
+        if entry.is_folder or self._purpose == "save":
+            self._type(entry.text)
+        else:
+            self._take(entry.text)
+
+    def _type(self, text: str) -> None:
+        field = self.query_one("#path-input", Input)
+        field.value = text
+        field.cursor_position = len(text)
+        field.focus()
+
+    def _take(self, text: str) -> None:
+        self.dismiss(str(Path(text).expanduser().absolute()))
+
+
+def _label(entry: Entry) -> Content:
+    style = "bold $text-primary" if entry.is_folder else ""
+    return Content.assemble((entry.name, style), (f"  {entry.note}" if entry.note else "", "dim"))
+
+
+def _common(names: Sequence[str]) -> str:
+    """The letters that all names begin with."""
+    if not names:
+        return ""
+    first, last = min(names), max(names)
+    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    return first if length is None else first[:length]
+
+
+def _short(path: Path) -> str:
+    home = str(Path.home())
+    text = str(path)
+    return f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text

@@ -1,0 +1,1 @@
+"""The tab in which an env is stepped while one looks."""

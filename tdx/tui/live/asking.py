@@ -1,0 +1,98 @@
+"""The questions of the live tab: how many steps, until when, which action, which chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdx.tui.screens.choosing import Choice, ChooseScreen
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+_STEPS = (1, 10, 50, 100, 200, 500, 1000, 5000)
+_UNTIL = (
+    ("done", "an episode ends"),
+    ("truncated", "an episode is cut off"),
+    ("terminated", "an episode ends by itself"),
+    ("nan", "a nan or an infinity arises"),
+    ("spec", "a value is not what its spec says"),
+    ("nan or spec", "anything is wrong"),
+)
+_SOURCES = (
+    ("random", "from the action spec"),
+    ("zero", "the action that is nothing"),
+    ("hand", "sliders and choices from the action spec"),
+)
+_SEQUENCES = (".npy", ".json")
+
+
+def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
+    """Ask how many steps to make."""
+
+    def chosen(text: str | None) -> None:
+        if text is None:
+            return
+        plain = text.replace(",", "").replace("_", "")
+        if plain.isdecimal() and int(plain) > 0:
+            then(int(plain))
+        else:
+            app.notify(f"{text} is no number of steps", severity="warning")
+
+    choices = [Choice(str(count), str(count)) for count in _STEPS]
+    app.push_screen(
+        ChooseScreen("How many steps? Any number can be typed", choices, free=True), chosen
+    )
+
+
+def ask_until(app: App[Any], now: str | None, then: Callable[[str | None], None]) -> None:
+    """Ask when to stop; ``None`` is for never."""
+    choices = [Choice(name, name, note) for name, note in _UNTIL]
+    if now is not None:
+        known = [each for each in choices if each.id != now]
+        choices = [Choice("", "no condition", "run until paused"), Choice(now, now, "now"), *known]
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(text or None)
+
+    title = "Run until? Or type a condition: reward > 0.5"
+    app.push_screen(ChooseScreen(title, choices, free=True), chosen)
+
+
+def ask_source(app: App[Any], now: str, then: Callable[[str], None]) -> None:
+    """Ask where actions come from."""
+    choices = [Choice(name, name, note) for name, note in _SOURCES]
+    if now not in [each.id for each in choices]:
+        choices.append(Choice(now, now, "now"))
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(_source(text, [each.id for each in choices]))
+
+    title = "Which action? Or type sequence:FILE, module:FILE"
+    app.push_screen(ChooseScreen(title, choices, free=True), chosen)
+
+
+def _source(text: str, known: Sequence[str]) -> str:
+    """What is typed; a file alone is taken for what its name says."""
+    if text in known or ":" in text:
+        return text
+    path = Path(text).expanduser()
+    if path.is_dir() or path.suffix in _SEQUENCES:
+        return f"sequence:{path}"
+    return f"module:{path}" if path.suffix else text
+
+
+def ask_chart(
+    app: App[Any], names: Sequence[str], shown: Sequence[str], then: Callable[[str], None]
+) -> None:
+    """Ask which curve to draw, or to draw no longer."""
+    choices = [Choice(name, name, "drawn" if name in shown else "") for name in names]
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(text)
+
+    app.push_screen(ChooseScreen("Draw which? Again takes it away", choices), chosen)

@@ -1,0 +1,152 @@
+"""Actions by hand: a slider or a choice for each number of the action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+
+from tdx.inspection.live.acting import ActionField
+from tdx.tui.live import keys
+from tdx.tui.live.lines import Line, Lines, cut
+
+_NUMBER = 8
+_STEPS = 20
+_MOST_NAMED = 18
+_CELL = 4
+
+
+class HandPane(Lines):
+    """Holds what is chosen; it says so whenever that changes."""
+
+    HELP = """## The action by hand
+
+What each step does from now on. Up and down choose a number of the action, left and right change
+it (with Shift by more), `Home` and `End` are the ends, `Backspace` is where it began. The mouse
+drags."""
+    BINDINGS = [*keys.HAND]
+
+    class Changed(Message):
+        """Something else is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__(id="live-hand")
+        self.border_title = "action by hand"
+        self.fields: tuple[ActionField, ...] = ()
+        self.numbers: list[float] = []
+        self._dragging = False
+
+    def offer(self, fields: Sequence[ActionField]) -> None:
+        """Let these be chosen; what was chosen of the same ones stays."""
+        if tuple(fields) != self.fields:
+            self.fields = tuple(fields)
+            self.numbers = [field.start for field in fields]
+        self._fill()
+
+    @property
+    def chosen(self) -> tuple[tuple[str, int, float], ...]:
+        """What is chosen, by key and place."""
+        pairs = zip(self.fields, self.numbers, strict=True)
+        return tuple((field.key, field.place, number) for field, number in pairs)
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._fill()
+
+    def action_push(self, by: int) -> None:
+        if self.fields:
+            field = self.fields[self.cursor]
+            step = 1.0 if _is_whole(field) else (field.high - field.low) / _STEPS
+            self._set(self.numbers[self.cursor] + by * step)
+
+    def action_least(self) -> None:
+        if self.fields:
+            self._set(self.fields[self.cursor].low)
+
+    def action_most(self) -> None:
+        if self.fields:
+            self._set(self.fields[self.cursor].high)
+
+    def action_start(self) -> None:
+        if self.fields:
+            self._set(self.fields[self.cursor].start)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        inside = event.get_content_offset(self)
+        if inside is None:
+            return
+        at = inside.y + int(self.scroll_offset.y)
+        if at < len(self.fields):
+            self.move_to(at)
+            self._dragging = True
+            self.capture_mouse()
+            self._drag(inside.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragging:
+            self._drag(event.x)
+
+    def on_mouse_up(self) -> None:
+        self._dragging = False
+        self.release_mouse()
+
+    def _drag(self, x: int) -> None:
+        field = self.fields[self.cursor]
+        begin, width = self._track()
+        at: float = (x - begin) // _CELL
+        if not _is_listed(field):
+            share = max(0.0, min(1.0, (x - begin) / max(1, width - 1)))
+            at = field.low + share * (field.high - field.low)
+        self._set(at)
+
+    def _set(self, number: float) -> None:
+        field = self.fields[self.cursor]
+        number = max(field.low, min(number, field.high))
+        number = round(number) if _is_whole(field) else number
+        if number != self.numbers[self.cursor]:
+            self.numbers[self.cursor] = number
+            self._fill()
+            self.post_message(self.Changed())
+
+    def _track(self) -> tuple[int, int]:
+        """Where the sliders begin, and how wide they are."""
+        name = min(_MOST_NAMED, max((len(each.name) for each in self.fields), default=0))
+        return name + 2, max(4, self.size.width - name - _NUMBER - 4)
+
+    def _fill(self) -> None:
+        if not self.fields:
+            self.show([((" this action cannot be chosen by hand", "muted"),)])
+            return
+        pairs = zip(self.fields, self.numbers, strict=True)
+        self.show([self._line(field, number) for field, number in pairs])
+
+    def _line(self, field: ActionField, number: float) -> Line:
+        begin, width = self._track()
+        name = (f"{cut(field.name, begin - 2):<{begin}}", "bold")
+        if _is_listed(field):
+            return (name, *(_choice(n, number) for n in range(int(field.high) + 1)))
+        share = (number - field.low) / (field.high - field.low) if field.high > field.low else 0.0
+        at = round(share * (width - 1))
+        return (
+            name,
+            ("━" * at, "primary"),
+            ("●", "accent"),
+            ("─" * (width - 1 - at), "muted"),
+            (f"{number:>{_NUMBER}.3g}", "plain"),
+        )
+
+
+def _is_whole(field: ActionField) -> bool:
+    return field.kind == "choice"
+
+
+def _is_listed(field: ActionField) -> bool:
+    """Whether all choices are written side by side."""
+    return field.kind == "choice" and field.high <= 9
+
+
+def _choice(choice: int, chosen: float) -> tuple[str, str]:
+    if choice == chosen:
+        return (f"[{choice}]".center(_CELL), "accent")
+    return (str(choice).center(_CELL), "muted")

@@ -1,0 +1,146 @@
+"""Images in half-cells: the upper half of a cell is one pixel, the lower another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tdx.inspection.live.views import Picture
+from tdx.tui.live.lines import cut
+from tdx.tui.live.picture_grid import GAP, best_grid, scale
+
+
+class PicturePane(Widget, can_focus=True):
+    """Draws images side by side: what the env gives, and after each stage that changes it."""
+
+    HELP = """## The pixels
+
+Each image as the env gives it and after each stage that writes it, from left to right, in the order
+of the chain. Where a stage is selected in the chain, the image before it and the one after it."""
+
+    DEFAULT_CSS = """
+    PicturePane { height: 1fr; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="live-pictures")
+        self.border_title = "pixels"
+        self.pictures: tuple[Picture, ...] = ()
+        self.stage: int | None = None
+        self._strips: list[Strip] | None = None
+
+    def show(self, pictures: Sequence[Picture]) -> None:
+        """Draw these from now on."""
+        if pictures != self.pictures:
+            self.pictures = tuple(pictures)
+            self._outdated()
+
+    def set_stage(self, stage: int | None) -> None:
+        """Draw the image before a stage and the one after it, where it writes one."""
+        self.stage = stage
+        self._outdated()
+
+    def on_resize(self) -> None:
+        self._outdated()
+
+    def render_line(self, y: int) -> Strip:
+        if self._strips is None:
+            self._strips = list(self._drawn()) if self.size.height > 1 else []
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip.blank(self.size.width, self.rich_style)
+
+    def room(self) -> tuple[int, int]:
+        """The most pixels of an image that there is room for, across and down."""
+        grid = best_grid(self._chosen(), *self.size)
+        return grid.width, max(0, grid.height) * 2
+
+    def _chosen(self) -> Sequence[Picture]:
+        """What is drawn: all, or before and after a stage."""
+        after = [n for n, each in enumerate(self.pictures) if each.stage == self.stage]
+        if self.stage is None or self.stage < 0 or not after:
+            return self.pictures
+        key = _key(self.pictures[after[0]])
+        earlier = [each for each in self.pictures[: after[0]] if _key(each) == key]
+        return [*earlier[-1:], *(self.pictures[n] for n in after)]
+
+    def _outdated(self) -> None:
+        self._strips = None
+        self.refresh()
+
+    def _drawn(self) -> Iterator[Strip]:
+        shown, style = self._chosen(), self.rich_style
+        if not shown:
+            yield Strip([Segment("no key holds an image", style + Style(dim=True))])
+            yield Strip([Segment("from_pixels of the env draws it", style + Style(dim=True))])
+            return
+        grid = best_grid(shown, *self.size)
+        for begin in range(0, len(shown), grid.columns):
+            row = shown[begin : begin + grid.columns]
+            heads = []
+            for number, each in enumerate(row, start=begin):
+                text = f"{'→ ' if number else ''}{each.place} {'×'.join(map(str, each.shape))}"
+                heads.append(Segment(cut(text, grid.width).ljust(grid.width + GAP), style))
+            yield self._strip(heads)
+            images = [list(_half_cells(each, grid.width, grid.height)) for each in row]
+            for y in range(max(map(len, images))):
+                parts: list[Segment] = []
+                for rows in images:
+                    cells = rows[y] if y < len(rows) else []
+                    parts += _segments(cells)
+                    parts.append(Segment(" " * (grid.width - len(cells) + GAP), style))
+                yield self._strip(parts)
+
+    def _strip(self, parts: Sequence[Segment]) -> Strip:
+        return Strip(parts).adjust_cell_length(self.size.width, self.rich_style)
+
+
+Cell = tuple[int, int]
+
+
+def _half_cells(picture: Picture, width: int, height: int) -> Iterator[list[Cell]]:
+    """The rows of a picture, two pixels a cell; pixels left out or doubled to fill the room."""
+    times = scale(picture, width, height)
+    times = times if times < 1 else float(int(times))
+    wide, tall = max(1, int(picture.width * times)), max(1, int(picture.height * times))
+    columns = [x * picture.width // wide for x in range(wide)]
+    rgb, stride = picture.rgb, picture.width * 3
+    for y in range(0, tall, 2):
+        upper = (y * picture.height // tall) * stride
+        lower = (min(y + 1, tall - 1) * picture.height // tall) * stride
+        yield [
+            (
+                int.from_bytes(rgb[upper + 3 * x : upper + 3 * x + 3]),
+                int.from_bytes(rgb[lower + 3 * x : lower + 3 * x + 3]),
+            )
+            for x in columns
+        ]
+
+
+def _segments(cells: Sequence[Cell]) -> Iterator[Segment]:
+    """Neighbours of the same colours are drawn at once."""
+    begin = 0
+    for at in range(1, len(cells) + 1):
+        if at == len(cells) or cells[at] != cells[begin]:
+            yield Segment("▀" * (at - begin), _style(*cells[begin]))
+            begin = at
+
+
+@lru_cache(maxsize=65_536)
+def _style(upper: int, lower: int) -> Style:
+    return Style(color=_colour(upper), bgcolor=_colour(lower))
+
+
+@lru_cache(maxsize=16_384)
+def _colour(number: int) -> Color:
+    return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
+
+
+def _key(picture: Picture) -> str:
+    return picture.version.partition("@")[0]

@@ -1,0 +1,107 @@
+"""A measurement that is under way: asks the worker, passes its progress on, cancels it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tdx.pipeline.editing.draft import Draft
+from tdx.tui.backend.client import RequestError, Ticket
+from tdx.tui.profile.requests import PROGRESS, Costs, Measure, Progress
+from tdx.tui.profile.runs import History, Run
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from tdx.tui.workspace import Workspace
+
+WORKER = "profile"
+PATIENCE = 2.0
+"""Seconds that a measurement has to end when it is cancelled, before its worker is killed."""
+CANCELLED = "cancelled: this is what was measured until then"
+_NOTHING = Costs((), 1, "", "")
+
+
+class Measuring:
+    """Makes runs, one at a time.
+
+    Args:
+        owner: gives timers.
+        workspace: the state of the app.
+        on_change: called when there is progress, or a run.
+        on_run: called with each run.
+    """
+
+    def __init__(
+        self,
+        owner: Widget,
+        workspace: Workspace,
+        on_change: Callable[[], None],
+        on_run: Callable[[Run], None],
+    ) -> None:
+        self._owner, self._workspace = owner, workspace
+        self._on_change, self._on_run = on_change, on_run
+        self._ticket: Ticket[Costs] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._partly = _NOTHING
+        self._cancelled = False
+        self.progress: Progress | None = None
+        self.history = History()
+        self.shown: Run | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether something is being measured."""
+        return self._ticket is not None
+
+    def begin(self, request: Measure, draft: Draft) -> None:
+        """Measure a chain; nothing where one is being measured."""
+        if self.runs:
+            return
+        self._partly, self._cancelled, self.progress = _NOTHING, False, None
+        ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
+        self._ticket = ticket
+        self._task = asyncio.get_running_loop().create_task(self._wait(ticket, draft))
+        self._on_change()
+
+    def cancel(self) -> None:
+        """End it now; a worker that does not listen is killed."""
+        ticket = self._ticket
+        if ticket is not None:
+            self._cancelled = True
+            self._workspace.backend.cancel(ticket)
+            self._owner.set_timer(PATIENCE, lambda: self._kill(ticket))
+            self._on_change()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was cancelled and has not ended yet."""
+        return self.runs and self._cancelled
+
+    def _kill(self, ticket: Ticket[Costs]) -> None:
+        if self._ticket is ticket:
+            self._workspace.backend.restart(WORKER)
+
+    def _pushed(self, topic: str, value: Any) -> None:
+        if topic == PROGRESS:
+            self.progress = value
+        else:
+            self._partly = value
+        # What is pushed comes from a thread, in which no app is the active one.
+        self._owner.call_later(self._on_change)
+
+    async def _wait(self, ticket: Ticket[Costs], draft: Draft) -> None:
+        ended: str | None
+        try:
+            costs = await ticket
+            ended = costs.error
+        except RequestError as error:
+            costs, problem = self._partly, error.problem
+            ended = f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+        if self._cancelled:
+            ended = CANCELLED
+        self._ticket = None
+        self.shown = self.history.add(draft, costs, ended)
+        self._on_change()
+        self._on_run(self.shown)

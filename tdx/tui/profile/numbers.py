@@ -1,0 +1,90 @@
+"""Numbers as they are shown: few digits, and bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_PARTS = " ▏▎▍▌▋▊▉█"
+
+
+def micros(value: float) -> str:
+    """A time in µs with three digits that count.
+
+    Example:
+        >>> [micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
+        ['0.012', '1.50', '12.3', '123', '12,346']
+    """
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """A difference in µs, with its sign.
+
+    Example:
+        >>> signed(-3.14159), signed(0.0)
+        ('-3.14', '+0.000')
+    """
+    return f"{'-' if value < 0 else '+'}{micros(abs(value))}"
+
+
+def percent(value: float) -> str:
+    """A share as whole per cent, with its sign.
+
+    Example:
+        >>> percent(-0.123)
+        '-12 %'
+    """
+    return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
+
+
+def memory(size: float) -> str:
+    """Bytes, in the unit that suits them.
+
+    Example:
+        >>> [memory(each) for each in (0, 512, 2048, 5_000_000)]
+        ['0', '512 B', '2.0 kB', '4.8 MB']
+    """
+    if abs(size) < 0.5:
+        return "0"
+    for unit in ("B", "kB", "MB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar that fills a share of a width, exact to an eighth of a cell.
+
+    Example:
+        >>> bar(0.5, 4), bar(0.3, 4)
+        ('██  ', '█▎  ')
+    """
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_PARTS[rest] if rest else "")).ljust(width)
+
+
+def columns(counts: Sequence[int], width: int, height: int) -> list[str]:
+    """A histogram as lines of text, the highest first; no bin that has something is empty.
+
+    Args:
+        counts: how many are in each bin.
+        width: how many cells a bin is wide.
+        height: how many lines.
+
+    Example:
+        >>> columns([1, 4, 2], 1, 2)
+        [' █ ', '▄██']
+    """
+    most = max(counts, default=0) or 1
+    eighths = [max(1, round(each / most * height * 8)) if each else 0 for each in counts]
+    lines = []
+    for row in reversed(range(height)):
+        signs = (_EIGHTHS[max(0, min(8, each - row * 8))] for each in eighths)
+        lines.append("".join(sign * width for sign in signs))
+    return lines

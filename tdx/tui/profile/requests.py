@@ -1,0 +1,145 @@
+"""What the profile tab asks its worker, and what it gets: plain data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Request
+
+PROGRESS = "progress"
+PARTLY = "partly"
+ModeName = Literal["eager", "planned"]
+BINS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is being measured, and how much of it is done."""
+
+    doing: str
+    done: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """What one part of a rollout costs, in µs.
+
+    Args:
+        work: what kind of part it is.
+        index: a stage's place in the pipeline; -1 for what is none.
+        upto: the last stage's place where neighbours have become one function; -1 otherwise.
+        name: class name of a stage; what is done, otherwise.
+        lane: which of its calls.
+        n: how many were timed.
+        figures: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max`` of a call.
+        step_us: of the mean step.
+        share: of all the time, from 0 to 1.
+        per_step: whether a call stands for many steps, so that the figures are of a step.
+        counts: how many calls are in each bin of the histogram.
+        error_us: how far ``step_us`` may be off, for the number of calls alone.
+        low_us: where its first bin begins.
+        high_us: where its last one ends, with all that is above.
+        allocated_bytes: what a step allocates; none where that was not measured.
+        device_us: on the accelerator, in a step; none without one.
+        kernels: how many kernels run there in a step.
+        launch_bound: whether the accelerator waits for the host.
+    """
+
+    work: str
+    index: int
+    upto: int
+    name: str
+    lane: str
+    n: int
+    figures: dict[str, float]
+    step_us: float
+    share: float
+    per_step: bool
+    counts: tuple[int, ...]
+    low_us: float
+    high_us: float
+    error_us: float = 0.0
+    allocated_bytes: float | None = None
+    device_us: float | None = None
+    kernels: float | None = None
+    launch_bound: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a person reads: ``2 CatFrames``, ``env Pendulum-v1``."""
+        if self.work == "stage":
+            place = str(self.index) if self.upto < 0 else f"{self.index}-{self.upto}"
+            return f"{place} {self.name}"
+        return self.name if self.work == "engine" else f"{self.work} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeCosts:
+    """One way of running the rollout, measured.
+
+    Args:
+        mode: which.
+        rows: every part, in the order of the chain.
+        step_us: the mean time of a step.
+        frames_per_second: how many frames come out in a second.
+        steps: made in all repeats.
+        noise: how far the repeats are apart, as a share.
+        judgement: ``quiet``, ``fair``, ``noisy`` or ``unknown``.
+        noise_text: the same for a person.
+        notes: what one must know.
+        error: why it ended early; none where it did not.
+    """
+
+    mode: str
+    rows: tuple[CostRow, ...]
+    step_us: float
+    frames_per_second: float
+    steps: int
+    noise: float
+    judgement: str
+    noise_text: str
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A pipeline, measured in one mode or in several.
+
+    Args:
+        modes: each way of running it.
+        num_envs: how many envs make up a step.
+        device: where the tensors are.
+        machine: on what it was measured, in short.
+    """
+
+    modes: tuple[ModeCosts, ...]
+    num_envs: int
+    device: str
+    machine: str
+
+    def mode(self, name: str) -> ModeCosts | None:
+        """What was measured in a mode."""
+        return next((each for each in self.modes if each.mode == name), None)
+
+    @property
+    def error(self) -> str | None:
+        """Why it ended early, if it did."""
+        return next((each.error for each in self.modes if each.error is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Request[Costs]):
+    """Measure a pipeline; pushes :class:`Progress`, and the :class:`Costs` of each mode done."""
+
+    handler: ClassVar[str] = "tdx.tui.profile.answers:measure"
+    pipeline: Pipeline
+    modes: tuple[ModeName, ...]
+    steps: int
+    repeats: int
+    warmup: int
+    memory: bool = False
+    allow_code: bool = False

@@ -1,0 +1,154 @@
+"""What the profile tab says in words."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from tdx.pipeline.editing.describing import change_between
+from tdx.pipeline.editing.draft import Draft
+from tdx.tui.profile.columns import Line
+from tdx.tui.profile.lines import Shown, is_side_by_side, mode_of
+from tdx.tui.profile.numbers import columns, micros, percent, signed
+from tdx.tui.profile.requests import ModeCosts
+from tdx.tui.profile.runs import Delta, Run, compared
+
+_JUDGED = {"quiet": "$text-success", "noisy": "$text-error", "unknown": "$text-warning"}
+_TONES = {"slower": "$text-error", "faster": "$text-success", "same": "dim"}
+
+
+def summary(run: Run, wanted: Shown, other: Run | None, now: Draft, low: bool) -> Content:
+    """What a run says: the step, the noise, and what is different.
+
+    Args:
+        run: the run that is shown.
+        wanted: the mode, or both.
+        other: what it is compared with.
+        now: the chain as it is now.
+        low: whether there is little room.
+    """
+    mode = mode_of(run, wanted)
+    head: list[Content | str | tuple[str, str]] = [(f"#{run.number} {run.change}", "bold")]
+    edited = change_between(run.draft, now)
+    if edited != "nothing":
+        head += [("  edited: ", "dim"), (edited, "$text-accent")]
+    parts = [Content.assemble(*head)]
+    if mode is not None and mode.steps:
+        parts += _found(run, mode, wanted, other, low)
+    if run.ended is not None:
+        parts.append(Content.styled(f"✕ {run.ended}", "$text-error"))
+    parts += [Content.styled(note, "$text-warning") for note in (mode.notes if mode else ())]
+    return Content("\n").join(parts)
+
+
+def run_text(run: Run, wanted: Shown, other: Run | None) -> str:
+    """A run on one line: ``#2 remove CatFrames: 46.5 µs/step, -7.05 µs (-13 %) to #1``."""
+    mode = mode_of(run, wanted)
+    parts = []
+    if mode is not None and mode.steps:
+        parts.append(f"{micros(mode.step_us)} µs/step")
+        comparison = None if other is None else compared(run, other, mode.mode)
+        if comparison is not None and other is not None:
+            parts.append(delta_text(comparison.step, other).plain)
+    if run.ended is not None:
+        parts.append(run.ended)
+    return f"#{run.number} {run.change}: {', '.join(part for part in parts if part)}"
+
+
+def _found(run: Run, mode: ModeCosts, wanted: Shown, other: Run | None, low: bool) -> list[Content]:
+    parts: list[Content | str | tuple[str, str]] = [_step(run, mode, wanted)]
+    comparison = None if other is None else compared(run, other, mode.mode)
+    if comparison is not None and other is not None:
+        parts += ["  ", delta_text(comparison.step, other, low)]
+    style = _JUDGED.get(mode.judgement, "dim")
+    if low:
+        return [Content.assemble(*parts, "  ", (f"±{mode.noise:.0%}", style))]
+    rate = f"{mode.mode} · {mode.frames_per_second:,.0f} frames/s · "
+    noise = f"±{mode.noise:.1%} {mode.judgement}"
+    found = [Content.assemble(*parts), Content.assemble((rate, "dim"), (noise, style))]
+    if mode.judgement in ("noisy", "unknown"):
+        found.append(Content.styled(mode.noise_text, style))
+    return found
+
+
+def _step(run: Run, mode: ModeCosts, wanted: Shown) -> Content:
+    eager, planned = run.costs.mode("eager"), run.costs.mode("planned")
+    both = is_side_by_side(run, wanted)
+    if both and eager is not None and planned is not None and eager.step_us:
+        change = percent(planned.step_us / eager.step_us - 1)
+        text = f"eager {micros(eager.step_us)}, planned {micros(planned.step_us)} µs/step"
+        return Content.assemble(text, "  ", (change, "$text-success"))
+    return Content.styled(f"{micros(mode.step_us)} µs/step", "bold")
+
+
+def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
+    """The difference of a step to another run: ``-12.1 µs (-9 %) to #2``."""
+    if not delta.before_us:
+        return Content("")
+    if delta.kind == "same":
+        within = "" if low else ", within the noise"
+        return Content.styled(f"≈ as in #{other.number}{within}", "dim")
+    share = percent(delta.us / delta.before_us)
+    text = f"{signed(delta.us)} µs ({share}) to #{other.number}"
+    return Content.styled(text, f"bold {_TONES[delta.kind]}")
+
+
+def history_line(run: Run, before: Run | None, wanted: Shown, marks: str) -> Content:
+    """A run in the list of runs."""
+    mode = mode_of(run, wanted)
+    step = f"{micros(mode.step_us):>7}" if mode is not None and mode.steps else "      –"
+    parts: list[Content | str | tuple[str, str]] = [f"{marks}#{run.number:<3}", (step, "bold"), " "]
+    comparison = None
+    if before is not None and mode is not None:
+        comparison = compared(run, before, mode.mode)
+    if comparison is not None and comparison.step.before_us:
+        share = percent(comparison.step.us / comparison.step.before_us)
+        same = comparison.step.kind == "same"
+        parts.append((f"{'≈' if same else share:>6} ", _TONES.get(comparison.step.kind, "")))
+    else:
+        parts.append(" " * 7)
+    parts.append((run.change, "" if run.ended is None else "$text-error"))
+    if run.ended is not None:
+        parts.append((f"  {run.ended}", "$text-error"))
+    return Content.assemble(*parts)
+
+
+def histogram(line: Line | None, width: int, height: int) -> Content:
+    """The times of a line's calls as bars, with their ends and percentiles.
+
+    Args:
+        line: whose; of two modes the planned one.
+        width: cells that there are.
+        height: lines for the bars.
+    """
+    if line is None:
+        return Content("")
+    row = line.other or line.row
+    figures = row.figures
+    per = "step" if row.per_step else "call"
+    head = Content.assemble(
+        (row.label, "bold"),
+        (f" {row.lane}{' planned' if line.other else ''}", ""),
+        (f"  µs a {per}, n {row.n:,}", "dim"),
+    )
+    wide = max(1, min(6, (width - 1) // len(row.counts)))
+    drawn = columns(row.counts, wide, height)
+    low, high = micros(row.low_us), f"{micros(row.high_us)}+"
+    facts = "  ".join(f"{name} {micros(figures[name])}" for name in ("p50", "p95", "p99", "max"))
+    if row.device_us is not None:
+        waits = ", waits for the host" if row.launch_bound else ""
+        facts += f"  GPU {micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
+    if height == 1:
+        half = columns(row.counts, max(1, wide // 2), 1)[0]
+        bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
+        return Content("\n").join([head, bars])
+    bars = Content("\n").join(Content.styled(text, "$primary") for text in drawn)
+    gap = " " * max(1, wide * len(row.counts) - len(low) - len(high))
+    under = Content.styled(f"{low}{gap}{high}", "dim")
+    if width - head.cell_length > len(facts) + 2:
+        return Content("\n").join([Content.assemble(head, "  ", facts), bars, under])
+    return Content("\n").join([head, bars, under, Content(facts)])
+
+
+WELCOME = """What does each part of a rollout cost? [b]r[/b] measures the chain in the background.
+
+Edit the chain and measure again: the difference to the run before stands beside each row."""

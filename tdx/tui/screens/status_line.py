@@ -1,0 +1,68 @@
+"""The line on top: which pipeline, whether it is saved, what the worker does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.content import Content
+from textual.widgets import Static
+
+from tdx.tui.workspace import Seen, Workspace
+
+
+class StatusLine(Static):
+    """One line that follows the workspace.
+
+    Args:
+        workspace: the state of the app.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(id="status")
+        self.workspace = workspace
+
+    def on_mount(self) -> None:
+        self.workspace.edited.subscribe(self, lambda _: self.refresh())
+        self.workspace.looked.subscribe(self, lambda _: self.refresh())
+
+    def render(self) -> Content:
+        left, right = self._left(), self._right()
+        gap = max(2, self.size.width - left.cell_length - right.cell_length)
+        return Content.assemble(left, " " * gap, right)
+
+    def _left(self) -> Content:
+        draft = self.workspace.draft
+        name = Path(draft.file).name if draft.file else "new pipeline"
+        dot = " ●" if self.workspace.editor.is_modified else ""
+        return Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
+
+    def _right(self) -> Content:
+        seen = self.workspace.seen
+        parts = [part for part in (_facts(seen), _trouble(seen)) if part.plain]
+        state = {
+            "looking": Content.styled("⟳ looking", "$accent"),
+            "failed": Content.styled("✕ worker", "$error"),
+        }.get(seen.status)
+        shown = [*parts, *([state] if state else [])]
+        return Content.assemble(Content.styled(" · ", "dim").join(shown), " ")
+
+
+def _facts(seen: Seen) -> Content:
+    overview = seen.overview
+    if overview is None or overview.after is None:
+        return Content("")
+    after = overview.after
+    batch = f"batch {list(after.batch_size)} · " if after.batch_size else ""
+    return Content.styled(f"{batch}{after.device}", "dim")
+
+
+def _trouble(seen: Seen) -> Content:
+    failed = len(seen.problems)
+    severities = [each.finding.severity for group in seen.lints.values() for each in group]
+    warned = sum(severity == "warning" for severity in severities)
+    parts = []
+    if failed:
+        parts.append(Content.styled(f"✕ {failed}", "$error"))
+    if warned:
+        parts.append(Content.styled(f"▲ {warned}", "$warning"))
+    return Content(" ").join(parts)

@@ -1,0 +1,104 @@
+"""Serve the app until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tdx.errors import ExitCode, MissingPackageError, OutputError
+
+if TYPE_CHECKING:
+    from tdx.tui.serving.server import AppServer
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from tdx.cli import main; main()"
+)
+_GRACE = 10.0
+
+
+def serve(
+    arguments: Sequence[str],
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    say: Callable[[str], None],
+) -> int:
+    """Serve the app until the process is told to end.
+
+    Args:
+        arguments: what stands behind ``tdx tui`` for the app.
+        host: the address to listen at.
+        port: the port; any that is free where it is 0.
+        token: what a browser must know; ``"random"`` for one that is drawn. Where the host is not
+            this machine alone there is always one.
+        say: tells the user the address.
+
+    Returns:
+        The exit code of the process.
+
+    Raises:
+        MissingPackageError: textual-serve is not there.
+        OutputError: it cannot listen there.
+    """
+    try:
+        from tdx.tui.serving.access import Access, is_loopback, random_token
+        from tdx.tui.serving.server import AppServer
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
+        ) from error
+    if token == "random" or (token is None and not is_loopback(host)):
+        token = random_token()
+    with _listening(host, port) as listening:
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-c", _START, json.dumps(sys.path), "tui", *arguments]
+        server = AppServer(command, Access(token, port))
+        say(_address(host, port, token))
+        asyncio.run(_until_told(server, listening))
+    return ExitCode.OK
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        where = f"{_in_address(host)}:{port}"
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        hint = "another port: --port N, or --port 0 for any that is free"
+        raise OutputError(f"cannot listen at {where}: {reason}", hint=hint) from error
+
+
+async def _until_told(server: AppServer, listening: socket.socket) -> None:
+    """Serve until Ctrl-C, SIGTERM, or the end of the terminal."""
+    from aiohttp import web
+
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, told.set)
+    runner = web.AppRunner(await server._make_app(), shutdown_timeout=_GRACE, access_log=None)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening).start()
+        await told.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _address(host: str, port: int, token: str | None) -> str:
+    anywhere = host in ("", "0.0.0.0", "::")
+    shown = socket.gethostname() if anywhere else host
+    query = "" if token is None else f"?token={token}"
+    return f"http://{_in_address(shown)}:{port}/{query}"
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

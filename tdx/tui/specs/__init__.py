@@ -1,0 +1,1 @@
+"""The specs along the chain, and the lineage of keys."""

@@ -1,0 +1,219 @@
+"""The specs where the selection is: both lanes, what changed, and the lineage of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from tdx.inspection.spec_report import KeyChange
+from tdx.keys import key_parts
+from tdx.tui.compose.trouble import Trouble
+from tdx.tui.specs.lineage_text import lineage_text
+from tdx.tui.specs.spec_labels import Widths
+from tdx.tui.specs.spec_lines import PlaceSpecs, place_specs
+from tdx.tui.specs.spec_list import SpecList
+from tdx.tui.specs.spec_search import SpecSearch
+from tdx.tui.specs.spec_tree import Line, Path, spec_tree
+from tdx.tui.tab_body import TabBody
+from tdx.tui.workspace import ENV, Workspace
+
+_HERE = "here"
+
+
+class SpecsTab(TabBody):
+    """Shows the specs after the selected stage beside those before it, or those of the whole chain.
+
+    Args:
+        workspace: the state of the app.
+    """
+
+    BINDINGS = [
+        Binding("left_square_bracket", "place(-1)", "before", id="specs.before", key_display="["),
+        Binding("right_square_bracket", "place(1)", "after", id="specs.after", key_display="]"),
+        Binding("o", "only_changed", "only changes", id="specs.only_changed"),
+        Binding("w", "whole", "whole chain", id="specs.whole"),
+        Binding("minus", "fold_all(True)", "fold all", id="specs.fold_all", show=False),
+        Binding("plus", "fold_all(False)", "unfold all", id="specs.unfold_all", show=False),
+        Binding("n", "match(1)", "next match", id="specs.next_match", show=False),
+        Binding("N", "match(-1)", "match before", id="specs.match_before", show=False),
+        Binding("escape", "end_search", "end the search", id="specs.end_search", show=False),
+    ]
+    HELP = """## The specs
+
+What comes out of the selected stage, and what goes into it on the way to the env. `+` is a key
+that is new, `-` one that is gone, `~` one whose spec is another. `[` and `]` go along the chain,
+`w` shows the whole of it. `Enter`, `←` and `→` fold and unfold, `-` and `+` all at once. `/`
+searches the keys; `n` and `N` go from match to match."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.only_changed = False
+        self.is_whole = False
+        self._folds: dict[Path, bool] = {}
+        self._search = SpecSearch()
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="spec-title")
+        yield Input(placeholder="search the keys …", id="spec-search", compact=True)
+        yield Trouble(self.workspace)
+        yield SpecList()
+        yield Static("", id="lineage")
+
+    def on_mount(self) -> None:
+        self.query_one("#spec-search").display = False
+        self.workspace.selected.subscribe(self, lambda _: self.changed())
+        self.workspace.looked.subscribe(self, lambda _: self.changed())
+
+    def action_place(self, by: int) -> None:
+        self.workspace.select(self.workspace.place + by)
+
+    def action_only_changed(self) -> None:
+        self.only_changed = not self.only_changed
+        self.update()
+
+    def action_whole(self) -> None:
+        self.is_whole = not self.is_whole
+        self._folds.clear()
+        self.update()
+
+    def action_fold_all(self, closed: bool) -> None:
+        lines = self.query_one(SpecList).lines
+        kinds = ("place",) if self.is_whole else ("part", "group")
+        self._folds = {line.path: closed for line in lines if line.kind in kinds}
+        self.update()
+
+    def update(self) -> None:
+        """Show the specs where the selection is, or all of them."""
+        self.query_one(Trouble).show()
+        places = self._places()
+        specs = places[self._here]
+        listed = self.query_one(SpecList)
+        listed.set_class(specs.freshness == "old", "-old")
+        listed.display = specs.freshness != "none"
+        whole = [each for one in places for each in self._tree(one, places[one], False)]
+        self._search.look(whole)
+        lines = [each for one in places for each in self._tree(one, places[one], True)]
+        keys = (each for each in whole if each.change is not None)
+        leaves = [leaf for each in places.values() for leaf in each.leaves()]
+        widths = Widths.of((_width(each) for each in keys), leaves)
+        listed.fill(lines, widths, self._search.found)
+        self.query_one("#spec-title", Static).update(self._title(specs))
+        self._trace(listed.line)
+
+    # ------------------------------------------------------------------ what is shown
+
+    @property
+    def _here(self) -> str:
+        return str(self.workspace.place) if self.is_whole else _HERE
+
+    def _places(self) -> dict[str, PlaceSpecs]:
+        if not self.is_whole:
+            return {_HERE: place_specs(self.workspace)}
+        count = len(self.workspace.draft.stages)
+        return {str(at): place_specs(self.workspace, at) for at in range(ENV, count + 1)}
+
+    def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[Line]:
+        def is_folded(path: Path) -> bool:
+            return folds and self._is_folded(path)
+
+        return spec_tree(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
+
+    def _is_folded(self, path: Path) -> bool:
+        if path in self._search.opened:
+            return False
+        first = self.is_whole and len(path) == 1 and path[0] != self._here
+        return self._folds.get(path, first)
+
+    def _is_shown(self, change: KeyChange) -> bool:
+        return not self.only_changed or change.change != "same"
+
+    @on(SpecList.Folded)
+    def _folded(self, event: SpecList.Folded) -> None:
+        event.stop()
+        self._folds[event.path] = event.closed
+        self.update()
+
+    # ------------------------------------------------------------------ search
+
+    def begin_search(self) -> bool:
+        box = self.query_one("#spec-search", Input)
+        box.display = True
+        self.screen.set_focus(box)
+        return True
+
+    @on(Input.Changed, "#spec-search")
+    def _searched(self, event: Input.Changed) -> None:
+        event.stop()
+        self._search.words = event.value
+        self.update()
+        self.action_match(0)
+
+    @on(Input.Submitted, "#spec-search")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.query_one("#spec-search").display = bool(event.value)
+        self.query_one(SpecList).focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let Escape leave the tab where there is no search to be left."""
+        return action != "end_search" or self.query_one("#spec-search").display
+
+    def action_end_search(self) -> None:
+        """Leave the search; the cursor stays on what was found."""
+        box = self.query_one("#spec-search", Input)
+        box.value = ""
+        box.display = False
+        self.query_one(SpecList).focus()
+
+    def action_match(self, by: int) -> None:
+        """Go to the next match, or back; 0 stays on one."""
+        listed = self.query_one(SpecList)
+        path = self._search.next(listed.wanted, by)
+        if path is not None:
+            listed.go_to(path)
+            self.query_one("#spec-title", Static).update(self._title(self._places()[self._here]))
+
+    # ------------------------------------------------------------------ the lineage
+
+    @on(SpecList.Moved)
+    def _moved(self, event: SpecList.Moved) -> None:
+        event.stop()
+        self._trace(event.line)
+
+    def _trace(self, line: Line | None) -> None:
+        overview = self.workspace.seen.overview
+        text = Content("")
+        key = None if line is None else line.key
+        if line is not None and key and overview is not None and overview.lineage is not None:
+            positions = self.workspace.draft.positions
+            places = [positions[n] if n < len(positions) else n for n in overview.working]
+            text = lineage_text(overview.lineage, key, line.lane, places)
+        lineage = self.query_one("#lineage", Static)
+        lineage.border_title = f"lineage of {key}" if key else "lineage"
+        lineage.display = key is not None
+        lineage.update(text)
+
+    def _title(self, specs: PlaceSpecs) -> Content:
+        notes = {
+            "old": "as it was last seen",
+            "none": "nothing is known yet",
+            "fresh": "only what changed" if self.only_changed else "",
+        }
+        note = notes[specs.freshness]
+        if specs.freshness == "none" and self.workspace.seen.status == "looking":
+            note = "looking …"
+        search = self._search.note(self.query_one(SpecList).wanted)
+        if search:
+            return Content.styled(search, "bold")
+        title = "the whole chain" if self.is_whole else specs.title
+        return Content.assemble((title, "bold"), (f"  {note}" if note else "", "dim"))
+
+
+def _width(line: Line) -> int:
+    assert line.change is not None
+    return 2 * (len(key_parts(line.change.key)) - 1) + len(line.text)

@@ -1,0 +1,100 @@
+"""The terminal app: its first screen, its answers to keys under load, live stepping, memory."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from tests.benchmarks.bars import APP_KEYS, APP_MEMORY, APP_PACE, APP_START
+from tests.benchmarks.conftest import Note
+from tests.benchmarks.driven_app import DrivenApp, app
+
+ENV = ("--env", "Pendulum-v1")
+STAGES = (
+    *("RewardScaling(0.0, 0.9)", "RewardClipping(-5, 5)", "RewardSum", "DoubleToFloat"),
+    *("InitTracker(init_key='first_{}')", "StepCounter(step_count_key='count_{}')"),
+)
+CHAIN = tuple(word for n in range(30) for word in ("--t", STAGES[n % len(STAGES)].format(n)))
+SHORT = ("--t", "RewardSum", "--t", "StepCounter(max_steps=200)")
+DOWN, UP, ESCAPE = b"\x1b[B", b"\x1b[A", b"\x1b"
+HOUR = 3600 * 20
+"""The steps of an hour at the rate with which a session begins."""
+
+
+def begin(tdx: DrivenApp) -> None:
+    """Open the live tab."""
+    tdx.sees(" keys")
+    tdx.press(b"3")
+    tdx.sees("step 0")
+
+
+def test_first_screen(note: Note, tmp_path: Path) -> None:
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        with app(("--env", "Pendulum-v1", "--t", "RewardSum"), tmp_path) as tdx:
+            tdx.sees("Catalogue", "RewardSum", "^p")
+            times.append(time.perf_counter() - start)
+    note(APP_START, "tdx", min(times))
+
+
+def test_keys_while_a_rollout_and_a_profile_run(note: Note, tmp_path: Path) -> None:
+    with app((*ENV, *CHAIN), tmp_path) as tdx:
+        begin(tdx)
+        tdx.press(b"++++")
+        tdx.press(b" ")
+        tdx.sees("/s · step")
+        tdx.press(b"4")
+        tdx.sees("measures the chain")
+        tdx.press(b"n")
+        tdx.rest(0.5)
+        tdx.press(b"\x15" + b"20000\r")
+        tdx.sees("measur")
+        tdx.press(ESCAPE)
+        tdx.rest(0.5)
+        tdx.press(b"3")
+        tdx.rest(2)
+        tdx.press(ESCAPE)
+        tdx.rest(1)
+        times = []
+        for n in range(120):
+            tdx.rest(random.Random(n).uniform(0.03, 0.15))
+            times.append(tdx.answered(UP if n // 20 % 2 else DOWN, CHAIN_COLUMNS))
+    note(APP_KEYS, "tdx", sorted(times)[int(0.95 * len(times))])
+
+
+CHAIN_COLUMNS = range(37, 95)
+
+
+def test_live_steps(note: Note, tmp_path: Path) -> None:
+    with app((*ENV, "--from-pixels", *SHORT), tmp_path) as tdx:
+        begin(tdx)
+        tdx.press(b"++++")
+        tdx.rest(1)
+        tdx.press(b" ")
+        tdx.rest(3)
+        first, start = steps(tdx), time.perf_counter()
+        tdx.rest(8)
+        pace = (steps(tdx) - first) / (time.perf_counter() - start)
+    note(APP_PACE, "tdx", pace)
+
+
+def test_memory_over_an_hour_of_steps(note: Note, tmp_path: Path) -> None:
+    with app((*ENV, *SHORT), tmp_path) as tdx:
+        begin(tdx)
+        tdx.press(b"++++++++")
+        tdx.rest(1)
+        tdx.press(b" ")
+        sizes = []
+        while (made := steps(tdx)) < HOUR:
+            tdx.rest(1)
+            if made > HOUR // 6:
+                sizes.append(tdx.resident())
+    note(APP_MEMORY, "tdx", max(sizes) - sizes[0])
+
+
+def steps(tdx: DrivenApp) -> int:
+    """The number of steps that the live tab shows."""
+    tdx.rest(0.1)
+    return int((tdx.latest(r"step (\d[\d,]*)") or "0").replace(",", ""))

@@ -1,0 +1,181 @@
+"""What is seen of one trace: values, changes, lies, pictures."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdx import PendulumEnv, RewardScaling, StepCounter, ToTensorImage, Tracer, TransformedEnv
+from tdx.engine.traced import Promises
+from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
+from tdx.inspection.live.pictures import is_picture, pictures
+from tdx.inspection.live.reading import troubles, view_trace
+from tdx.inspection.live.views import TraceView, ValueView
+from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
+
+
+def value(view: TraceView, version: str) -> ValueView:
+    return next(each for each in view.values if each.version == version)
+
+
+def test_view_says_what_each_stage_did() -> None:
+    tracer = Tracer(pendulum(RewardScaling(0.0, 2.0), StepCounter(5)))
+    first = tracer.reset()
+    second = tracer.step(torch.tensor([0.5]))
+    view = view_trace(second, against=first)
+    assert [place.title for place in view.places] == [
+        *("given", "PendulumEnv", "0 RewardScaling", "1 StepCounter"),
+    ]
+    scaled = view.places[2]
+    assert [view.values[at].version for at in scaled.written] == ["reward@1"]
+    assert value(view, "reward@1").by_writer == "changed"
+    assert value(view, "done@1").by_writer == "same"
+    assert value(view, "step_count@1").by_writer == "new"
+    reward = float(second.version("reward@0").value)
+    assert value(view, "reward@1").mean == pytest.approx(2 * reward)
+    assert {view.values[at].key for at in scaled.present} >= {"observation", "reward"}
+
+
+def test_view_compares_with_another_trace() -> None:
+    tracer = Tracer(pendulum(StepCounter(5)))
+    tracer.reset()
+    one, two = tracer.step(torch.tensor([0.5])), tracer.step(torch.tensor([0.5]))
+    view = view_trace(two, against=one)
+    count = value(view, "step_count@1")
+    assert (count.change, count.before, count.text, count.delta) == ("changed", "1", "2", 1.0)
+    assert value(view, "terminated@0").change == "same"
+    assert value(view_trace(two), "step_count@1").change == "new"
+
+
+def test_view_of_one_row() -> None:
+    env = Ragged()
+    tracer = Tracer(env)
+    tracer.reset()
+    trace = tracer.step()
+    rewards = [value(view_trace(trace, row=row), "reward@0").mean for row in (0, 1)]
+    assert rewards == [1.0, 10.0]
+    both = value(view_trace(trace), "reward@0")
+    assert (both.shape, both.minimum, both.maximum) == ((2, 1), 1.0, 10.0)
+
+
+def test_view_flags_lies_and_nan_where_they_arise() -> None:
+    env = pendulum(At(0, writes_too_much), At(1, writes_nan))
+    tracer, promises = Tracer(env), Promises(env)
+    tracer.reset()
+    first = view_trace(tracer.step(), promises=promises)
+    assert value(first, "observation@0").lies == ()
+    [lie] = value(first, "observation@1").lies
+    assert "99" in lie
+    second = view_trace(tracer.step(), promises=promises)
+    assert value(second, "reward@0").nans == 0
+    assert value(second, "reward@1").nans == 1
+    assert second.is_troubled
+    assert tracer.last is not None
+    assert troubles(tracer.last, promises) == ("1 At reward: nan",)
+
+
+def test_view_of_a_trace_that_ended_in_an_error() -> None:
+    tracer = Tracer(pendulum(StepCounter(5), At(0, raises)))
+    tracer.reset()
+    with pytest.raises(Exception, match="out of order"):
+        tracer.step()
+    assert tracer.last is not None
+    view = view_trace(tracer.last)
+    assert view.error is not None
+    assert "out of order" in view.error
+    assert view.places[-1].title == "1 At"
+    assert view.is_troubled
+
+
+def test_view_is_plain_and_small() -> None:
+    tracer = Tracer(pendulum(*(RewardScaling(0.0, 1.1) for _ in range(30))))
+    tracer.reset()
+    view = view_trace(tracer.step())
+    data = pickle.dumps(view)
+    assert b"torch" not in data.replace(b"tdx.", b"")
+    assert len(data) < 20_000
+
+
+def test_missing_key_is_told_of_its_place() -> None:
+    env = pendulum(At(0, lambda tensordict: tensordict.exclude("terminated")))
+    tracer, promises = Tracer(env), Promises(env)
+    tracer.reset()
+    trace = tracer.step()
+    view = view_trace(trace, promises=promises)
+    assert view.places[-1].dropped == ("terminated",)
+    assert [lie for place in view.places[:-1] for lie in place.lies] == []
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40))
+def test_statistics_are_those_of_the_numbers(numbers: list[float]) -> None:
+    array = np.array(numbers, dtype=np.float32)
+    least, mean, most, nans, infinities = statistics(array)
+    assert nans == sum(map(math.isnan, numbers))
+    assert infinities == sum(map(math.isinf, numbers))
+    known = array[~np.isnan(array)]
+    assert (least, most) == ((known.min(), known.max()) if known.size else (None, None))
+    finite = known[np.isfinite(known)]
+    if finite.size and mean is not None:
+        assert mean == pytest.approx(float(finite.astype(np.float64).mean()), rel=1e-5, abs=1e-5)
+    counts = histogram(array, least, most)
+    assert not counts or (
+        sum(counts) == finite.size and nans + infinities + sum(counts) == array.size
+    )
+
+
+def test_numbers_as_text() -> None:
+    assert number_text(np.array([True, False])) == "[true false]"
+    assert number_text(np.array([0.123456])) == "0.1235"
+    assert number_text(np.arange(9)) == "[0 1 2 3 4 5 …]"
+
+
+def test_rows_of_several_batch_dims() -> None:
+    assert unravelled(5, (2, 3)) == (1, 2)
+    tensor = torch.arange(12).reshape(2, 3, 2)
+    assert Rows((2, 3), 5).of(tensor).tolist() == [10, 11]
+    assert Rows((4,), 1).of(tensor) is tensor
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "drawn"),
+    [
+        *(((84, 84, 3), "u", True), ((3, 84, 84), "f", True), ((1, 8, 8), "f", True)),
+        *(((4, 84, 84), "f", True), ((16, 16), "f", True), ((12,), "f", False)),
+        *(((3, 4), "f", False), ((84, 84, 3), "b", False), ((50, 84, 84), "f", False)),
+    ],
+)
+def test_what_is_a_picture(shape: tuple[int, ...], kind: str, drawn: bool) -> None:
+    assert is_picture(shape, kind) is drawn
+
+
+def test_pictures_before_and_after_each_stage() -> None:
+    env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
+    tracer = Tracer(env)
+    tracer.reset()
+    before, after = pictures(tracer.step(), row=1)
+    assert [before.place, after.place] == ["Ragged", "0 ToTensorImage"]
+    assert (before.width, before.height, before.shape) == (12, 8, (8, 12, 3))
+    assert before.rgb[:3] == bytes([200, 0, 0])
+    assert after.shape == (3, 8, 12)
+    assert after.rgb[0] in (199, 200)
+
+
+def test_pictures_are_made_smaller_in_proportion() -> None:
+    tracer = Tracer(Ragged())
+    tracer.reset()
+    [small] = pictures(tracer.step(), width=6, height=40)
+    assert (small.width, small.height, len(small.rgb)) == (6, 4, 6 * 4 * 3)
+    assert small.rgb[:3] == bytes([200, 0, 0])
+    assert replace(small, version="") != small
+
+
+def test_env_without_pictures() -> None:
+    tracer = Tracer(PendulumEnv())
+    assert list(pictures(tracer.reset())) == []

@@ -1,0 +1,100 @@
+"""Pipeline files that others change while they are edited, and targets that cannot be written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tdx.errors import PipelineError
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing.describing import change_between
+from tdx.pipeline.editing.document import ChangedOnDiskError, Document
+from tdx.pipeline.editing.draft import Draft
+
+TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
+OTHER = TEXT.replace("swing up", "by hand").replace("RewardSum", "StepCounter")
+WANTED = Pipeline.of("Pendulum-v1", "RewardSum", "InitTracker")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_comments_stay_when_it_is_saved(path: Path) -> None:
+    document, pipeline = Document.load(path)
+    document.save(WANTED)
+    assert path.read_text() == f"{TEXT}  - InitTracker\n"
+    assert pipeline == Pipeline.of("Pendulum-v1", "RewardSum")
+    assert document.disk_state() == "same"
+
+
+def test_a_change_on_disk_is_noticed_and_not_written_over(path: Path) -> None:
+    document, _ = Document.load(path)
+    path.write_text(OTHER)
+    assert document.disk_state() == "changed"
+    with pytest.raises(ChangedOnDiskError, match="someone else"):
+        document.save(WANTED)
+    assert path.read_text() == OTHER
+    difference = document.difference(WANTED)
+    assert "-  - StepCounter" in difference
+    assert "+  - RewardSum" in difference
+    document.save(WANTED, force=True)
+    assert "by hand" in path.read_text()
+    assert Document.load(path)[1] == WANTED
+
+
+def test_the_same_text_with_another_time_is_no_change(path: Path) -> None:
+    document, _ = Document.load(path)
+    os.utime(path, (1, 1))
+    assert document.disk_state() == "same"
+    path.unlink()
+    assert document.disk_state() == "gone"
+    document.save(WANTED)
+    assert path.read_text().startswith("# mine")
+
+
+def test_what_is_no_pipeline_any_more_is_not_read_but_kept_until_forced(path: Path) -> None:
+    document, _ = Document.load(path)
+    path.write_text("[")
+    with pytest.raises(ChangedOnDiskError):
+        document.save(WANTED)
+    document.save(WANTED, force=True)
+    assert path.read_text() == f"{TEXT}  - InitTracker\n"
+
+
+def test_a_new_file_takes_no_others_place(path: Path) -> None:
+    document = Document(path)
+    with pytest.raises(ChangedOnDiskError, match="is there already"):
+        document.save(WANTED)
+    assert path.read_text() == TEXT
+
+
+def test_a_target_that_cannot_be_written_is_said_in_one_line(path: Path) -> None:
+    document, _ = Document.load(path)
+    path.chmod(0o400)
+    if not os.access(path, os.W_OK):  # root may write it
+        with pytest.raises(PipelineError, match="read-only"):
+            document.save(WANTED)
+    with pytest.raises(PipelineError, match="cannot write") as raised:
+        Document(path.parent / "missing" / "a.yaml").save(WANTED)
+    assert "\n" not in str(raised.value)
+    assert path.read_text() == TEXT
+
+
+def test_what_changed_between_two_drafts_in_words() -> None:
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
+    stage = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=5)").transforms[0]
+    assert change_between(draft, draft) == "nothing"
+    assert change_between(draft, draft.removed(0)) == "remove RewardSum"
+    assert change_between(draft, draft.duplicated(0)) == "add RewardSum"
+    assert change_between(draft, draft.moved(0, 2)) == "move RewardSum"
+    assert change_between(draft, draft.toggled(1)) == "StepCounter off"
+    assert change_between(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
+    other = Draft.of(Pipeline.of("CartPole-v1"))
+    assert change_between(draft, other).startswith("env CartPole-v1, remove RewardSum")
+    assert change_between(draft, other).endswith("1 more")

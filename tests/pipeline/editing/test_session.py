@@ -1,0 +1,103 @@
+"""Sessions as plain data: drafts, their history, and what can be wrong with a document."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdx.errors import StorageError
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.session import Session, from_json, to_json
+from tests.pipeline.strategies import PIPELINES, STAGES, exactly
+
+
+def edited(pipeline: Pipeline, steps: int) -> Editor:
+    editor = Editor(Draft.of(pipeline))
+    for number in range(steps):
+        stages = len(editor.draft.stages)
+        if stages and number % 3 == 0:
+            editor.apply(f"off {number}", editor.draft.toggled(number % stages))
+        elif stages and number % 3 == 1:
+            editor.apply(f"copy {number}", editor.draft.duplicated(0), merge="copy")
+        elif pipeline.transforms:
+            editor.apply(f"add {number}", editor.draft.inserted(0, pipeline.transforms[:1]))
+    return editor
+
+
+@given(PIPELINES, st.integers(0, 7), st.integers(0, 4))
+@settings(max_examples=20)
+def test_a_session_is_the_same_after_it_was_written(
+    pipeline: Pipeline, steps: int, back: int
+) -> None:
+    editor = edited(pipeline, steps)
+    for _ in range(back):
+        editor.undo()
+    session = Session.of(editor, "version: 1\n")
+    again = from_json(json.loads(json.dumps(to_json(session))))
+    assert exactly(again) == exactly(session)
+
+
+@given(st.lists(STAGES, max_size=3))
+@settings(max_examples=20)
+def test_a_draft_without_an_env_is_kept_too(stages: list[object]) -> None:
+    editor = Editor()
+    editor.apply("add", editor.draft.inserted(0, stages))  # type: ignore[arg-type]
+    again = from_json(to_json(Session.of(editor)))
+    assert exactly(again.draft) == exactly(editor.draft)
+
+
+def test_an_editor_goes_on_where_it_was() -> None:
+    editor = edited(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"), 6)
+    editor.undo()
+    other = Editor()
+    from_json(to_json(Session.of(editor))).give(other)
+    assert other.draft == editor.draft
+    assert other.is_modified
+    while (change := editor.undo()) is not None:
+        assert other.undo() == change
+        assert other.draft == editor.draft
+    assert not other.is_modified
+    while (change := editor.redo()) is not None:
+        assert other.redo() == change
+
+
+def test_a_long_history_of_a_long_chain_stays_small() -> None:
+    editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", *["RewardSum"] * 30)))
+    for number in range(300):
+        editor.apply(f"off {number}", editor.draft.toggled(number % 30))
+    assert len(json.dumps(to_json(Session.of(editor)))) < 100_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"kind": "profile"},
+        {"kind": "session", "schema_version": 99},
+        {"kind": "session", "schema_version": 1},
+        {**to_json(Session.of(Editor())), "draft": 7},
+        {**to_json(Session.of(Editor())), "drafts": [[0, [3], None]]},
+        {**to_json(Session.of(Editor())), "base": 3},
+        {**to_json(Session.of(Editor())), "stages": [[0, "RewardSum(", True]]},
+        {**to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
+    ],
+)
+def test_what_is_no_session_is_said_in_one_line(document: object) -> None:
+    with pytest.raises(StorageError, match=r"session") as raised:
+        from_json(document)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_new_name_goes_through_the_whole_history() -> None:
+    editor = edited(Pipeline.of("Pendulum-v1", "RewardSum"), 4)
+    editor.undo()
+    editor.rename("b.yaml")
+    drafts = [editor.draft, editor.saved]
+    drafts += [draft for each in editor.done for draft in (each.before, each.after)]
+    drafts += [draft for each in editor.undone for draft in (each.before, each.after)]
+    assert {draft.file for draft in drafts} == {"b.yaml"}

@@ -1,0 +1,155 @@
+"""What is kept between runs: sessions of several apps at once, recent files, broken state."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdx.errors import StorageError
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.recent import MOST_KEPT, RecentFiles
+from tdx.pipeline.editing.session import Session
+from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.session import Session
+from tdx.pipeline.editing.session_store import SessionStore
+store = SessionStore(Path(sys.argv[1]))
+store.keep(Session.of(Editor(Draft.of(Pipeline.of("Acrobot-v1")))))
+print("kept", flush=True)
+time.sleep(60)
+"""
+
+
+def session(env: str) -> Session:
+    return Session.of(Editor(Draft.of(Pipeline.of(env))))
+
+
+def test_a_session_is_found_once_nobody_holds_it(tmp_path: Path) -> None:
+    first, second = SessionStore(tmp_path), SessionStore(tmp_path)
+    first.keep(session("Pendulum-v1"))
+    second.keep(session("CartPole-v1"))
+    assert second.left() == ([], [])
+    first.leave()
+    found, notices = second.left()
+    assert [each.title for each in found] == ["Pendulum-v1"]
+    assert notices == []
+    assert found[0].age == "just now"
+
+
+def test_a_session_is_taken_by_one_only_and_kept_in_its_file(tmp_path: Path) -> None:
+    dead = SessionStore(tmp_path)
+    dead.keep(session("Pendulum-v1"))
+    dead.leave()
+    mine, other = SessionStore(tmp_path), SessionStore(tmp_path)
+    left = mine.left()[0][0]
+    assert mine.take(left)
+    assert not other.take(left)
+    mine.keep(session("CartPole-v1"))
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    mine.forget()
+    mine.leave()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_session_of_a_process_that_was_killed_is_found(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "kept\n"
+    mine = SessionStore(tmp_path)
+    assert mine.left() == ([], [])
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert [each.title for each in mine.left()[0]] == ["Acrobot-v1"]
+
+
+def test_the_latest_comes_first_and_few_are_kept(tmp_path: Path) -> None:
+    for number in range(25):
+        store = SessionStore(tmp_path)
+        store.keep(session(f"Env-v{number}"))
+        store.leave()
+        path = next(each for each in tmp_path.glob("*.json") if f"Env-v{number}" in _text(each))
+        path.write_text(json.dumps({**json.loads(_text(path)), "when": float(number)}))
+    mine = SessionStore(tmp_path)
+    found, _ = mine.left()
+    assert [each.title for each in found[:2]] == ["Env-v24", "Env-v23"]
+    assert len(found) == len(list(tmp_path.glob("*.json"))) == 20
+    mine.discard(found[0])
+    assert next(each.title for each in mine.left()[0]) == "Env-v23"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"session": {}, "when": 1}', "\x00"])
+def test_a_broken_session_is_passed_over_with_a_notice_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "1-a.json").write_text(text)
+    store = SessionStore(tmp_path)
+    found, notices = store.left()
+    assert found == []
+    assert len(notices) == 1
+    assert "passed over" in notices[0]
+    assert store.left() == ([], [])
+    assert (tmp_path / "1-a.json.broken").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="cannot write"):
+        SessionStore(tmp_path).keep(session("Pendulum-v1"))
+
+
+def test_a_place_that_is_a_file_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    store = SessionStore(tmp_path / "state" / "sessions")
+    with pytest.raises(StorageError, match="cannot write"):
+        store.keep(session("Pendulum-v1"))
+    assert store.left() == ([], [])
+
+
+def test_ages_in_words() -> None:
+    def aged(seconds: float) -> str:
+        import time
+
+        return LeftSession(session("A-v0"), time.time() - seconds, Path()).age
+
+    assert [aged(each) for each in (1, 130, 7300, 200_000)] == [
+        "just now",
+        "2 min ago",
+        "2 h ago",
+        "2 days ago",
+    ]
+
+
+def test_recent_files_are_few_and_each_once(tmp_path: Path) -> None:
+    recent = RecentFiles(tmp_path / "recent.json")
+    for number in range(MOST_KEPT + 5):
+        recent.add(tmp_path / f"{number}.yaml")
+    recent.add(tmp_path / "30.yaml")
+    names = [each.name for each in recent.all()]
+    assert names[:2] == ["30.yaml", "34.yaml"]
+    assert len(names) == MOST_KEPT
+
+
+@pytest.mark.parametrize("text", ["nonsense", "{}", "[1]"])
+def test_a_broken_list_of_recent_files_is_put_aside(tmp_path: Path, text: str) -> None:
+    recent = RecentFiles(tmp_path / "recent.json")
+    recent.path.write_text(text)
+    assert recent.all() == []
+    recent.add("a.yaml")
+    assert [each.name for each in recent.all()] == ["a.yaml"]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

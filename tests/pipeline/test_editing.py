@@ -1,0 +1,227 @@
+"""Drafts, undo and redo, forms, search and presets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.inspection.lint.fix import moved
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, catalogue, parse_stage
+from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.draft import IndexedDraft
+from tdx.pipeline.editing.fields import env_fields, stage_fields, with_argument, with_env_field
+from tdx.pipeline.editing.fuzzy import fuzzy_match, fuzzy_sorted
+from tdx.pipeline.editing.presets import presets
+
+NAMES = ("RewardSum", "StepCounter", "InitTracker", "CatFrames")
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "remove", "duplicate", "move", "toggle", "replace", "env"]),
+        st.integers(0, 7),
+        st.integers(0, 7),
+    ),
+    max_size=25,
+)
+
+
+def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
+    """The draft after one edit, at places that it has."""
+    if kind == "env":
+        return draft.with_env(EnvConfig(f"Env{other}-v0"))
+    if kind == "insert":
+        at = place % (len(draft.stages) + 1)
+        return draft.inserted(at, [StageConfig(NAMES[other % len(NAMES)])])
+    if not draft.stages:
+        return draft
+    at, to = place % len(draft.stages), other % len(draft.stages)
+    if kind == "replace":
+        return draft.replaced(at, StageConfig("CatFrames", (other,)))
+    if kind == "move":
+        return draft.moved(at, to)
+    return {"remove": draft.removed, "duplicate": draft.duplicated, "toggle": draft.toggled}[kind](
+        at
+    )
+
+
+@given(EDITS)
+def test_every_edit_can_be_undone_and_done_again(edits: list[tuple[str, int, int]]) -> None:
+    first = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
+    editor = Editor(first)
+    seen = [first]
+    for edit in edits:
+        if editor.apply(edit[0], edited(editor.draft, *edit)):
+            seen.append(editor.draft)
+        numbers = [stage.number for stage in editor.draft.stages]
+        assert len(set(numbers)) == len(numbers)
+    for draft in reversed(seen[:-1]):
+        assert editor.undo() is not None
+        assert editor.draft == draft
+    assert editor.undo() is None
+    assert not editor.is_modified
+    for draft in seen[1:]:
+        assert editor.redo() is not None
+        assert editor.draft == draft
+    assert editor.redo() is None
+
+
+def test_edits_in_a_row_are_undone_together_until_sealed() -> None:
+    editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "StepCounter")))
+    first = editor.draft
+    for steps in (1, 12, 123):
+        config = StageConfig("StepCounter", (), {"max_steps": steps})
+        editor.apply("set max_steps", editor.draft.replaced(0, config), merge="0.max_steps")
+    editor.seal()
+    last = StageConfig("StepCounter", (), {"max_steps": 4})
+    editor.apply("set max_steps", editor.draft.replaced(0, last), merge="0.max_steps")
+    assert len(editor.done) == 2
+    editor.undo()
+    assert editor.draft.stages[0].config.kwargs == {"max_steps": 123}
+    editor.undo()
+    assert editor.draft == first
+
+
+def test_edit_after_an_undo_forgets_what_was_undone() -> None:
+    editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
+    editor.apply("remove", editor.draft.removed(0))
+    editor.undo()
+    editor.apply("remove", editor.draft.removed(1))
+    assert editor.redo() is None
+
+
+def test_draft_without_an_env_is_no_pipeline() -> None:
+    with pytest.raises(ArgumentError, match="no env is chosen"):
+        Draft().pipeline()
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_there_is_no_stage_outside_the_chain(place: int) -> None:
+    with pytest.raises(ArgumentError, match="there is no stage"):
+        Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")).removed(place)
+
+
+def test_fix_speaks_of_stages_that_are_on() -> None:
+    draft = Draft.of(Pipeline.of("A-v0", "RewardSum", "RewardClipping", "RewardScaling"))
+    target = IndexedDraft(draft.toggled(0))
+    clip, scale = draft.stages[1].config, draft.stages[2].config
+    moved(0, 1, clip, scale).apply(target)
+    names = [stage.config.name for stage in target.draft.stages]
+    assert names == ["RewardSum", "RewardScaling", "RewardClipping"]
+
+
+def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
+    for info in catalogue().transforms:
+        fields = stage_fields(StageConfig(info.name))
+        named = [each.name for each in info.parameters if not each.kind.startswith("var_")]
+        assert [field.name for field in fields] == named
+        for field in fields:
+            assert field.help, (info.name, field.name)
+            assert field.required == (info.parameter(field.name).required)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "text", "value"),
+    [
+        ("CatFrames", "in_keys", "pixels, agents.pixels", ("pixels", ("agents", "pixels"))),
+        ("CatFrames", "in_keys", '["a b"]', ("a b",)),
+        ("CatFrames", "padding", "constant", "constant"),
+        ("StepCounter", "max_steps", "None", None),
+        ("StepCounter", "step_count_key", "n", "n"),
+        ("CatFrames", "done_key", "agents.done", ("agents", "done")),
+        ("CatFrames", "in_keys", "agents.pixels", (("agents", "pixels"),)),
+        ("RewardScaling", "loc", "0.5", 0.5),
+        ("RewardScaling", "loc", "[1.0, 2.0]", (1.0, 2.0)),
+        ("Resize", "interpolation", "nearest", "nearest"),
+    ],
+)
+def test_text_of_a_field_is_read_and_shown_again(
+    stage: str, name: str, text: str, value: object
+) -> None:
+    changed = with_argument(StageConfig(stage), name, text)
+    assert changed.kwargs == {name: value}
+    shown = next(each.text for each in stage_fields(changed) if each.name == name)
+    assert with_argument(StageConfig(stage), name, shown) == changed
+    assert with_argument(changed, name, "") == StageConfig(stage)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "text", "message"),
+    [
+        ("StepCounter", "max_steps", "2x", "max_steps must be a whole number or None, got 2x"),
+        ("StepCounter", "max_steps", "2.5", "max_steps must be a whole number or None, got 2.5"),
+        ("CatFrames", "padding", "zeros", "padding must be one of"),
+    ],
+)
+def test_text_that_cannot_be_meant_is_refused(
+    stage: str, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(TdxError) as raised:
+        with_argument(StageConfig(stage), name, text)
+    assert raised.value.message.startswith(message)
+
+
+def test_arguments_stand_in_the_order_of_the_declaration() -> None:
+    stage = with_argument(parse_stage("CatFrames(4, dim=-1)"), "in_keys", "pixels")
+    assert list(with_argument(stage, "padding", "same").kwargs) == [
+        "N",
+        "dim",
+        "in_keys",
+        "padding",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("num_envs", "4", 4),
+        ("seed", "0", 0),
+        ("kwargs", "g=9.8", {"g": 9.8}),
+        ("from_pixels", "True", True),
+        ("batching", "serial", "serial"),
+        ("device", "cuda:0", "cuda:0"),
+        ("worker_timeout", "2.5", 2.5),
+    ],
+)
+def test_fields_of_the_env(name: str, text: str, value: object) -> None:
+    env = with_env_field(EnvConfig("Pendulum-v1"), name, text)
+    assert getattr(env, name) == value
+    assert next(each.text for each in env_fields(env) if each.name == name) == text
+    assert with_env_field(env, name, "") == EnvConfig("Pendulum-v1")
+
+
+@pytest.mark.parametrize(("name", "text"), [("num_envs", "x"), ("batching", "y"), ("kwargs", "9")])
+def test_fields_of_the_env_refuse_what_they_cannot_be(name: str, text: str) -> None:
+    with pytest.raises((PipelineError, ArgumentError)):
+        with_env_field(EnvConfig("Pendulum-v1"), name, text)
+
+
+def test_search_finds_by_initials_words_and_parts() -> None:
+    names = catalogue().names
+    for query, first in [
+        ("cf", "CatFrames"),
+        ("stepc", "StepCounter"),
+        ("onorm", "ObservationNorm"),
+    ]:
+        assert fuzzy_sorted(query, names, str)[0][0] == first
+    assert fuzzy_match("", "x") is not None
+    assert fuzzy_sorted("zzz", names, str) == []
+    assert [name for name, _ in fuzzy_sorted("", names, str)] == names
+
+
+def test_every_preset_is_a_pipeline_with_a_title() -> None:
+    found = presets()
+    assert len(found) >= 5
+    for preset in found:
+        assert preset.title
+        assert PipelineFile.load(preset.path).pipeline.env.id
+
+
+def test_nested_keys_are_shown_with_dots_and_values_are_offered() -> None:
+    stage = parse_stage('CatFrames(4, dim=-1, in_keys=["pixels", ("agents", "pixels")])')
+    fields = {field.name: field for field in stage_fields(stage)}
+    assert fields["in_keys"].text == "pixels, agents.pixels"
+    cast = {field.name: field for field in stage_fields(StageConfig("DTypeCastTransform"))}
+    assert "torch.float64" in cast["dtype_out"].offers
+    primer = {field.name: field for field in stage_fields(StageConfig("TensorDictPrimer"))}
+    assert "Bounded(" in primer["primers"].offers

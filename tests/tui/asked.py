@@ -1,0 +1,84 @@
+"""Requests and their answers, for tests of the workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tdx.errors import ArgumentError
+from tdx.tui.backend.job import Job
+from tdx.tui.backend.messages import Request
+
+_HERE = "tests.tui.asked"
+
+
+@dataclass(frozen=True)
+class Echo(Request[tuple[int, int]]):
+    """Comes back with how many requests this worker has answered."""
+
+    handler: ClassVar[str] = f"{_HERE}:echo"
+    value: int
+
+
+@dataclass(frozen=True)
+class Fail(Request[None]):
+    """Raises."""
+
+    handler: ClassVar[str] = f"{_HERE}:fail"
+    kind: str
+
+
+@dataclass(frozen=True)
+class Busy(Request[str]):
+    """Pushes numbers until it is cancelled; hears what it is told."""
+
+    handler: ClassVar[str] = f"{_HERE}:busy"
+    most: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class Hang(Request[None]):
+    """Never comes back, and prints before that."""
+
+    handler: ClassVar[str] = f"{_HERE}:hang"
+    child: bool = False
+
+
+def echo(request: Echo, job: Job) -> tuple[int, int]:
+    count: list[int] = job.kept("count", list)
+    count.append(request.value)
+    return request.value, len(count)
+
+
+def fail(request: Fail, job: Job) -> None:
+    if request.kind == "tdx":
+        raise ArgumentError("that is wrong", hint="do it right")
+    if request.kind == "exit":
+        sys.stdout.write("last words")
+        sys.stdout.flush()
+        os._exit(7)
+    raise ValueError("unforeseen")
+
+
+def busy(request: Busy, job: Job) -> str:
+    heard: list[object] = []
+    for number in range(request.most):
+        heard += job.told()
+        if job.cancelled:
+            return f"cancelled, heard {heard}"
+        job.push("number", number)
+        job.push("heard", tuple(heard))
+        time.sleep(0.0005)
+    return "done"
+
+
+def hang(request: Hang, job: Job) -> None:
+    sys.stdout.write("I hang")
+    if request.child and os.fork() == 0:
+        time.sleep(1000)
+    job.push("pid", os.getpid())
+    while True:
+        time.sleep(1000)

@@ -1,0 +1,121 @@
+"""Drive the app in a test as a user would, and read what is on its screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tdx.pipeline import Pipeline, format_stage
+from tdx.pipeline.editing import Draft
+from tdx.tui.app import TdxApp
+from tdx.tui.backend.client import Backend
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.compose.form_row import FormRow
+from tdx.tui.preferences import Preferences
+from tdx.tui.screens.hints import HintBook
+from tdx.tui.screens.main import MainScreen
+from tdx.tui.tab_body import TabBody
+
+
+class Driver:
+    """Presses keys and waits until the app has done what they ask for."""
+
+    def __init__(self, app: TdxApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys; ``"text:abc"`` types into the field that has the focus."""
+        for key in keys:
+            if key.startswith("text:"):
+                await self.pilot.pause()
+                box = self.app.focused
+                assert isinstance(box, Input)
+                box.insert_text_at_cursor(key[5:])
+                await self.settle()
+            else:
+                await self.pilot.press(key)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way."""
+        await self.pilot.pause()
+        for _ in range(400):
+            seen, revision = self.app.workspace.seen, self.app.workspace.editor.revision
+            known = seen.revision == revision and (seen.checked == revision or not seen.overview)
+            if self.app.workspace.draft.env is None or known or seen.problems.get(None):
+                break
+            await asyncio.sleep(0.01)
+        while not all(tab.is_drawn for tab in self.app.query(TabBody)):
+            await asyncio.sleep(0.01)
+        await self.pilot.pause()
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages as text; those that are switched off in brackets."""
+        stages = self.app.workspace.draft.stages
+        texts = ((format_stage(stage.config), stage.enabled) for stage in stages)
+        return [text if on else f"({text})" for text, on in texts]
+
+    @property
+    def place(self) -> int:
+        """What is selected."""
+        return self.app.workspace.place
+
+    def text(self, selector: str = "MainScreen", *, lines: bool = False) -> str:
+        """What is on a part of the screen, words with one space between.
+
+        Args:
+            selector: which part.
+            lines: whether lines and spaces stay as they are.
+        """
+        region = self.find(selector).region if selector != "MainScreen" else None
+        strips = self.app.screen._compositor.render_strips()
+        shown = [strip.text for strip in strips]
+        if region is not None:
+            shown = [line[region.x : region.right] for line in shown[region.y : region.bottom]]
+        text = "\n".join(line.rstrip() for line in shown)
+        return text if lines else " ".join(text.split())
+
+    def picture(self) -> str:
+        """The screen as SVG, with a cursor that does not blink."""
+        for box in self.app.screen.query(Input):
+            box.cursor_blink = False
+        return self.app.export_screenshot(simplify=True)
+
+    def row(self, name: str) -> FormRow:
+        """The row of the form that asks for an argument."""
+        return next(each for each in self.app.screen.query(FormRow) if each.field.name == name)
+
+    def find(self, selector: str) -> Any:
+        """A widget."""
+        return self.app.screen.query_one(selector)
+
+
+@asynccontextmanager
+async def driven(
+    *stages: str,
+    env: str | None = "Pendulum-v1",
+    size: tuple[int, int] = (110, 36),
+    backend: Backend | None = None,
+    preferences: Preferences | None = None,
+    draft: Draft | None = None,
+    hints: HintBook | None = None,
+) -> AsyncIterator[Driver]:
+    """The app with a chain, ready and settled."""
+    if draft is None and env is not None:
+        draft = Draft.of(Pipeline.of(env, *stages))
+    backend = backend or InlineBackend()
+    app = TdxApp(draft, backend=backend, preferences=preferences, hints=hints)
+    async with app.run_test(size=size) as pilot:
+        driver = Driver(app, pilot)
+        (main,) = (each for each in app.screen_stack if isinstance(each, MainScreen))
+        while not main.is_filled:
+            await asyncio.sleep(0.01)
+        await driver.settle()
+        yield driver

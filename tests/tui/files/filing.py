@@ -1,0 +1,141 @@
+"""The files of an app without its panes, with its state in a folder of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, TypeVar
+
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from tdx.pipeline import format_stage
+from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import Editor
+from tdx.pipeline.editing.recent import RecentFiles
+from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.pipeline_file import PipelineFile
+from tdx.tui.backend.client import Ticket
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.backend.messages import Request
+from tdx.tui.compose.requests import Check, Look
+from tdx.tui.files.files import Files, Kept
+from tdx.tui.files.keys import FILES
+from tdx.tui.screens.status_line import StatusLine
+from tdx.tui.workspace import Workspace
+
+TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
+TUI = Path(__file__).parents[3] / "tdx" / "tui"
+T = TypeVar("T")
+
+
+class StillBackend(InlineBackend):
+    """Never says what the chain does: that takes time, and files do not depend on it."""
+
+    def ask(
+        self,
+        request: Request[T],
+        *,
+        worker: str = "look",
+        line: str | None = None,
+        on_push: Callable[[str, Any], None] | None = None,
+    ) -> Ticket[T]:
+        if isinstance(request, Look | Check):
+            return Ticket(0, asyncio.get_running_loop().create_future())
+        return super().ask(request, worker=worker, line=line, on_push=on_push)
+
+
+class FilesApp(App[None]):
+    """A status line, and the keys for files."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = [*FILES, ("ctrl+q", "quit", "quit")]
+
+    def __init__(self, draft: Draft | None, kept: Kept | None) -> None:
+        super().__init__()
+        self.workspace = Workspace(self, Editor(draft), StillBackend())
+        self.files = Files(self, self.workspace, kept)
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(self.workspace)
+        yield Static("nothing", id="body")
+
+    def on_mount(self) -> None:
+        self.files.start()
+
+    async def action_quit(self) -> None:
+        self.files.quit()
+
+    def action_file(self, command: str) -> None:
+        self.files.run(command)
+
+
+class Filer:
+    """Presses keys, edits, and reads the screen."""
+
+    def __init__(self, app: FilesApp, pilot: Pilot[None]) -> None:
+        self.app, self.pilot = app, pilot
+        self.workspace = app.workspace
+
+    async def press(self, *keys: str) -> None:
+        """Press keys; ``"text:abc"`` types."""
+        for key in keys:
+            if key.startswith("text:"):
+                signs = {".": "full_stop", "/": "slash", "-": "minus"}
+                await self.pilot.press(*(signs.get(sign, sign) for sign in key[5:]))
+            else:
+                await self.pilot.press(key)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all messages are dealt with."""
+        await self.pilot.pause()
+        await self.pilot.pause()
+
+    async def edit(self, *stages: str) -> None:
+        """Have these stages, by one edit."""
+        from tdx.pipeline import parse_stage
+
+        draft = self.workspace.draft
+        while draft.stages:
+            draft = draft.removed(0)
+        draft = draft.inserted(0, [parse_stage(stage) for stage in stages])
+        self.workspace.edit(f"edit to {len(stages)}", draft)
+        await self.settle()
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages as text."""
+        return [format_stage(stage.config) for stage in self.workspace.draft.stages]
+
+    @property
+    def notices(self) -> str:
+        """All that was said."""
+        return "\n".join(f"{each.title}: {each.message}" for each in self.app._notifications)
+
+    def text(self, selector: str = "") -> str:
+        """What is on the screen, or on a part of it, words with one space between."""
+        region = self.app.screen.query_one(selector).region if selector else self.app.screen.region
+        strips = self.app.screen._compositor.render_strips()
+        rows = [strip.text[region.x : region.right] for strip in strips]
+        return " ".join(" ".join(rows[region.y : region.bottom]).split())
+
+
+def kept_in(folder: Path) -> Kept:
+    """What outlives an app, in a folder."""
+    return Kept(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
+
+
+@asynccontextmanager
+async def filing(state: Path, file: Path | None = None) -> AsyncIterator[Filer]:
+    """The app with a file, or with nothing."""
+    draft = None if file is None else Draft.of(PipelineFile.load(file).pipeline)
+    app = FilesApp(draft, kept_in(state))
+    async with app.run_test(size=(90, 26), notifications=True) as pilot:
+        filer = Filer(app, pilot)
+        await filer.settle()
+        yield filer

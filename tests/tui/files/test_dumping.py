@@ -1,0 +1,92 @@
+"""Dump a rollout from the app: asked for, made in a worker, cancelled, refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tdx import open_dump
+from tdx.errors import ArgumentError
+from tdx.pipeline import Pipeline
+from tdx.tui.backend.client import Ticket
+from tdx.tui.backend.job import Job
+from tdx.tui.files.dump_answers import record
+from tdx.tui.files.dump_requests import DumpProgress, RecordDump
+from tests.tui.files.filing import Filer, filing
+
+
+async def made(app: Filer) -> None:
+    """Wait for the end of the dump."""
+    for _ in range(500):
+        if not app.app.files.dumping.runs:
+            break
+        await asyncio.sleep(0.02)
+    await app.settle()
+
+
+async def test_a_dump_is_asked_for_made_and_not_overwritten(file: Path, tmp_path: Path) -> None:
+    async with filing(tmp_path, file) as app:
+        await app.press("D")
+        assert app.text("#dump-path") == "pendulum-dump"
+        await app.press("tab", "ctrl+u", "text:70", "tab", "tab", "text:3", "enter")
+        await made(app)
+        folder = file.parent / "pendulum-dump"
+        assert "Dumped: " in app.notices
+        assert "70 of 70 steps" in app.notices
+        dump = open_dump(folder)
+        assert (dump.manifest.steps, dump.manifest.seed) == (70, 3)
+        await app.press("escape", "D", "enter")
+        await made(app)
+        assert "Not dumped" in app.notices
+        assert "--force" in app.notices or "force" in app.notices
+        await app.press("escape", "D")
+        await app.pilot.click("#dump-force")
+        await app.press("tab", "enter")
+        app.app.screen.query_one("#dump-steps").value = "30"  # type: ignore[attr-defined]
+        await app.pilot.click("#dump-start")
+        await made(app)
+        assert open_dump(folder).manifest.complete
+
+
+async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
+    async with filing(tmp_path, file) as app:
+        await app.press("D", "ctrl+u", "enter")
+        assert "name a folder" in app.text("#dump-note")
+        await app.press("text:x", "tab", "ctrl+u", "enter")
+        assert "how many steps or episodes" in app.text("#dump-note")
+        assert not app.app.files.dumping.runs
+    async with filing(tmp_path) as app:
+        await app.press("D")
+        assert "choose an env first" in app.notices
+
+
+async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> None:
+    async with filing(tmp_path, file) as app:
+        app.app.files.dumping._ticket = Ticket(0, asyncio.get_running_loop().create_future())
+        await app.press("ctrl+q")
+        assert "A dump is being made" in app.text()
+        await app.press("s")
+        assert app.app.is_running
+        await app.press("ctrl+q", "l")
+        assert not app.app.is_running
+
+
+def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
+    told: list[DumpProgress] = []
+    pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
+
+    def heard(topic: str, value: DumpProgress) -> None:
+        told.append(value)
+        job.cancel()
+
+    job = Job(heard, {})
+    done = record(RecordDump(pipeline, str(tmp_path / "d"), steps=100_000, seed=0), job)
+    assert not done.complete
+    assert 0 < done.progress.steps < 100_000
+    assert done.progress.share < 1
+    assert told[0].text.endswith("episodes")
+    assert open_dump(tmp_path / "d").manifest.steps == done.progress.steps
+    with pytest.raises(ArgumentError, match="force"):
+        record(RecordDump(pipeline, str(tmp_path / "d"), episodes=1), Job(lambda *_: None, {}))

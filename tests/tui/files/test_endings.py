@@ -1,0 +1,157 @@
+"""Whole apps on a terminal that are ended from outside; the next one has all that was edited."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tdx.pipeline.editing.session_store import SessionStore
+
+_START = """
+import sys
+from tdx.tui.open import open_app
+from tdx.pipeline import PipelineFile
+sys.exit(open_app(PipelineFile.load(sys.argv[1]).pipeline if len(sys.argv) > 1 else None))
+"""
+TEXT = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n"
+
+
+class Terminal:
+    """An app on a terminal of its own."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.master, slave = pty.openpty()
+        self.seen = b""
+        state = {"TDX_STATE_DIR": str(folder / "state"), "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _START, *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=folder,
+            env={**os.environ, **state, "COLUMNS": "100", "LINES": "30"},
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Read what it draws until something is so."""
+        end = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < end, self.seen[-2000:]
+            self.read()
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Read what it draws; whether it draws anything."""
+        if not select.select([self.master], [], [], seconds)[0]:
+            return False
+        with suppress(OSError):
+            self.seen += os.read(self.master, 1 << 16)
+        return True
+
+    def rest(self) -> None:
+        """Wait until it draws nothing for a while: keys before that may find no chain yet."""
+        while self.read(0.6):
+            pass
+
+    def wait(self) -> int:
+        self.until(lambda: self.process.poll() is not None)
+        self.read()
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        with suppress(OSError):
+            os.close(self.master)
+
+
+def edits(folder: Path) -> list[str]:
+    """The edits in the newest session that is kept, whoever holds it."""
+    from tdx.errors import StorageError
+    from tdx.pipeline.editing.session import from_json
+    from tdx.pipeline.editing.state_files import read_json
+
+    for path in (folder / "state" / "sessions").glob("*.json"):
+        with suppress(StorageError):
+            found = from_json(read_json(path)["session"])
+            return [each.label for each in (*found.done, *reversed(found.undone))]
+    return []
+
+
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGHUP", "closed terminal"])
+def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(TEXT)
+    first = Terminal(tmp_path, str(file))
+    try:
+        first.until(lambda: b"RewardSum" in first.seen)
+        first.rest()
+        first.type("\x1b[B")  # down
+        first.type("cdu")  # duplicate, remove, take that back
+        wanted = ["duplicate RewardSum", "remove RewardSum"]
+        first.until(lambda: edits(tmp_path) == wanted)
+        if ending == "closed terminal":
+            os.close(first.master)
+            assert first.process.wait(30) == 128 + signal.SIGHUP
+        else:
+            first.process.send_signal(signal.Signals[ending])
+            number = signal.Signals[ending]
+            assert first.wait() == (-number if ending == "SIGKILL" else 128 + number)
+        if ending == "SIGTERM":
+            assert b"what was not saved is kept" in first.seen
+            assert b"\x1b[?1049l" in first.seen  # the terminal is as it was
+    finally:
+        first.close()
+    left, notices = SessionStore(tmp_path / "state" / "sessions").left()
+    assert [each.label for each in left[0].session.done] == wanted[:1]
+    assert [each.label for each in left[0].session.undone] == wanted[1:]
+    assert len(left[0].session.draft.stages) == 2
+    assert notices == []
+    assert file.read_text() == TEXT
+    if ending == "SIGKILL":
+        _starts_again(tmp_path)
+
+
+def _starts_again(folder: Path) -> None:
+    second = Terminal(folder)
+    try:
+        second.until(lambda: b"Restored" in second.seen)
+        second.rest()
+        second.type("\x13")  # ctrl+s
+        second.until(lambda: (folder / "a.yaml").read_text() == f"{TEXT}  - RewardSum\n")
+        second.type("\x11")  # ctrl+q
+        assert second.wait() == 0
+    finally:
+        second.close()
+    assert not list((folder / "state" / "sessions").glob("*.json"))
+
+
+def test_a_broken_configuration_file_is_said_and_the_app_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('theme = 3\n[keymap]\n"file.save" = "f5"\n"file.sve" = "f6"\n')
+    monkeypatch.setenv("TDX_CONFIG", str(config))
+    app = Terminal(tmp_path)
+    try:
+        app.until(lambda: b"file.sve" in app.seen and b"theme must be" in app.seen)
+        app.rest()
+        app.type("\x11")
+        assert app.wait() == 0, app.seen[-3000:].decode()
+    finally:
+        app.close()

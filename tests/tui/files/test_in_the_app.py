@@ -1,0 +1,56 @@
+"""Files and the profile in the whole app: palette, keymap, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from textual.command import CommandPalette
+
+from tdx.pipeline import PipelineFile
+from tdx.pipeline.editing import Draft
+from tdx.tui.app import TdxApp
+from tdx.tui.preferences import Preferences
+from tdx.tui.screens.main import MainScreen
+from tests.tui.files.filing import StillBackend, kept_in
+
+WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump"}
+PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
+
+
+async def test_palette_keymap_and_leaving(file: Path, tmp_path: Path) -> None:
+    draft = Draft.of(PipelineFile.load(file).pipeline)
+    keys = {"file.save": "f5", "profile.measure": "f6"}
+    app = TdxApp(
+        draft,
+        backend=StillBackend(),
+        preferences=Preferences(keymap=keys),
+        kept=kept_in(tmp_path),
+    )
+    async with app.run_test(size=(100, 30)) as pilot:
+        main = app.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        while not main.is_filled:
+            await asyncio.sleep(0.01)
+        ids = set(app.binding_ids())
+        assert {f"file.{name}" for name in WANTED} <= ids
+        assert {f"profile.{name}" for name in PROFILE} <= ids
+        assert not [each for each in app._notifications if each.title == "Settings"]
+        await pilot.press("down", "c", "f5")
+        await pilot.pause()
+        assert file.read_text().count("RewardSum") == 2
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"file:saveas")
+        assert isinstance(app.screen, CommandPalette)
+        await pilot.pause(0.3)
+        await pilot.press("down", "enter")
+        await pilot.pause(0.1)
+        assert app.screen.query("#path-input")
+        await pilot.press("escape", "d", "ctrl+q")
+        await pilot.pause()
+        assert app.screen.query("#ask-keep")
+        await pilot.press("k")
+        await pilot.pause()
+    assert app.return_value is None
+    assert len(list((tmp_path / "sessions").glob("*.json"))) == 1

@@ -1,0 +1,163 @@
+"""Sessions that are kept while the app runs, and taken up by the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tdx.errors import StorageError
+from tdx.pipeline.editing.session_store import SessionStore
+from tests.tui.files.filing import TEXT, Filer, filing
+
+
+async def kept(app: Filer) -> None:
+    """Wait until what was edited is on the disk."""
+    await asyncio.sleep(0.15)
+    for _ in range(100):
+        writing = app.app.files.keeper._writing
+        if writing is not None and writing.done():
+            return
+        await asyncio.sleep(0.01)
+
+
+async def killed(state: Path, file: Path | None) -> None:
+    """An app that edits and is killed: nothing is done at its end."""
+    async with filing(state, file) as app:
+        if file is None:
+            from tdx.pipeline.model import EnvConfig
+
+            app.workspace.edit("env", app.workspace.draft.with_env(EnvConfig("CartPole-v1")))
+        await app.edit("RewardSum", "InitTracker")
+        await app.edit("RewardSum", "InitTracker", "StepCounter(max_steps=7)")
+        app.workspace.undo()
+        await kept(app)
+        store = app.app.files.keeper._store
+        assert store is not None
+        store.leave()  # as the kernel does
+
+
+async def test_an_app_without_a_file_takes_up_what_was_left(file: Path, tmp_path: Path) -> None:
+    await killed(tmp_path, file)
+    async with filing(tmp_path) as app:
+        assert "Restored what was left: a.yaml: 1 edit, just now" in app.notices
+        assert app.stages == ["RewardSum", "InitTracker"]
+        assert app.workspace.editor.is_modified
+        app.workspace.redo()
+        assert app.stages[-1] == "StepCounter(max_steps=7)"
+        app.workspace.undo()
+        app.workspace.undo()
+        assert app.stages == ["RewardSum"]
+        assert not app.workspace.editor.is_modified
+        app.workspace.redo()
+        await app.press("ctrl+s", "ctrl+q")
+        assert not app.app.is_running
+    assert file.read_text() == f"{TEXT}  - InitTracker\n"
+    assert not list((tmp_path / "sessions").glob("*.json"))
+
+
+async def test_what_was_changed_on_disk_meanwhile_is_noticed(file: Path, tmp_path: Path) -> None:
+    await killed(tmp_path, file)
+    file.write_text(TEXT.replace("RewardSum", "RewardClipping"))
+    async with filing(tmp_path) as app:
+        app.app.files.watch.look()
+        await app.settle()
+        assert "a.yaml was changed on disk" in app.text()
+        await app.press("escape")
+        assert app.stages == ["RewardSum", "InitTracker"]
+
+
+@pytest.mark.parametrize(
+    ("key", "stages", "left"),
+    [
+        ("r", ["RewardSum", "InitTracker"], 1),
+        ("o", ["RewardSum"], 1),
+        ("d", ["RewardSum"], 0),
+        ("escape", ["RewardSum"], 1),
+    ],
+)
+async def test_the_same_file_asks_about_the_session(
+    file: Path, tmp_path: Path, key: str, stages: list[str], left: int
+) -> None:
+    await killed(tmp_path, file)
+    async with filing(tmp_path, file) as app:
+        assert "a.yaml has edits that were not saved" in app.text()
+        await app.press(key)
+        assert app.stages == stages
+        assert len(list((tmp_path / "sessions").glob("*.json"))) == left
+
+
+async def test_another_file_says_that_something_was_left(file: Path, tmp_path: Path) -> None:
+    await killed(tmp_path, None)
+    async with filing(tmp_path, file) as app:
+        assert "1 session left behind; R looks at them" in app.notices
+        await app.press("R")
+        assert "CartPole-v1" in app.text("#choose-list")
+        await app.press("enter")
+        assert app.workspace.draft.env is not None
+        assert app.workspace.draft.env.id == "CartPole-v1"
+        assert app.workspace.draft.file is None
+
+
+async def test_a_session_is_not_taken_up_over_unsaved_edits(file: Path, tmp_path: Path) -> None:
+    await killed(tmp_path, None)
+    async with filing(tmp_path, file) as app:
+        await app.edit("InitTracker")
+        await app.press("R")
+        assert "Take up another session?" in app.text()
+        await app.press("escape")
+        assert app.stages == ["InitTracker"]
+        await app.press("R", "s", "enter")
+        assert app.stages == ["RewardSum", "InitTracker"]
+    assert "- InitTracker" in file.read_text()
+
+
+async def test_leaving_can_keep_it_for_next_time(file: Path, tmp_path: Path) -> None:
+    async with filing(tmp_path, file) as app:
+        await app.edit("InitTracker")
+        await app.press("ctrl+q", "k")
+        assert not app.app.is_running
+    async with filing(tmp_path) as app:
+        assert app.stages == ["InitTracker"]
+        assert app.workspace.draft.file == str(file)
+
+
+async def test_two_apps_keep_a_session_each(file: Path, tmp_path: Path) -> None:
+    async with filing(tmp_path, file) as one:
+        await one.edit("InitTracker")
+        await kept(one)
+        async with filing(tmp_path) as two:
+            assert two.stages == []
+            assert "left" not in two.notices
+            await two.edit("StepCounter")
+            await kept(two)
+            assert len(list((tmp_path / "sessions").glob("*.json"))) == 2
+
+
+async def test_a_broken_session_is_passed_over_with_a_notice(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "1-a.json").write_text("{")
+    async with filing(tmp_path) as app:
+        assert "a kept session was passed over" in app.notices
+        assert app.stages == []
+
+
+async def test_state_that_cannot_be_written_is_said_once_and_stops_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise StorageError("cannot write there: read-only file system")
+
+    monkeypatch.setattr(SessionStore, "keep", refuse)
+    async with filing(tmp_path, file) as app:
+        await app.edit("InitTracker")
+        await kept(app)
+        await app.edit("StepCounter")
+        await kept(app)
+        await app.settle()
+        assert app.notices.count("the edits are not kept") == 1
+        await app.press("ctrl+q")
+        assert "Keep for next time" not in app.text()
+        await app.press("s")
+        assert "- StepCounter" in file.read_text()

@@ -1,0 +1,21 @@
+"""An env that never comes back from one of its steps."""
+
+from __future__ import annotations
+
+import time
+
+from tensordict import TensorDictBase
+
+from tdx import PendulumEnv
+
+
+class HangsAtStep3(PendulumEnv):
+    """Makes three steps, and sleeps in the one after them."""
+
+    made = 0
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.made += 1
+        if self.made > 3:
+            time.sleep(1000)
+        return super()._step(tensordict)

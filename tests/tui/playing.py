@@ -1,0 +1,198 @@
+"""A live session in the test's own process, with a clock that tests can rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from tdx.envs import EnvBase
+from tdx.errors import TdxError
+from tdx.inspection.overview import Problem
+from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline.editing import Draft
+from tdx.tui import app as app_module
+from tdx.tui.app import TdxApp
+from tdx.tui.backend.client import RequestError, StaleError, Ticket
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.backend.job import Job
+from tdx.tui.backend.messages import Request
+from tdx.tui.live.live_tab import LiveTab
+from tdx.tui.live.player import Player
+from tdx.tui.live.requests import Play
+from tdx.tui.workspace import Workspace
+from tests.tui.driving import Driver
+
+Make = Callable[[Pipeline], EnvBase]
+
+
+class PlayingBackend(InlineBackend):
+    """Turns a player between two turns of the loop, as a worker would.
+
+    Args:
+        make: makes the env, in the place of :func:`~tdx.pipeline.build_env`.
+    """
+
+    def __init__(self, make: Make | None = None) -> None:
+        super().__init__()
+        self.make = make or build_env
+        self.players: list[Player] = []
+        self.restarts: list[str] = []
+        self._playing: dict[int, tuple[Ticket[Any], asyncio.Task[None]]] = {}
+        self._serial = itertools.count(1_000_000)
+
+    def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
+        if not isinstance(request, Play):
+            # What the other tabs ask takes time, and is not what is tested here.
+            return Ticket(next(self._serial), asyncio.get_running_loop().create_future())
+        for ticket, _ in self._playing.values():
+            self._jobs[ticket.number].cancel()
+        ticket = Ticket(next(self._serial), asyncio.get_running_loop().create_future())
+        self._jobs[ticket.number] = Job(kwargs["on_push"], {})
+        task = asyncio.get_running_loop().create_task(self._play(ticket, request))
+        self._playing[ticket.number] = ticket, task
+        return ticket
+
+    def restart(self, worker: str) -> None:
+        self.restarts.append(worker)
+        if worker == "live":
+            for ticket, task in self._playing.values():
+                task.cancel()
+                ticket.future.cancel()
+            self._playing.clear()
+        super().restart(worker)
+
+    def close(self) -> None:
+        self.restart("live")
+        super().close()
+
+    def end(self, message: str) -> None:
+        """Let the worker die."""
+        for ticket, task in self._playing.values():
+            task.cancel()
+            self._fail(ticket, RequestError(Problem("TDX000", message)))
+        self._playing.clear()
+
+    async def _play(self, ticket: Ticket[Any], request: Play) -> None:
+        job, ticks = self._jobs[ticket.number], itertools.count(0, 1_000_000)
+        await asyncio.sleep(0)
+        try:
+            torch.manual_seed(0)
+            env = self.make(request.pipeline)
+            env.set_seed(0)
+            player = Player(env, request, job.push, clock=lambda: next(ticks))
+            self.players.append(player)
+        except TdxError as error:
+            self._fail(ticket, RequestError(Problem.of(error), "a traceback"))
+            return
+        while not job.cancelled:
+            player.turn(job.told())
+            await asyncio.sleep(0 if player.runs else 0.01)
+        self._fail(ticket, StaleError(Problem("TDX000", "ended")))
+
+
+class Live(Driver):
+    """Drives the live tab."""
+
+    @property
+    def tab(self) -> LiveTab:
+        """The tab."""
+        return self.app.screen_stack[0].query_one(LiveTab)
+
+    @property
+    def backend(self) -> PlayingBackend:
+        """What plays."""
+        backend = self.app.backend
+        assert isinstance(backend, PlayingBackend)
+        return backend
+
+    @property
+    def player(self) -> Player:
+        """The latest session."""
+        return self.backend.players[-1]
+
+    async def settle(self) -> None:
+        """Wait until the session has heard all and nothing runs, or it is ended."""
+        await self.drawn()
+        for _ in range(10_000):
+            tab = self.tab
+            running = tab.state is not None and tab.state.doing == "running"
+            if not running and not tab.link.overdue():
+                break
+            await asyncio.sleep(0.001)
+        await self.drawn()
+
+    async def drawn(self) -> None:
+        """Wait until all that was asked for is on the screen."""
+        for _ in range(3):
+            drawn = asyncio.get_running_loop().create_future()
+            self.app.screen.call_after_refresh(drawn.set_result, None)
+            await drawn
+
+    @property
+    def note(self) -> str:
+        """What is said on top."""
+        note = self.tab.query_one("#live-note")
+        return self.text("#live-note") if note.display else ""
+
+    @property
+    def shown(self) -> int:
+        """The trace that is shown."""
+        assert self.tab.state is not None
+        return self.tab.state.shown
+
+
+class LiveApp(TdxApp):
+    """Nothing but the tab; the whole app takes its time to begin."""
+
+    CSS_PATH: ClassVar[Any] = [Path(app_module.__file__).parent / each for each in TdxApp.CSS_PATH]
+
+    def get_default_screen(self) -> Screen[None]:
+        return _Alone(self.workspace)
+
+
+class _Alone(Screen[None]):
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__()
+        self.workspace = workspace
+
+    def compose(self) -> ComposeResult:
+        yield LiveTab(self.workspace)
+
+
+@asynccontextmanager
+async def playing(
+    *stages: str,
+    env: str | None = "Pendulum-v1",
+    make: Make | None = None,
+    size: tuple[int, int] = (100, 40),
+    whole: bool = False,
+) -> AsyncIterator[Live]:
+    """The live tab after its first reset.
+
+    Args:
+        stages: the chain.
+        env: the env.
+        make: makes the env with its chain, whatever the pipeline says.
+        size: of the terminal.
+        whole: whether the rest of the app is around the tab.
+    """
+    draft = None if env is None else Draft.of(Pipeline.of(env, *stages))
+    app = (TdxApp if whole else LiveApp)(draft, backend=PlayingBackend(make))
+    async with app.run_test(size=size) as pilot:
+        live = Live(app, pilot)
+        if whole:
+            await live.press("3")
+        for _ in range(10_000):
+            if env is None or live.tab.state is not None or live.note.startswith("✕"):
+                break
+            await asyncio.sleep(0.001)
+        await live.settle()
+        yield live

@@ -1,0 +1,208 @@
+"""Costs that nobody measured, the same each time, and a backend that gives them out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from tdx.inspection.overview import Problem
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft, Editor
+from tdx.tui.backend.client import RequestError, Ticket
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.backend.messages import Request
+from tdx.tui.compose.requests import Check, Look
+from tdx.tui.profile.cost_table import CostTable
+from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.requests import PARTLY, PROGRESS, CostRow, Costs, Measure, ModeCosts, Progress
+from tdx.tui.workspace import Workspace
+
+T = TypeVar("T")
+SHAPE = (1, 4, 9, 14, 9, 5, 3, 2, 1, 1, 0, 1)
+
+
+def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any) -> CostRow:
+    """A row whose figures follow from its part of the step."""
+    figures = {
+        "mean": step_us,
+        "p50": step_us * 0.9,
+        "p90": step_us * 1.3,
+        "p95": step_us * 1.5,
+        "p99": step_us * 2,
+        "max": step_us * 20,
+    }
+    return CostRow(
+        work=work,
+        index=index,
+        upto=-1,
+        name=name,
+        lane=lane,
+        n=5000,
+        figures=figures,
+        step_us=step_us,
+        share=step_us / 80,
+        per_step=False,
+        counts=SHAPE,
+        low_us=step_us * 0.7,
+        high_us=step_us * 2,
+        **more,
+    )
+
+
+def mode_costs(pipeline: Pipeline, mode: str, gpu: bool = False, **more: Any) -> ModeCosts:
+    """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
+    times = 5.0 if mode == "eager" else 1.0
+    device = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True} if gpu else {}
+    rows = [row("policy", -1, "random", "step", 0.3), row("env", -1, "Pendulum-v1", "step", 25.0)]
+    for index, stage in enumerate(pipeline.transforms):
+        rows.append(row("stage", index, stage.name, "reset", 0.05))
+        rows.append(row("stage", index, stage.name, "forward", times * (2.0 + index), **device))
+    rows.append(row("engine", -1, "unattributed", "step", 1.0))
+    step = sum(each.step_us for each in rows)
+    noise = {
+        "noise": 0.02,
+        "judgement": "quiet",
+        "noise_text": "the repeats are within ±2.0% of each other",
+    }
+    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **more})
+
+
+def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
+    """A pipeline in some modes."""
+    found = tuple(mode_costs(pipeline, mode, **more) for mode in modes or ("planned",))
+    return Costs(found, 1, "cpu", "a machine")
+
+
+class StandIn(InlineBackend):
+    """Says at once what each chain costs, or what ``answers`` holds; looks at no chain."""
+
+    def __init__(self, looks: bool = False) -> None:
+        super().__init__()
+        self.looks = looks
+        self.asked: list[Measure] = []
+        self.gpu = False
+        self.partly: Costs | None = None
+        self.answer: Costs | Problem | None = None
+        self.waits = False
+        self.cancelled = 0
+        self.restarted: list[str] = []
+        self._open_ticket: Ticket[Any] | None = None
+
+    def ask(
+        self,
+        request: Request[T],
+        *,
+        worker: str = "look",
+        line: str | None = None,
+        on_push: Callable[[str, Any], None] | None = None,
+    ) -> Ticket[T]:
+        if isinstance(request, Look | Check) and not self.looks:
+            return Ticket(0, asyncio.get_running_loop().create_future())
+        if not isinstance(request, Measure):
+            return super().ask(request, worker=worker, line=line, on_push=on_push)
+        self.asked.append(request)
+        ticket: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
+        assert on_push is not None
+        on_push(PROGRESS, Progress("planned: time", 2, request.repeats))
+        if self.partly is not None:
+            on_push(PARTLY, self.partly)
+        self._open_ticket = ticket
+        if not self.waits:
+            self.end(self.answer or costs(request.pipeline, *request.modes, gpu=self.gpu))
+        return ticket
+
+    def end(self, answer: Costs | Problem) -> None:
+        """Answer what was asked last."""
+        assert self._open_ticket is not None
+        if isinstance(answer, Problem):
+            self._open_ticket.future.set_exception(RequestError(answer))
+        else:
+            self._open_ticket.future.set_result(answer)
+
+    def cancel(self, ticket: Ticket[Any]) -> None:
+        self.cancelled += 1
+
+    def restart(self, worker: str) -> None:
+        self.restarted.append(worker)
+        if worker == "profile" and self._open_ticket is not None:
+            self.end(Problem("TDX000", "cancelled"))
+
+
+class TabApp(App[None]):
+    """The tab alone."""
+
+    CSS_PATH = Path(__file__).parents[3] / "tdx" / "tui" / "profile" / "profile.tcss"
+
+    def __init__(self, draft: Draft, backend: StandIn) -> None:
+        super().__init__()
+        self.workspace = Workspace(self, Editor(draft), backend)
+
+    def compose(self) -> ComposeResult:
+        yield ProfileTab(self.workspace)
+
+
+class Profiler:
+    """Drives the tab and reads it."""
+
+    def __init__(self, app: TabApp, pilot: Pilot[None], backend: StandIn) -> None:
+        self.app, self.pilot, self.backend = app, pilot, backend
+        self.workspace = app.workspace
+        self.tab = app.query_one(ProfileTab)
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        await self.pilot.press(*keys)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all is drawn."""
+        await self.pilot.pause()
+        while not self.tab.is_drawn:
+            await asyncio.sleep(0.01)
+        await self.pilot.pause()
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table, without the spaces."""
+        table = self.app.query_one(CostTable)
+        found = (table.get_row_at(n) for n in range(table.row_count))
+        return [[" ".join(cell.plain.split()) for cell in cells] for cells in found]
+
+    @property
+    def titles(self) -> list[str]:
+        """The headers."""
+        return [column.label.plain for column in self.app.query_one(CostTable).ordered_columns]
+
+    def column(self, title: str) -> list[str]:
+        """The cells below a header."""
+        at = [each.rstrip("↓↑") for each in self.titles].index(title)
+        return [cells[at] for cells in self.rows]
+
+    def text(self, selector: str) -> str:
+        """What is on a part of the screen."""
+        region = self.app.screen.query_one(selector).region
+        strips = self.app.screen._compositor.render_strips()
+        rows = [strip.text[region.x : region.right] for strip in strips]
+        return " ".join(" ".join(rows[region.y : region.bottom]).split())
+
+
+@asynccontextmanager
+async def profiling(
+    *stages: str, size: tuple[int, int] = (100, 36), env: bool = True
+) -> AsyncIterator[Profiler]:
+    """The tab with a chain."""
+    draft = Draft.of(Pipeline.of("Pendulum-v1", *stages)) if env else Draft()
+    backend = StandIn()
+    app = TabApp(draft, backend)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        profiler = Profiler(app, pilot, backend)
+        app.query_one(CostTable).display = True
+        app.query_one(ProfileTab).query_one("#profile-run").focus()
+        await profiler.settle()
+        yield profiler

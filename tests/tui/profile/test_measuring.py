@@ -1,0 +1,90 @@
+"""Measurements as the worker makes them: whole, cut short, cancelled, and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tdx.pipeline import EnvConfig, Pipeline
+from tdx.tui.backend.client import ProcessBackend, RequestError
+from tdx.tui.backend.job import Job
+from tdx.tui.profile.answers import measure
+from tdx.tui.profile.requests import PARTLY, PROGRESS, Costs, Measure, Progress
+
+PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
+
+
+def test_both_modes_are_measured_and_add_up() -> None:
+    pushed: list[tuple[str, Any]] = []
+    job = Job(lambda topic, value: pushed.append((topic, value)), {})
+    request = Measure(PENDULUM, ("eager", "planned"), steps=30, repeats=2, warmup=5, memory=True)
+    found = measure(request, job)
+    assert [mode.mode for mode in found.modes] == ["eager", "planned"]
+    for mode in found.modes:
+        assert mode.error is None
+        assert mode.steps == 60
+        assert sum(row.share for row in mode.rows) == pytest.approx(1.0)
+        assert sum(row.step_us for row in mode.rows) == pytest.approx(mode.step_us)
+        assert {"0 RewardSum", "1 StepCounter"} <= {row.label for row in mode.rows}
+        assert all(sum(row.counts) == row.n for row in mode.rows)
+        assert any(row.allocated_bytes is not None for row in mode.rows)
+    assert [topic for topic, _ in pushed].count(PARTLY) == 2
+    doing = [value.doing for topic, value in pushed if topic == PROGRESS]
+    assert "eager: time" in doing
+    assert "planned: memory" in doing
+
+
+def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
+    pipeline = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
+    job = Job(lambda topic, value: None, {})
+    request = Measure(pipeline, ("eager", "planned"), 30, repeats=9, warmup=3, allow_code=True)
+    found = measure(request, job)
+    assert found.error is not None
+    assert "the gripper is stuck" in found.error
+    assert len(found.modes) == 1
+    assert "0 RewardSum" in [row.label for row in found.modes[0].rows]
+
+
+async def test_a_measurement_can_be_cancelled_in_the_middle_and_its_worker_killed() -> None:
+    backend = ProcessBackend()
+    told = asyncio.Event()
+    interrupts = signal.getsignal(signal.SIGINT)
+
+    def heard(topic: str, value: object) -> None:
+        if isinstance(value, Progress) and value.doing.endswith("time") and value.done:
+            told.set()
+
+    endless = Measure(PENDULUM, ("planned",), steps=300, repeats=1_000_000, warmup=1)
+    try:
+        ticket = backend.ask(endless, worker="profile", on_push=heard)
+        await asyncio.wait_for(told.wait(), 60)
+        backend.cancel(ticket)
+        found: Costs = await asyncio.wait_for(_answer(ticket), 20)
+        assert found.error == "interrupted"
+        assert found.modes[0].steps >= 300
+        told.clear()
+        env = EnvConfig("tests.tui.profile.failing_env:make", kwargs={"hangs": True})
+        hanging = Measure(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
+        sleeping = backend.ask(hanging, worker="profile", on_push=heard)
+        await asyncio.wait_for(told.wait(), 60)
+        await asyncio.sleep(0.2)
+        backend.cancel(sleeping)
+        found = await asyncio.wait_for(_answer(sleeping), 20)
+        assert found.modes[0].steps >= 30
+        told.clear()
+        second = backend.ask(endless, worker="profile", on_push=heard)
+        await asyncio.wait_for(told.wait(), 60)
+        os.kill(backend.pids()["profile"], signal.SIGKILL)
+        with pytest.raises(RequestError, match="the worker process ended"):
+            await asyncio.wait_for(_answer(second), 20)
+    finally:
+        backend.close()
+    assert signal.getsignal(signal.SIGINT) is interrupts
+
+
+async def _answer(ticket: Any) -> Any:
+    return await ticket

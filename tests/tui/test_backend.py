@@ -1,0 +1,157 @@
+"""The worker processes: answers, what is pushed, what is cancelled, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdx.tui.backend.client import ProcessBackend, RequestError, StaleError
+from tests.tui.asked import Busy, Echo, Fail, Hang
+
+
+@asynccontextmanager
+async def backend() -> AsyncIterator[ProcessBackend]:
+    """A backend that is closed at the end, and leaves no process behind."""
+    made = ProcessBackend()
+    try:
+        yield made
+        pids = made.pids().values()
+    finally:
+        made.close()
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def gone(pid: int) -> bool:
+    """Whether a process ends within some time."""
+    for _ in range(200):
+        if not is_alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_worker_answers_and_keeps_things_from_one_request_to_the_next() -> None:
+    async with backend() as workers:
+        answers = [await workers.ask(Echo(value)) for value in (3, 4)]
+        other = await workers.ask(Echo(5), worker="other")
+        assert (answers, other) == ([(3, 1), (4, 2)], (5, 1))
+        assert len(set(workers.pids().values())) == 2
+
+
+async def test_errors_come_back_as_plain_data() -> None:
+    async with backend() as workers:
+        with pytest.raises(RequestError) as known:
+            await workers.ask(Fail("tdx"))
+        with pytest.raises(RequestError) as unknown:
+            await workers.ask(Fail("other"))
+        assert (known.value.problem.code, known.value.problem.hint) == ("TDX101", "do it right")
+        assert unknown.value.problem.message == "ValueError: unforeseen"
+        assert "asked.py" in unknown.value.details
+
+
+async def test_of_a_topic_only_the_latest_arrives() -> None:
+    async with backend() as workers:
+        numbers: list[int] = []
+
+        def push(topic: str, value: Any) -> None:
+            if topic == "number":
+                numbers.append(value)
+
+        assert await workers.ask(Busy(400), on_push=push) == "done"
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == 399
+        assert len(numbers) < 400
+
+
+async def test_job_hears_what_it_is_told_and_that_it_is_cancelled() -> None:
+    async with backend() as workers:
+        told = asyncio.Event()
+
+        def push(topic: str, value: Any) -> None:
+            if topic == "heard" and value:
+                told.set()
+
+        ticket = workers.ask(Busy(), on_push=push)
+        workers.tell(ticket, "faster")
+        await asyncio.wait_for(told.wait(), 20)
+        workers.cancel(ticket)
+        assert await ticket == "cancelled, heard ['faster']"
+
+
+async def test_newer_request_in_a_line_drops_the_older() -> None:
+    async with backend() as workers:
+        busy = workers.ask(Busy())
+        first, second, last = (workers.ask(Echo(n), line="look") for n in range(3))
+        workers.cancel(busy)
+        for stale in (first, second):
+            with pytest.raises(StaleError):
+                await stale
+        assert await last == (2, 1)
+
+
+async def test_worker_that_dies_fails_its_requests_and_is_started_again() -> None:
+    ended: list[tuple[str, str]] = []
+    async with backend() as workers:
+        workers.on_end = lambda name, said: ended.append((name, said))
+        with pytest.raises(RequestError) as died:
+            await workers.ask(Fail("exit"))
+        assert died.value.details == "last words"
+        assert ended == [("look", "last words")]
+        assert await workers.ask(Echo(1)) == (1, 1)
+
+
+async def test_worker_that_hangs_is_killed_with_what_it_started() -> None:
+    async with backend() as workers:
+        pids: list[int] = []
+        hanging = asyncio.Event()
+
+        def push(topic: str, value: Any) -> None:
+            pids.append(value)
+            hanging.set()
+
+        ticket = workers.ask(Hang(child=True), worker="live", on_push=push)
+        await asyncio.wait_for(hanging.wait(), 20)
+        found = subprocess.run(["pgrep", "-g", str(pids[0])], capture_output=True, check=True)
+        children = found.stdout.split()
+        assert len(children) == 2
+        workers.restart("live")
+        with pytest.raises(RequestError):
+            await ticket
+        assert [await gone(int(pid)) for pid in children] == [True, True]
+
+
+def test_worker_ends_by_itself_when_the_app_is_killed() -> None:
+    code = (
+        "import asyncio, os\n"
+        "from tdx.tui.backend.client import ProcessBackend\n"
+        "from tests.tui.asked import Hang\n"
+        "async def main():\n"
+        "    backend, event = ProcessBackend(), asyncio.Event()\n"
+        "    def push(topic, pid):\n"
+        "        print(pid, flush=True)\n"
+        "        event.set()\n"
+        "    backend.ask(Hang(), on_push=push)\n"
+        "    await event.wait()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == -9, done.stderr
+    assert asyncio.run(gone(int(done.stdout)))

@@ -1,0 +1,147 @@
+"""What makes the app pleasant: the key line, first-run hints, themes of one's own, no colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.style import Style
+
+from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.screens.hints import HintBook
+from tests.tui.driving import Driver, driven
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (60, "⏎ edit space on/off d remove ⇧↑⇧↓ move ^p all f1 help"),
+        (80, "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p all f1 help"),
+        (
+            120,
+            "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
+            " ^p all f1 help",
+        ),
+    ],
+)
+async def test_key_line_has_what_there_is_room_for(width: int, said: str) -> None:
+    async with driven("RewardSum", size=(width, 24)) as app:
+        assert app.text("#keys") == said
+
+
+async def test_keys_of_the_line_can_be_clicked() -> None:
+    async with driven("RewardSum", "StepCounter") as app:
+        await app.press("down")
+        shown = app.text("#keys", lines=True)
+        await app.pilot.click("#keys", offset=(shown.index("remove") + 1, 0))
+        await app.settle()
+        assert app.stages == ["StepCounter"]
+        await app.pilot.click("#keys", offset=(shown.index("uU"), 0))
+        await app.settle()
+        assert app.stages == ["RewardSum", "StepCounter"]
+        await app.pilot.click("#keys", offset=(shown.index("uU") + 1, 0))
+        await app.settle()
+        assert app.stages == ["StepCounter"]
+
+
+async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path) -> None:
+    path = tmp_path / "hints.json"
+    async with driven(env=None, hints=HintBook(path)) as app:
+        assert "first steps 0/5 ▸ e choose an env" in app.text("#hints")
+        await app.press("p", "text:pendulum", "enter")
+        assert "first steps 2/5 ▸ 2 see the specs" in app.text("#hints")
+        await app.press("2")
+        assert "3 step through it" in app.text("#hints")
+        await app.press("h")
+        assert not app.find("#hints").display
+    async with driven(hints=HintBook(path)) as app:
+        assert not app.find("#hints").display
+        await app.press("h")
+        assert "3 step through it" in app.text("#hints")
+
+
+@pytest.mark.parametrize("text", ["{", "3", '{"done": 3}', '{"hidden": 1}'])
+def test_broken_file_of_hints_shows_them(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hints.json").write_text(text)
+    book = HintBook(tmp_path / "hints.json")
+    assert book.next is not None
+    assert not book.is_hidden
+
+
+async def test_hints_are_over_when_all_are_done(tmp_path: Path) -> None:
+    async with driven("RewardSum", hints=HintBook(tmp_path / "hints.json")) as app:
+        await app.press("2", "3", "4")
+        assert "That is all" in app.text("#hints")
+    assert HintBook(tmp_path / "hints.json").is_hidden
+
+
+THEMES = """
+theme = "mine"
+[themes.mine]
+primary = "#123456"
+background = "black"
+dark = true
+text_alpha = 0.9
+variables = {border-blurred = "#333333"}
+[themes.no_primary]
+dark = true
+[themes.misspelt]
+primary = "#123456"
+backgrund = "#000000"
+[themes.no_colour]
+primary = "blueish"
+[themes.no_flag]
+primary = "red"
+dark = "yes"
+"""
+
+
+async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(THEMES)
+    async with driven(preferences=load_preferences()) as app:
+        assert app.app.theme == "mine"
+        assert app.app.current_theme.primary == "#123456"
+        said = [notice.message for notice in app.app._notifications]
+        assert said == [
+            'themes.no_primary: it has no primary (write primary = "#6ea8fe")',
+            "themes.misspelt: there is no field 'backgrund' (did you mean background?)",
+            "themes.no_colour: primary cannot be 'blueish' (a colour such as #6ea8fe)",
+            "themes.no_flag: dark cannot be 'yes' (true or false)",
+        ]
+
+
+@pytest.mark.parametrize("text", ["themes = 3", "[themes]\nmine = 3"])
+async def test_tables_of_themes_that_are_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    preferences = load_preferences()
+    assert preferences.themes == ()
+    assert len(preferences.notices) == 1
+
+
+def colours(app: Driver) -> set[str]:
+    """The colours on the screen that are no greys."""
+    found: set[str] = set()
+    for strip in app.app.screen._compositor.render_strips():
+        for segment in strip:
+            style = segment.style or Style()
+            for colour in (style.color, style.bgcolor):
+                if colour is not None and not colour.is_default:
+                    red, green, blue = colour.get_truecolor()
+                    found |= set() if red == green == blue else {f"{red} {green} {blue}"}
+    return found
+
+
+@pytest.mark.parametrize("theme", ["tdx-dark", "tdx-light", "ansi-dark"])
+async def test_no_color_leaves_no_colour_and_every_sign(
+    monkeypatch: pytest.MonkeyPatch, theme: str
+) -> None:
+    preferences = Preferences(theme)
+    async with driven("CatFrames", preferences=preferences) as app:
+        assert colours(app)
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with driven("CatFrames", "RewardSum", preferences=preferences) as app:
+        assert colours(app) == set()
+        await app.press("down", "down", "2")
+        assert colours(app) == set()
+        assert "✕ 0 CatFrames" in app.text("#chain")
+        assert "+ episode_reward" in app.text("#spec-tree")

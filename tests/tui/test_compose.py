@@ -1,0 +1,270 @@
+"""Composing a chain in the app: every edit by keys, and those that have one by mouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Select, Switch
+
+from tdx.pipeline import PipelineFile
+from tdx.pipeline.editing import Draft
+from tdx.tui.compose.form_row import WordSuggester
+from tests.tui.driving import Driver, driven
+
+CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
+
+
+async def test_add_from_the_catalogue_goes_behind_the_selection() -> None:
+    async with driven("RewardSum", "StepCounter") as app:
+        await app.press("down", "a", "text:cf", "enter")
+        assert app.stages == ["RewardSum", "CatFrames", "StepCounter"]
+        assert app.place == 1
+        assert "needs the argument" in app.text("#chain")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_catalogue_is_left_by_escape(size: tuple[int, int]) -> None:
+    async with driven(size=size) as app:
+        await app.press("a", "text:xyz")
+        assert app.find("#catalogue").option_count == 0
+        await app.press("escape")
+        assert app.find("#catalogue-search").value == ""
+        await app.press("escape")
+        assert app.app.focused is app.find("#chain")
+        assert app.find("#catalogue-pane").display == (size[0] > 80)
+
+
+async def test_catalogue_shows_what_a_transform_is_for() -> None:
+    async with driven() as app:
+        await app.press("slash", "text:catframes")
+        assert "Concatenate the last N frames" in app.text("#catalogue-doc")
+
+
+@pytest.mark.parametrize(
+    ("keys", "stages", "place"),
+    [
+        (["d"], ["RewardSum", "StepCounter(max_steps=200)"], 0),
+        (["c"], ["RewardScaling(0.0, 0.1)", *CHAIN], 1),
+        (["space"], ["(RewardScaling(0.0, 0.1))", *CHAIN[1:]], 0),
+        (["space", "space"], [*CHAIN], 0),
+        (["shift+down"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
+        (["J", "J", "K"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
+        (["shift+up"], [*CHAIN], 0),
+        (["end", "up", "delete"], [*CHAIN[:2]], 2),
+    ],
+)
+async def test_edit_by_key_can_be_undone_and_done_again(
+    keys: list[str], stages: list[str], place: int
+) -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("down", *keys)
+        assert (app.stages, app.place) == (stages, place)
+        edits = len(app.app.workspace.editor.done)
+        await app.press(*["u"] * edits)
+        assert app.stages == [*CHAIN]
+        assert not app.app.workspace.editor.is_modified
+        await app.press(*["U"] * edits)
+        assert app.stages == stages
+
+
+async def test_stage_is_dragged_to_its_place() -> None:
+    async with driven(*CHAIN) as app:
+        chain = app.find("#chain")
+        await app.pilot.mouse_down(chain, offset=(8, 1))
+        await app.pilot.hover(chain, offset=(8, 3))
+        await app.pilot.mouse_up(chain, offset=(8, 3))
+        await app.settle()
+        assert app.stages == [CHAIN[1], CHAIN[2], CHAIN[0]]
+        assert app.place == 2
+
+
+async def test_mouse_selects_switches_and_opens() -> None:
+    async with driven(*CHAIN) as app:
+        chain = app.find("#chain")
+        await app.pilot.click(chain, offset=(0, 2))
+        await app.settle()
+        assert app.stages[1] == "(RewardSum)"
+        await app.pilot.click(chain, offset=(8, 3), times=2)
+        await app.settle()
+        assert app.place == 2
+        assert isinstance(app.app.focused, Input)
+
+
+async def test_form_sets_an_argument_and_one_undo_takes_it_back() -> None:
+    async with driven("StepCounter") as app:
+        await app.press("down", "enter", "text:250")
+        assert app.stages == ["StepCounter(max_steps=250)"]
+        await app.press("escape", "u")
+        assert app.stages == ["StepCounter"]
+        assert app.find("FormRow Input").value == ""
+
+
+async def test_form_says_what_is_wrong_and_keeps_the_last_good_value() -> None:
+    async with driven("StepCounter(max_steps=2)") as app:
+        await app.press("down", "enter", "end", "text:x")
+        assert app.stages == ["StepCounter(max_steps=2)"]
+        assert "must be a whole number or None" in app.text("#form")
+        await app.press("backspace")
+        assert "must be a whole number or None" not in app.text("#form")
+
+
+async def test_form_has_switches_and_choices() -> None:
+    async with driven("CatFrames(4, dim=-1)", "StepCounter") as app:
+        await app.press("down")
+        app.find("FormRow Select").value = "constant"
+        await app.settle()
+        assert app.stages[0] == 'CatFrames(N=4, dim=-1, padding="constant")'
+        app.find("FormRow Select").value = Select.NULL
+        await app.settle()
+        assert app.stages[0] == "CatFrames(N=4, dim=-1)"
+        await app.press("down")
+        app.find("FormRow Switch").focus()
+        await app.press("enter")
+        assert app.stages[1] == "StepCounter(update_done=False)"
+        assert isinstance(app.app.focused, Switch)
+
+
+async def test_keys_are_offered_from_the_specs_at_that_place() -> None:
+    async with driven(
+        'RenameTransform(["observation"], ["state"])', "ObservationNorm(0.0, 1.0)"
+    ) as app:
+        await app.press("down", "down")
+        row = app.row("in_keys")
+        assert row.keys[:1] == ("state",)
+        row.query_one(Input).focus()
+        await app.press("text:st", "right")
+        assert app.stages[1] == 'ObservationNorm(loc=0.0, scale=1.0, in_keys=["state"])'
+        await app.press("down", "down", "space", "enter")
+        assert app.stages[1].endswith(f'in_keys=["state", "{row.keys[1]}"])')
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("agents.ob", "agents.observation"),
+        ("reward, ag", "reward, agents.observation"),
+        ('["don', '["done'),
+        ("x", None),
+    ],
+)
+async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str | None) -> None:
+    suggester = WordSuggester(("agents.observation", "reward", "done"))
+    assert await suggester.get_suggestion(typed) == completed
+
+
+async def test_values_are_completed_from_the_declaration() -> None:
+    async with driven("DTypeCastTransform", "CatFrames(4, dim=-1)") as app:
+        await app.press("down")
+        app.row("dtype_out").query_one(Input).focus()
+        await app.press("text:torch.float6", "right")
+        assert app.stages[0] == "DTypeCastTransform(dtype_out=torch.float64)"
+        await app.press("escape", "down")
+        app.row("done_key").query_one(Input).focus()
+        await app.press("down", "text:tru", "enter")
+        assert app.stages[1] == 'CatFrames(N=4, dim=-1, done_key="truncated")'
+
+
+async def test_keys_on_the_way_in_are_offered_first_for_the_inverse() -> None:
+    async with driven("ActionScaling") as app:
+        await app.press("down")
+        assert app.row("in_keys_inv").keys[0] == "action"
+
+
+async def test_stage_that_fails_has_a_badge_and_the_others_stay_usable() -> None:
+    chain = ("RewardScaling(0.0, 0.1)", 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])')
+    async with driven(*chain, "RewardSum") as app:
+        shown = app.text("#chain")
+        assert "✕ 1 ObservationNorm" in shown
+        await app.press("down", "down")
+        assert "did you mean observation" in app.text("StageTab Trouble")
+        await app.press("down", "2")
+        assert "+ episode_reward" in app.text("#spec-tree")
+
+
+async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
+    async with driven('CatFrames(4, dim=-1, in_keys=["observation"])') as app:
+        await app.press("down", "enter", "tab", "end", "backspace")
+        await app.press("text:7", "escape", "2")
+        assert "✕" in app.text("#chain")
+        assert "as it was last seen" in app.text("#spec-title")
+        assert "[12]" in app.text("#spec-tree")
+
+
+async def test_fix_of_a_lint_is_on_a_key() -> None:
+    async with driven("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)") as app:
+        await app.press("down")
+        assert "x move RewardClipping behind RewardScaling" in app.text("StageTab Trouble")
+        await app.press("x")
+        assert app.stages == ["RewardScaling(0.0, 0.1)", "RewardClipping(-1.0, 1.0)"]
+        await app.press("u")
+        assert app.stages == ["RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)"]
+
+
+async def test_fix_finds_its_stages_among_those_that_are_off_or_fail() -> None:
+    chain = ("RewardSum", "CatFrames", "RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)")
+    async with driven(*chain) as app:
+        await app.press("down", "space", "down", "down", "x")
+        assert app.stages == ["(RewardSum)", "CatFrames", chain[3], chain[2]]
+
+
+async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
+    async with driven(env=None) as app:
+        assert "choose an env" in app.text("#form")
+        await app.press("e", "text:cartpole-v1", "enter")
+        await choose(app)
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "CartPole-v1"
+        await app.press("u")
+        assert app.app.workspace.draft.env is None
+
+
+async def choose(app: Driver) -> None:
+    """Take the first that is offered, where the list came late."""
+    if app.app.screen.query("#choose-list"):
+        await app.press("enter")
+
+
+async def test_form_of_the_env_changes_it() -> None:
+    async with driven("RewardSum") as app:
+        app.row("num_envs").query_one(Input).focus()
+        await app.press("text:3")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.num_envs == 3
+        assert "batch [3]" in app.text("#status")
+        await app.press("text:x")
+        assert "must be a whole number" in app.text("#form")
+
+
+async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
+    async with driven("RewardSum", env="Pendulm-v1") as app:
+        assert "✕" in app.text("#status")
+        assert "did you mean Pendulum-v1" in app.text("StageTab Trouble")
+        await app.press("down", "d")
+        assert app.stages == []
+
+
+async def test_sample_pipeline_is_an_edit_like_any_other() -> None:
+    async with driven("RewardSum") as app:
+        await app.press("p", "text:pendulum", "enter")
+        assert "CatFrames" in app.stages[-1]
+        await app.press("u")
+        assert app.stages == ["RewardSum"]
+
+
+async def test_stage_that_is_off_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(
+        "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum  # sums\n  - InitTracker\n"
+    )
+    file = PipelineFile.load(path)
+    async with driven(draft=Draft.of(file.pipeline)) as app:
+        await app.press("down", "space", "ctrl+s")
+        while app.app.workspace.editor.is_modified:
+            await app.pilot.pause(0.02)
+    assert "  # off: RewardSum\n  - InitTracker\n" in path.read_text()
+    assert [each.name for each in PipelineFile.load(path).pipeline.transforms] == ["InitTracker"]
+    async with driven(draft=Draft.of(PipelineFile.load(path).pipeline)) as app:
+        assert app.stages == ["(RewardSum)", "InitTracker"]
+        await app.press("down", "space")
+        assert app.stages == ["RewardSum", "InitTracker"]

@@ -1,0 +1,137 @@
+"""A chain from nothing: composed, stepped, profiled and saved, in the whole program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tdx.pipeline import Pipeline
+from tdx.pipeline.pipeline_file import PipelineFile
+from tests.tui.browser import browser_path, chromium
+from tests.tui.tmux import all_gone, family, terminal
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("TDX_END_TO_END"),
+    reason="drives a whole terminal and a browser: set TDX_END_TO_END=1 on a quiet machine",
+)
+
+SAVED = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
+def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
+    with terminal(folder=tmp_path, then="echo ended: $?; sleep 100") as tdx:
+        tdx.sees("Welcome to tdx")
+        tdx.press("e")
+        tdx.sees("Choose an env")
+        tdx.type("Pendulum-v1")
+        tdx.sees("Pendulum-v1  ")
+        tdx.press("Enter")
+        tdx.sees("◆ Pendulum-v1", gone="Choose an env")
+        for number, name in enumerate(("RewardSum", "StepCounter")):
+            tdx.press("a")
+            tdx.sees("esc back")
+            tdx.type(name)
+            tdx.press("Enter")
+            tdx.sees(f"{number} {name}")
+            tdx.press("Escape")
+            tdx.sees("search …")
+            tdx.press("Escape")
+            tdx.sees("on/off")
+        tdx.sees(" keys ")
+        tdx.press("3")
+        tdx.sees("paused · step 0")
+        tdx.press("s")
+        tdx.sees("paused · step 1", "step_count@1")
+        tdx.press("4")
+        tdx.sees("measures the chain", "r measure")
+        tdx.press("r")
+        tdx.sees("µs/step", "StepCounter")
+        tdx.press("C-s")
+        tdx.sees("Save as", "pendulum.yaml")
+        tdx.press("C-u")
+        tdx.sees("a path …")
+        tdx.type("mine.yaml")
+        tdx.press("Enter")
+        tdx.sees(" mine.yaml", gone="Save as")
+        assert PipelineFile.load(tmp_path / "mine.yaml").pipeline == SAVED
+        kin = family(tdx.pid)[1:]
+        assert len(kin) > 2
+        tdx.press("C-q")
+        tdx.sees("ended: 0")
+        assert all_gone(kin)
+
+
+@asynccontextmanager
+async def served(folder: Path, *arguments: str) -> AsyncIterator[tuple[str, list[int]]]:
+    """The address of ``tdx serve``, and its processes while it runs; then Ctrl-C ends them."""
+    server = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tdx.__main__",
+        ),
+        *("serve", "--port", "0", *arguments),
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=folder,
+    )
+    try:
+        assert server.stdout is not None
+        address = (await asyncio.wait_for(server.stdout.readline(), 30)).decode().strip()
+        kin = [server.pid]
+        yield address, kin
+        kin += family(server.pid)
+        server.send_signal(2)
+        said = await asyncio.wait_for(server.communicate(), 30)
+        assert (server.returncode, *said) == (0, b"", b"Ctrl-C ends it\n")
+        assert all_gone(kin)
+    finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
+
+
+@pytest.mark.skipif(browser_path() is None, reason="no Chromium is installed")
+async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
+    async with served(tmp_path) as (address, kin), chromium() as page:
+        await page.open(address)
+        await page.click("choose an env …")
+        await page.sees("Choose an env", gone="looking")
+        await page.type("Pendulum-v1")
+        await page.sees("1 of")
+        await page.click("Pendulum-v1  ", nth=-1)
+        await page.sees("◆ Pendulum-v1", gone="Choose an env")
+        for number, name in enumerate(("RewardSum", "StepCounter")):
+            await page.click("search …")
+            await page.type(name)
+            await page.sees("─ 1 ─╯")
+            await page.click(f"  {name}")
+            await page.sees(f"{number} {name}")
+            await page.press("Escape")
+        await page.sees(" keys ")
+        await page.click("3 Live")
+        await page.sees("paused · step 0")
+        await page.click("step   n")
+        await page.sees("paused · step 1")
+        await page.click("4 Profile")
+        await page.click(" Run ", dx=2)
+        await page.sees("µs/step  share")
+        assert (await page.picture()).startswith(b"\x89PNG")
+        await page.click_for("^s save", "Save as", "pendulum.yaml", dx=3)
+        await page.press("Enter")
+        await page.sees(" pendulum.yaml", gone="Save as")
+        assert PipelineFile.load(tmp_path / "pendulum.yaml").pipeline == SAVED
+        kin += family(kin[0])
+        assert all(urlsplit(each).hostname == "127.0.0.1" for each in page.requests)
+        assert not page.complaints

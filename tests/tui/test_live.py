@@ -1,0 +1,436 @@
+"""The live tab: stepping, looking back, comparing, and what bad envs get."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tdx import StepCounter
+from tdx.pipeline import Pipeline
+from tdx.tui.live import keys
+from tdx.tui.live.curve_pane import CurvePane
+from tdx.tui.live.press import Press
+from tdx.tui.live.timeline import Timeline
+from tdx.tui.palette import TdxCommands
+from tests.inspection.live.stages import (
+    At,
+    Ragged,
+    pendulum,
+    raises,
+    writes_nan,
+    writes_too_much,
+)
+from tests.tui.playing import Live, playing
+
+COUNTED = "StepCounter(max_steps=5)"
+
+
+async def steps(app: Live, count: int) -> None:
+    """Make so many steps."""
+    await app.press("n", f"text:{count}", "enter")
+
+
+async def test_opens_with_a_reset_and_steps() -> None:
+    async with playing(COUNTED) as app:
+        assert "step 0" in app.text("#live-head")
+        assert app.text("#live-values").count("step_count@1") == 1
+        await app.press("s")
+        assert "step 1" in app.text("#live-head")
+        assert app.tab.state is not None
+        assert app.tab.state.last == 1
+        values = app.text("#live-values")
+        assert "0 StepCounter" in values
+        assert "reward@0" in values
+        await app.press("r")
+        assert app.tab.state.last == 2
+
+
+async def test_runs_until_it_is_paused() -> None:
+    async with playing(COUNTED) as app:
+        await app.pilot.press("space")
+        await app.pilot.pause(0.1)
+        assert app.tab.state is not None
+        assert app.tab.state.doing == "running"
+        assert "pause" in app.text("#live-run")
+        await app.press("space")
+        made = app.tab.state.steps
+        assert made > 1
+        await app.settle()
+        assert app.tab.state.steps == made
+
+
+async def test_makes_so_many_steps() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 13)
+        assert app.player.session.tracer.steps == 13
+        await app.press("n", "text:many", "enter")
+        assert app.player.session.tracer.steps == 13
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("truncated", "truncated is set"), ("step_count >= 3", "step_count is 3, step_count >= 3")],
+)
+async def test_runs_until_a_condition(text: str, said: str) -> None:
+    async with playing(COUNTED) as app:
+        await app.press("w", f"text:{text}", "enter")
+        assert app.note == f"■ {said}"
+        assert f"until {text}" in app.text("#live-top")
+        await app.press("space")
+        assert app.note.startswith("■ ")
+        assert app.tab.state is not None
+        assert app.tab.state.steps > 3
+        await app.press("w", "enter")
+        assert app.tab.until is None
+
+
+async def test_condition_that_is_none_is_refused() -> None:
+    async with playing(COUNTED) as app:
+        await app.press("w", "text:rewrad > 1", "enter")
+        assert "rewrad" in app.note
+        await app.press("w", "text:dnoe", "enter")
+        assert "no condition to stop by" in app.note
+        await app.press("s")
+        assert app.note == ""
+
+
+async def test_rate_is_changed() -> None:
+    async with playing() as app:
+        await app.press("+")
+        assert "30 steps/s" in app.text("#live-top")
+        await app.press("-", "-")
+        assert (app.tab.rate, app.player.rate) == (10, 10)
+        await app.press(*"++++++++")
+        assert "full speed" in app.text("#live-top")
+
+
+async def test_action_is_zero_or_by_hand() -> None:
+    async with playing() as app:
+        await app.press("i", "text:zero", "enter", "s")
+        assert app.player.session.tracer.last is not None
+        assert app.player.session.tracer.last.version("action", "inverse").value.item() == 0
+        await app.press("i", "text:hand", "enter")
+        assert app.app.focused is app.tab.hand
+        await app.press("right", "right", "s")
+        given = app.player.session.tracer.last.version("action", "inverse").value.item()
+        assert given == pytest.approx(0.4)
+        assert "0.4" in app.text("#live-hand")
+        await app.press("s")
+        assert "action@0 0.4" in app.text("#live-values")
+        await app.press("end", "s")
+        assert app.player.session.tracer.last.version("action", "inverse").value.item() == 2
+        await app.press("backspace", "home", "shift+right", "i", "text:random", "enter", "s")
+        assert app.player.session.tracer.last.stages[0].name == "random"
+
+
+async def test_action_by_hand_is_chosen_with_the_mouse() -> None:
+    async with playing(env="CartPole-v1") as app:
+        await app.press("i", "text:hand", "enter", "s")
+        begin, _ = app.tab.hand._track()
+        await app.pilot.click("#live-hand", offset=(begin + 5, 1))
+        await app.press("s")
+        assert app.player.session.tracer.last is not None
+        action = app.player.session.tracer.last.version("action", "inverse").value
+        assert int(action.reshape(-1)[-1]) == 1
+
+
+async def test_action_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "actions.json"
+    file.write_text(json.dumps([0.25, 0.5, 0.75]))
+    async with playing() as app:
+        await app.press("i", f"text:{file}", "enter", "s", "s")
+        assert app.player.source == f"sequence:{file}"
+        assert app.player.session.tracer.last is not None
+        assert app.player.session.tracer.last.version("action", "inverse").value.item() == 0.5
+        await app.press("i", "text:sequence:nowhere.npy", "enter")
+        assert "nowhere.npy" in app.note
+        await app.press("i", "text:module:Nothing", "enter", "s")
+        assert app.player.session.tracer.steps == 3
+
+
+async def test_scrubs_through_the_history() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 12)
+        last = app.shown
+        await app.press("left", "left")
+        assert app.shown == last - 2
+        assert "◀ -2" in app.text("#live-time")
+        await app.press("shift+left", "right")
+        assert app.shown == last - 11
+        await app.press("home")
+        assert app.shown == 0
+        await app.press("right_square_bracket")
+        assert app.shown == 6
+        await app.press("right_square_bracket", "left_square_bracket", "left_square_bracket")
+        assert app.shown == 0
+        await app.press("end")
+        assert app.tab.state is not None
+        assert app.tab.state.follows
+        await app.press("left", "s")
+        assert app.tab.state.follows
+
+
+async def test_scrubs_with_the_mouse() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 12)
+        begin, width = app.tab.query_one(Timeline)._track
+        await app.pilot.click("#live-time", offset=(begin + width // 2, 0))
+        await app.settle()
+        assert 5 <= app.shown <= 9
+        await app.pilot.click("#live-time", offset=(begin + width + 2, 0))
+        await app.settle()
+        assert app.shown == 14
+        await app.pilot.click("#live-curves", offset=(12, 5))
+        await app.settle()
+        assert app.shown < 5
+
+
+async def test_differences_of_two_steps() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 4)
+        await app.press("d")
+        assert "3 → 4" in " ".join(app.text("#live-values").split())
+        await app.press("home", "right", "m", "end")
+        assert "◆" in app.text("#live-time")
+        assert "1 → 4" in " ".join(app.text("#live-values").split())
+        assert "Δ3" in app.text("#live-values")
+        await app.press("d", "left", "left", "left", "m")
+        assert app.tab.state is not None
+        assert app.tab.state.against is None
+
+
+async def test_shows_what_is_there_or_what_is_written() -> None:
+    async with playing(COUNTED, "RewardSum") as app:
+        await app.press("s")
+        assert app.text("#live-values").count("observation@0") == 1
+        await app.press("o")
+        assert app.text("#live-values").count("observation@0") == 4
+        await app.press("down", "down", "pagedown", "pageup", "up")
+        assert app.tab.values.cursor == 1
+
+
+async def test_selected_stage_is_brought_to_the_top() -> None:
+    async with playing(*["RewardSum"] * 1, *["DoubleToFloat"] * 12, COUNTED, size=(60, 26)) as app:
+        await app.press("s")
+        app.app.workspace.select(13)
+        await app.settle()
+        assert "13 StepCounter" in app.text("#live-values")
+
+
+async def test_charts_of_keys() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 4)
+        await app.press("c", "text:observation[1]", "enter")
+        assert app.tab.curves == ("reward", "return", "observation[1]")
+        assert "observation[1]" in app.text("#live-curves")
+        app.tab.values.focus()
+        app.tab.values.move_to(
+            next(n for n, each in enumerate(app.tab.values._found) if each.key == "step_count")
+        )
+        await app.press("enter")
+        assert "step_count" in app.tab.curves
+        assert "step_count 4" in app.text("#live-curves")
+        await app.press("c", "text:reward", "enter", "b")
+        assert "reward" not in app.tab.curves
+        assert app.tab.window == 1000
+        curves = app.tab.query_one(CurvePane).curves
+        assert [each.name for each in curves] == list(app.tab.curves)
+
+
+async def test_episode_is_opened_from_the_table() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 12)
+        assert app.text("#live-episodes").count("truncated") == 2
+        app.tab.episodes.focus()
+        await app.press("down", "down", "enter")
+        assert app.shown == 6
+        await app.pilot.click("#live-episodes", offset=(5, 4), times=2)
+        await app.settle()
+        assert app.shown == 0
+
+
+async def test_one_env_of_a_batch_is_in_focus() -> None:
+    async with playing(make=lambda pipeline: Ragged((3, 4, 5))) as app:
+        await app.press("s")
+        assert "reward@0 1" in app.text("#live-values")
+        await app.press("full_stop")
+        assert "reward@0 10" in app.text("#live-values")
+        assert app.tab.state is not None
+        assert app.tab.state.row == 1
+        await app.press("comma", "comma")
+        assert app.tab.state.row is None
+        await app.pilot.click("#live-envs", offset=(24, 0))
+        await app.settle()
+        assert app.tab.state.row == 1
+        assert "all 3" in app.text("#live-envs")
+
+
+async def test_pixels_are_drawn_before_and_after_a_stage() -> None:
+    from tdx import ToTensorImage, TransformedEnv
+
+    def make(pipeline: Pipeline) -> TransformedEnv:
+        return TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
+
+    async with playing(make=make) as app:
+        await app.press("s")
+        shown = app.text("#live-pictures")
+        assert "Ragged 8×12×3" in shown
+        assert "→ 0 ToTensorImage 3×8×12" in shown
+        assert "▀▀▀▀▀▀▀▀▀▀▀▀" in shown
+
+
+async def test_panes_take_turns_where_there_is_little_room() -> None:
+    async with playing(COUNTED, size=(48, 18)) as app:
+        await app.press("s")
+        seen = []
+        for _ in range(5):
+            seen.append([name for name, pane in app.tab._panes.items() if pane.display])
+            await app.press("v")
+        assert seen == [["values"], ["curves"], ["pictures"], ["episodes"], ["hand"]]
+        await app.pilot.click("#show-episodes")
+        await app.settle()
+        assert app.tab.front == "episodes"
+        assert app.app.focused is app.tab.episodes
+
+
+async def test_everything_can_be_clicked() -> None:
+    async with playing(COUNTED) as app:
+        await app.pilot.click("#live-step")
+        await app.settle()
+        assert app.player.session.tracer.steps == 1
+        await app.pilot.click("#live-reset")
+        await app.settle()
+        assert app.shown == 2
+        await app.pilot.click("#live-faster")
+        assert app.tab.rate == 30
+        for name in ("live-n", "live-until", "live-source"):
+            await app.pilot.click(f"#{name}")
+            await app.pilot.pause()
+            assert len(app.app.screen_stack) == 2, name
+            await app.pilot.press("escape")
+        assert len(app.tab.query(Press)) == 13
+
+
+async def test_every_action_is_in_the_palette_and_has_help() -> None:
+    async with playing(whole=True) as app:
+        commands = {title for title, _, _ in TdxCommands(app.app.screen)._actions()}
+        for binding in keys.LIVE:
+            assert f"live: {binding.description}" in commands
+            assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
+        await app.press("f1")
+        assert "The values" in app.text(".dialog")
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
+    async with playing(make=lambda pipeline: pendulum(StepCounter(50), At(7, raises))) as app:
+        await app.press("space")
+        assert "1 At" in app.note
+        assert "out of order" in app.note
+        assert "in step 7" in app.note
+        assert "out of order" in app.text("#live-values")
+        await app.press("left")
+        assert app.shown == 7
+        assert "out of order" not in app.text("#live-values")
+        await app.press("f12")
+        assert "out of order" in app.text(".dialog")
+        await app.press("escape", "r", "s")
+        assert app.note == ""
+        assert app.player.session.tracer.steps == 8
+
+
+async def test_nan_and_lies_are_flagged_where_they_arise() -> None:
+    def make(pipeline: Pipeline) -> object:
+        return pendulum(At(3, writes_too_much), At(5, writes_nan))
+
+    async with playing(make=make) as app:  # type: ignore[arg-type]
+        await app.press("w", "text:nan", "enter")
+        assert "reward@1 holds nan, written by 1 At" in app.note
+        assert "✕ reward@1" in app.text("#live-values")
+        assert "1 nan" in app.text("#live-values")
+        assert "✕ reward@0" not in app.text("#live-values")
+        assert app.text("#live-time").count("✕") == 1
+        await app.press("exclamation_mark")
+        assert app.shown == 4
+        assert "✕ observation@1" in app.text("#live-values")
+        assert "99" in app.text("#live-values")
+
+
+async def test_edited_chain_begins_anew_and_goes_on() -> None:
+    async with playing(COUNTED) as app:
+        await app.pilot.press("space")
+        await app.pilot.pause(0.05)
+        app.app.workspace.select(0)
+        draft = app.app.workspace.draft
+        app.app.workspace.edit("remove", draft.removed(0))
+        for _ in range(200):
+            await app.pilot.pause(0.02)
+            if len(app.backend.players) == 2 and app.tab.state is not None:
+                break
+        assert app.player.runs
+        await app.press("space")
+        assert "step_count" not in app.text("#live-values")
+
+
+async def test_chain_that_cannot_be_made_is_said() -> None:
+    async with playing("Resize(84, 84)") as app:
+        assert app.note.startswith("✕")
+        assert "Resize" in app.note
+        draft = app.app.workspace.draft
+        app.app.workspace.select(0)
+        app.app.workspace.edit("remove", draft.removed(0))
+        await app.pilot.pause(0.5)
+        await app.settle()
+        assert app.note == "■ the chain was edited: it began anew"
+        await app.press("s")
+        assert app.player.session.tracer.steps == 1
+
+
+async def test_env_that_is_not_there_is_said() -> None:
+    async with playing(env="Nowhere-v9") as app:
+        assert "Nowhere-v9" in app.note
+        await app.press("s", "left", "d", "m", "c", "escape")
+        assert "Nowhere-v9" in app.note
+
+
+async def test_without_an_env_it_says_what_to_do() -> None:
+    async with playing(env=None) as app:
+        await app.press("space")
+        assert app.note == "■ choose an env first: e"
+
+
+async def test_worker_is_ended_by_key_and_begins_anew() -> None:
+    async with playing(COUNTED) as app:
+        await steps(app, 3)
+        await app.press("ctrl+k")
+        assert app.backend.restarts == ["live"]
+        assert "ended" in app.note
+        await app.press("s")
+        assert len(app.backend.players) == 2
+        assert app.player.session.tracer.steps == 1
+
+
+async def test_worker_that_dies_is_said() -> None:
+    async with playing(COUNTED) as app:
+        app.backend.end("the worker process ended")
+        await app.pilot.pause(0.05)
+        assert app.note.startswith("✕ the worker process ended")
+        await app.press("s")
+        assert len(app.backend.players) == 2
+        assert app.note == ""
+
+
+async def test_nothing_is_drawn_while_another_tab_is_in_front() -> None:
+    async with playing(COUNTED, whole=True, size=(120, 40)) as app:
+        assert app.player.panes.cells == 1
+        await app.press("1")
+        await app.settle()
+        assert app.player.panes.cells == 0
+        await app.press("3")
+        await app.settle()
+        assert app.player.panes.cells == 1
+        assert app.app.focused is app.tab.values

@@ -1,0 +1,145 @@
+"""``tdx serve``: who may talk to it, what is refused, and what is left when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tdx.cli.arguments import as_arguments
+from tdx.cli.options import PipelineOptions
+from tdx.cli.process import run
+from tdx.tui.serving.access import Access, is_loopback
+from tdx.tui.serving.serve import serve
+from tdx.tui.serving.server import AppServer
+from tests.tui.tmux import all_gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "a-token-of-some-length"
+PATHS = ("/", "/?token=wrong", "/ws", "/page/page.js", "/static/js/textual.js", "/download/1")
+
+
+@asynccontextmanager
+async def served(token: str | None, *command: str) -> AsyncIterator[str]:
+    """The address of a server whose app is a command."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        server = AppServer(command, Access(token, port))
+        runner = web.AppRunner(await server._make_app(), access_log=None)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        yield f"http://127.0.0.1:{port}"
+        await runner.cleanup()
+
+
+async def test_without_the_token_nothing_is_answered() -> None:
+    async with served(TOKEN) as address, aiohttp.ClientSession() as session:
+        for path in PATHS:
+            async with session.get(address + path) as answer:
+                assert answer.status == 403
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await session.ws_connect(address + "/ws")
+
+
+async def test_with_the_token_everything_is_and_it_leaves_the_address() -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with served(TOKEN) as address, aiohttp.ClientSession(cookie_jar=jar) as session:
+        async with session.get(f"{address}/?token={TOKEN}") as answer:
+            assert (answer.status, str(answer.url)) == (200, f"{address}/")
+            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+        async with session.get(address + "/static/js/textual.js") as answer:
+            assert answer.status == 200
+
+
+async def test_pages_of_other_sites_reach_nothing() -> None:
+    async with served(None) as address, aiohttp.ClientSession() as session:
+        for headers in ({"Host": "tdx.example.com"}, {"Origin": "http://example.com"}):
+            async with session.get(address, headers=headers) as answer:
+                assert answer.status == 403
+        async with session.get(address) as answer:
+            assert answer.status == 200
+
+
+async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path) -> None:
+    words = ["a b", "$(touch gone)", "; touch gone", "'"]
+    code = "import json, os, sys, time; json.dump([os.getpid(), *sys.argv[1:]], open('said', 'w'))"
+    code = f"import os; os.chdir({str(tmp_path)!r}); {code}; time.sleep(100)"
+    async with (
+        served(None, sys.executable, "-c", code, *words) as address,
+        aiohttp.ClientSession() as session,
+    ):
+        page = await session.ws_connect(address + "/ws?width=80;touch gone&height=x")
+        await page.send_str("[nonsense")
+        await page.send_str('["resize", {"width": "1;2", "height": -1}]')
+        for _ in range(400):
+            if (tmp_path / "said").exists() and (tmp_path / "said").read_text():
+                break
+            await asyncio.sleep(0.02)
+        pid, *said = json.loads((tmp_path / "said").read_text())
+        assert said == words
+        await page.close()
+    assert all_gone([pid])
+    assert [each.name for each in tmp_path.iterdir()] == ["said"]
+
+
+def test_arguments_of_the_app_are_those_of_the_server() -> None:
+    options = PipelineOptions("Pendulum-v1", "g=9.8", ["CatFrames(4, dim=-1)", "--help"], seed=0)
+    expected = "--env=Pendulum-v1 --env-kwargs=g=9.8 '--t=CatFrames(4, dim=-1)' --t=--help --seed=0"
+    assert as_arguments(options) == shlex.split(expected)
+
+
+def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert run(["serve", "--port", str(port)]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--t", "RewardSum"], "stages are given without an env"),
+        (["--pipeline", "-"], "a page cannot read stdin"),
+        (["--port", "70000"], "--port must be 65535 at most"),
+        (["--token", "short"], "--token must have 12 characters or more"),
+        (["--env", "Pendulum-v1", "--t", "RewardSum("], "stage 0"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_missing_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tdx.tui.serving.server", None)
+    assert run(["serve"]) == 3
+    assert "hint: pip install 'tdx[serve]'" in capsys.readouterr().err
+
+
+def test_there_is_a_token_wherever_others_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("tdx.tui.serving.serve._until_told", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    for host in ("0.0.0.0", "127.0.0.1"):
+        assert serve([], host=host, port=0, token=None, say=said.append) == 0
+    assert [each.partition("?token=")[1:] for each in said][1] == ("", "")
+    assert said[0].startswith("http://here:")
+    assert len(said[0].partition("?token=")[2]) > 20
+    names = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "192.168.0.1", "example.com")
+    assert [is_loopback(name) for name in names] == [True] * 3 + [False] * 3

@@ -1,0 +1,161 @@
+"""The app around the panes: help, palette, jump mode, sizes, themes, keymap, copying, leaving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.command import Hit
+
+from tdx.tui.palette import TdxCommands
+from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.screens.jumping import JumpScreen
+from tests.tui.driving import driven
+
+
+async def test_help_is_the_page_of_the_transform() -> None:
+    async with driven("CatFrames(4, dim=-1)") as app:
+        await app.press("down", "f1")
+        assert "Concatenate the last" in app.text(".dialog")
+        await app.press("escape", "a", "text:stepc", "f1")
+        assert "Write the number of steps since the reset" in app.text(".dialog")
+
+
+async def test_help_elsewhere_has_the_keys() -> None:
+    async with driven() as app:
+        await app.press("f1")
+        assert "The chain" in app.text(".dialog")
+        assert "Keys here" in app.text(".dialog")
+
+
+async def test_palette_has_every_action_and_every_transform() -> None:
+    async with driven() as app:
+        commands = TdxCommands(app.app.screen)
+        titles = {title for title, _, _ in commands._actions()}
+        ids = [each for each in app.app.binding_ids() if each.startswith(("chain.", "screen."))]
+        assert {"chain: remove", "screen: undo", "app: help"} <= titles
+        assert len(titles) >= len(ids) - 9
+        found = [hit async for hit in commands.search("Add CatFr") if isinstance(hit, Hit)]
+        best = max(found, key=lambda hit: hit.score)
+        assert str(best.match_display) == "Add CatFrames"
+
+
+async def test_command_of_the_palette_runs() -> None:
+    async with driven("RewardSum") as app:
+        await app.press("ctrl+p", "text:add stepc", "enter")
+        assert app.stages == ["StepCounter", "RewardSum"]
+
+
+async def test_env_and_sample_are_chosen_in_the_palette() -> None:
+    async with driven("RewardSum") as app:
+        await app.press("ctrl+p")
+        while not app.app.screen_stack[0].dialogs.envs:  # type: ignore[attr-defined]
+            await app.pilot.pause(0.02)
+        await app.press("text:env cartpole-v1", "enter")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "CartPole-v1"
+        await app.press("ctrl+p", "text:begin with pendulum", "enter")
+        assert len(app.stages) == 6
+        await app.press("u", "u")
+        await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
+        assert app.stages == ["StepCounter", "RewardSum"]
+        await app.press("u")
+        assert app.stages == ["RewardSum"]
+        assert not app.app.workspace.editor.is_modified
+
+
+async def test_jump_mode_goes_to_the_letter() -> None:
+    async with driven() as app:
+        await app.press("g")
+        screen = app.app.screen
+        assert isinstance(screen, JumpScreen)
+        letter = next(k for k, widget in screen.targets.items() if widget.id == "catalogue")
+        await app.press(letter)
+        assert app.app.focused is not None
+        assert app.app.focused.id == "catalogue"
+
+
+async def test_pane_is_expanded_and_resized_by_key() -> None:
+    async with driven(size=(120, 30)) as app:
+        width = app.find("#chain-pane").size.width
+        await app.press("greater_than_sign")
+        assert app.find("#chain-pane").size.width == width + 4
+        await app.press("less_than_sign", "less_than_sign")
+        assert app.find("#chain-pane").size.width == width - 4
+        await app.press("z")
+        assert app.find("#chain-pane").size.width > 100
+        assert not app.find("#tabs-pane").display
+        await app.press("z")
+        assert app.find("#tabs-pane").display
+
+
+async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
+    async with driven(size=(40, 10)) as app:
+        assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
+        await app.pilot.resize_terminal(80, 24)
+        await app.settle()
+        assert "Pendulum-v1" in app.text("#chain")
+
+
+async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
+    wrong = Preferences("no-such-theme", {"chain.swich": "x", "chain.remove": "ctr+b"}, ("broken",))
+    async with driven("RewardSum", preferences=wrong) as app:
+        said = [notice.message for notice in app.app._notifications]
+        assert said[0] == "broken"
+        assert said[1].startswith("keymap: no command 'chain.swich' (did you mean chain.switch")
+        assert said[2] == "keymap: chain.remove: there is no key 'ctr+b'"
+        assert said[3] == "there is no theme no-such-theme"
+        await app.press("down", "d")
+        assert app.stages == []
+
+
+async def test_keymap_of_the_user_holds() -> None:
+    async with driven("RewardSum", preferences=Preferences(keymap={"chain.remove": "b"})) as app:
+        await app.press("down", "d")
+        assert app.stages == ["RewardSum"]
+        await app.press("b")
+        assert app.stages == []
+
+
+@pytest.mark.parametrize(
+    ("text", "keymap", "notices"),
+    [
+        ('theme = "tdx-light"\n[keymap]\n"chain.remove" = "b"\n', {"chain.remove": "b"}, 0),
+        ("keymap = 3\n", {}, 1),
+        ('[keymap]\n"chain.remove" = 3\n', {}, 1),
+        ("theme = \n", {}, 1),
+        ("no_such = 1\n", {}, 1),
+    ],
+)
+def test_settings_are_read_from_the_file(
+    tmp_path: Path, text: str, keymap: dict[str, str], notices: int
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    read = load_preferences()
+    assert read.keymap == keymap
+    assert len(read.notices) == notices
+
+
+async def test_pipeline_is_copied_in_each_form() -> None:
+    async with driven("StepCounter(max_steps=5)") as app:
+        for form, text in [
+            ("command", "tdx inspect spec --env Pendulum-v1 --t 'StepCounter(max_steps=5)'"),
+            ("yaml", "StepCounter: {max_steps: 5}"),
+            ("python", "StepCounter(max_steps=5)"),
+        ]:
+            await app.press("y", f"text:{form}", "enter")
+            assert text in app.app.clipboard
+            assert text in app.text(".dialog")
+            await app.press("escape")
+
+
+async def test_details_of_what_is_wrong() -> None:
+    async with driven("CatFrames") as app:
+        await app.press("down", "f12")
+        assert "CatFrames needs the argument" in app.text(".dialog")
+
+
+async def test_check_with_steps_finds_what_only_a_step_shows() -> None:
+    async with driven("RewardSum") as app:
+        await app.press("k")
+        assert app.app.workspace.seen.checked == app.app.workspace.editor.revision

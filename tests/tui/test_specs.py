@@ -1,0 +1,165 @@
+"""The specs in the app: what changed, both lanes, lineage, and the way along the chain."""
+
+from __future__ import annotations
+
+from tdx.tui.specs.spec_labels import Widths, key_label
+from tdx.tui.specs.spec_lines import place_specs
+from tests.tui.driving import driven
+
+CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')
+
+
+async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("2")
+        titles = []
+        for _ in range(5):
+            titles.append(app.text("#spec-title"))
+            await app.press("down")
+        assert titles == [
+            "the env alone",
+            "after 0 RewardScaling",
+            "after 1 RewardSum",
+            "after 2 CatFrames",
+            "output, beside the env",
+        ]
+
+
+async def test_changes_have_a_sign_and_what_was_before() -> None:
+    async with driven(*CHAIN, size=(160, 40)) as app:
+        await app.press("2", "down", "down")
+        assert "+ episode_reward [1] float32 any" in app.text("#spec-tree")
+        await app.press("down")
+        assert "~ observation [12] float32" in app.text("#spec-tree")
+        assert "← [3]" in app.text("#spec-tree")
+
+
+async def test_each_kind_of_change_has_its_colour() -> None:
+    rename = 'RenameTransform(["observation"], ["state"])'
+    async with driven(rename, "RewardClipping(-1.0, 1.0)") as app:
+        await app.press("down")
+        renamed = place_specs(app.app.workspace)
+        await app.press("down")
+        clipped = place_specs(app.app.workspace)
+    found = {}
+    for specs in (renamed, clipped):
+        widths = Widths.of([20], specs.leaves())
+        for change in specs.changes:
+            label = key_label(str(change.key), change, widths, 0)
+            found[change.change] = {str(span.style) for span in label.spans}
+    assert any("$success" in style for style in found["added"])
+    assert any("$error" in style and "strike" in style for style in found["gone"])
+    assert any("$warning" in style for style in found["changed"])
+    assert found["same"] == {"$foreground", "dim", "bold"}
+
+
+async def test_only_what_changed_on_a_key() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("2", "down", "down")
+        assert "truncated" in app.text("#spec-tree")
+        app.find("#spec-tree").focus()
+        await app.press("o")
+        assert "truncated" not in app.text("#spec-tree")
+        assert "only what changed" in app.text("#spec-title")
+
+
+async def test_lineage_of_the_key_under_the_cursor() -> None:
+    async with driven(*CHAIN, size=(160, 40)) as app:
+        await app.press("end", "2")
+        app.find("#spec-tree").focus()
+        await app.press("down", "down", "down")
+        shown = app.text("#lineage")
+        assert "lineage of reward" in shown
+        assert "reward@1 by 0 RewardScaling from reward@0 → 1 RewardSum, output" in shown
+
+
+async def test_lineage_names_places_also_where_stages_are_off() -> None:
+    async with driven(*CHAIN, size=(160, 40)) as app:
+        await app.press("down", "space", "end", "2")
+        app.find("#spec-tree").focus()
+        assert "by 2 CatFrames" in app.text("#lineage")
+
+
+async def test_brackets_go_along_the_chain_from_within_the_specs() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("2")
+        app.find("#spec-tree").focus()
+        await app.press("right_square_bracket", "right_square_bracket", "left_square_bracket")
+        assert app.place == 0
+
+
+async def test_inverse_lane_shows_what_the_env_is_given() -> None:
+    async with driven("ActionScaling") as app:
+        await app.press("2", "down")
+        shown = app.text("#spec-tree")
+        assert shown.index("↓ forward") < shown.index("↑ inverse") < shown.index("~ action")
+
+
+async def test_nested_keys_stand_below_their_groups() -> None:
+    rename = 'RenameTransform(["observation"], [("agents", "observation")])'
+    async with driven(rename) as app:
+        await app.press("2", "down")
+        lines = app.text("#spec-tree", lines=True).splitlines()
+        at = next(n for n, line in enumerate(lines) if line.strip() == "▾ agents")
+        assert lines[at + 1].lstrip().startswith("+ observation")
+        assert lines[at + 1].index("+") > lines[at].index("▾")
+
+
+async def test_groups_are_folded_by_key_and_by_mouse() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("2", "down", "down")
+        tree = app.find("#spec-tree")
+        tree.focus()
+        await app.press("left", "enter")
+        shown = app.text("#spec-tree", lines=True)
+        assert "▸ observation  2 keys +1" in shown
+        assert "float32" in shown
+        await app.press("left", "left")
+        assert "▸ ↓ forward 6 keys +1" in app.text("#spec-tree")
+        assert app.text("#spec-tree").count("episode_reward") == 1
+        await app.press("right", "right", "right", "right")
+        assert "observation [3]" in app.text("#spec-tree")
+        await app.pilot.click(tree, offset=(3, 0))
+        await app.settle()
+        assert "▸ ↓ forward" in app.text("#spec-tree")
+        await app.press("minus")
+        assert "▸ action 1 key" in app.text("#spec-tree")
+        await app.press("plus")
+        assert "action [1]" in app.text("#spec-tree")
+
+
+async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
+    async with driven(*CHAIN, size=(140, 50)) as app:
+        await app.press("2", "down", "down")
+        app.find("#spec-tree").focus()
+        await app.press("w")
+        shown = app.text("#spec-tree")
+        assert "▸ after 0 RewardScaling 6 keys" in shown
+        assert "▾ after 1 RewardSum 8 keys +2" in shown
+        assert "▸ output, beside the env" in shown
+        await app.press("plus", "o")
+        shown = app.text("#spec-tree")
+        assert shown.count("+ episode_reward") == 4
+        assert "~ observation [12]" in shown
+        await app.press("minus")
+        assert "episode_reward" not in app.text("#spec-tree")
+
+
+async def test_search_goes_from_match_to_match_and_opens_what_is_folded() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("end", "2")
+        app.find("#spec-tree").focus()
+        await app.press("minus", "slash", "text:rew")
+        assert "1 of 3 matches" in app.text("#spec-title")
+        await app.press("enter", "n")
+        assert "2 of 3 matches" in app.text("#spec-title")
+        assert "lineage of reward" in app.text("MainScreen")
+        await app.press("n", "N", "N")
+        assert "lineage of episode_reward" in app.text("MainScreen")
+        await app.press("slash", "text:x")
+        assert "no key has rewx" in app.text("#spec-title")
+        await app.press("escape")
+        assert app.app.focused is app.find("#spec-tree")
+        assert "matches" not in app.text("#spec-title")
+        await app.press("escape", "slash")
+        assert app.app.focused is app.find("#catalogue-search")

@@ -1,0 +1,125 @@
+"""The whole process in a terminal, by tmux: keys go in, the screen comes out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE = 40.0
+_ROOT = Path(__file__).parents[2]
+
+
+class Terminal:
+    """A terminal with one program in it.
+
+    Args:
+        folder: where tmux keeps its socket.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def tmux(self, *arguments: str) -> str:
+        """Call tmux."""
+        done = subprocess.run(
+            ["tmux", "-f", "/dev/null", *arguments],
+            env={**os.environ, "TMUX_TMPDIR": self._folder, "TMUX": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def press(self, *keys: str) -> None:
+        """Press keys by the names that tmux has for them."""
+        self.tmux("send-keys", *keys)
+
+    def type(self, text: str) -> None:
+        """Type a text."""
+        self.tmux("send-keys", "-l", text)
+
+    def screen(self) -> str:
+        """What is on the screen."""
+        return self.tmux("capture-pane", "-p")
+
+    def sees(self, *texts: str, gone: str | None = None) -> str:
+        """Wait until these texts are on the screen, and another is not; returns the screen."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            shown = self.screen()
+            if all(text in shown for text in texts) and (gone is None or gone not in shown):
+                return shown
+            assert time.monotonic() < end, f"no {texts} (or still {gone}) on:\n{shown}"
+            time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """The process in the terminal."""
+        return int(self.tmux("list-panes", "-F", "#{pane_pid}"))
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, also those that have a session of their own."""
+    found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    parents = {int(line.split()[0]): int(line.split()[1]) for line in found.splitlines()}
+    kin = [pid]
+    for one in kin:
+        kin += [child for child, parent in parents.items() if parent == one]
+    return kin
+
+
+def all_gone(pids: list[int], seconds: float = 10.0) -> bool:
+    """Whether processes end within some time."""
+    end = time.monotonic() + seconds
+    while any(is_alive(pid) for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextmanager
+def terminal(
+    *arguments: str, folder: Path, size: tuple[int, int] = (120, 40), then: str = ""
+) -> Iterator[Terminal]:
+    """``tdx`` in a terminal of its own, which is closed at the end.
+
+    Args:
+        arguments: what stands behind ``tdx``.
+        folder: where it is called.
+        size: columns and rows.
+        then: what the shell does afterwards; without it the terminal closes with the program.
+    """
+    command = shlex.join([sys.executable, "-m", "tdx", *arguments])
+    command = f"PYTHONPATH={shlex.quote(str(_ROOT))} {command}"
+    command = f"{command}; {then}" if then else f"exec env {command}"
+    columns, rows = map(str, size)
+    with tempfile.TemporaryDirectory(prefix="tmux") as socket:
+        made = Terminal(socket)
+        made.tmux("new-session", "-d", "-x", columns, "-y", rows, "-c", str(folder), command)
+        kin = family(made.pid)
+        try:
+            yield made
+            kin += family(made.pid) if is_alive(kin[0]) else []
+        finally:
+            subprocess.run(
+                ["tmux", "kill-server"],
+                env={**os.environ, "TMUX_TMPDIR": socket, "TMUX": ""},
+                capture_output=True,
+            )
+        assert all_gone(kin)
