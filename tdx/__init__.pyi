@@ -101,8 +101,15 @@ from .inspection.plan_report import PlanReport as PlanReport
 from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport
 from .inspection.spec_report import inspect_spec as inspect_spec
+from .profiling.context import profile as profile
+from .profiling.result import ModeProfile as ModeProfile
+from .profiling.result import Profile as Profile
+from .profiling.run import ProfilePlan as ProfilePlan
+from .profiling.run import profile_env as profile_env
 from .rollouts.dump import Dump as Dump
 from .rollouts.dump import open_dump as open_dump
+from .rollouts.formats.exporting import export_dump as export_dump
+from .rollouts.formats.importing import import_dump as import_dump
 from .rollouts.run import record_dump as record_dump
 
 # transforms: generated

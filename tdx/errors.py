@@ -244,6 +244,28 @@ class StorageError(TdxError, OSError):
     exit_code = ExitCode.ENVIRONMENT
 
 
+def first_line(error: BaseException, otherwise: str = "no message") -> str:
+    r"""The first line of what an error says, or ``otherwise`` where it says nothing.
+
+    Example:
+        >>> first_line(ValueError("bad\nand more"))
+        'bad'
+    """
+    return next(iter(str(error).strip().splitlines()), otherwise)
+
+
+def one_line(error: BaseException) -> str:
+    r"""The error's type and the first line of what it says.
+
+    Example:
+        >>> one_line(ValueError("bad\nand more"))
+        'ValueError: bad'
+    """
+    name = type(error).__name__
+    told = first_line(error, "")
+    return f"{name}: {told}" if told else name
+
+
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names closest to a misspelt one, best first, letter case ignored.
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
 
 FILE_VARIABLE = "TDX_CONFIG"
+STATE_VARIABLE = "TDX_STATE_DIR"
 Source = Literal["environment", "file", "default"]
 Value = str | int | None
 
@@ -99,8 +100,13 @@ SETTINGS = (
     Setting("seed", "seed of the env, where the pipeline has none", least=0, example=0),
     Setting("num_envs", "copies of the env, where the pipeline says nothing", least=1, example=4),
     Setting("device", "where tensors live, where the pipeline says nothing", example="cpu"),
-    Setting("theme", "colours of the terminal app", example="textual-dark"),
+    Setting("theme", "colours of the terminal app", example="tdx-light"),
 )
+KEYMAP = "keymap"
+"""The table of the file that gives other keys to the commands of the terminal app."""
+THEMES = "themes"
+"""The table of the file with themes of the user's own for the terminal app."""
+_TABLES = (KEYMAP, THEMES)
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -164,6 +170,16 @@ def config_path() -> Path:
     return user_config_path("tdx") / "config.toml"
 
 
+def state_path() -> Path:
+    """The folder of what tdx keeps between runs, there or not; ``TDX_STATE_DIR`` names another."""
+    named = os.environ.get(STATE_VARIABLE)
+    if named:
+        return Path(named)
+    from platformdirs import user_state_path
+
+    return user_state_path("tdx")
+
+
 def load_settings() -> Settings:
     """Every setting, from the environment, the configuration file, or its default.
 
@@ -201,14 +217,53 @@ def _read_file(path: Path) -> dict[str, Value] | None:
     known = list(_BY_NAME)
     text, parsed = _parsed(path, data)
     for name in parsed:
-        if name not in _BY_NAME:
+        if name not in _BY_NAME and name not in _TABLES:
             hint = did_you_mean(name, known, f"the settings are {', '.join(known)}")
             where = Where(file=str(path), line=_line(text, name))
             raise UnknownNameError(f"no setting {name!r}", hint=hint, where=where)
     return {
         name: _BY_NAME[name].read(value, name, Where(file=str(path), line=_line(text, name)))
         for name, value in parsed.items()
+        if name not in _TABLES
     }
+
+
+def load_keymap() -> dict[str, str]:
+    """The keys that the user has given to commands of the terminal app, by the commands' ids.
+
+    Raises:
+        ArgumentError: the file cannot be read, or its table is no map from ids to keys.
+    """
+    path, text, table = _table(KEYMAP)
+    for name, keys in table.items():
+        if not isinstance(keys, str) or not keys:
+            where = Where(file=str(path), line=_line(text, name))
+            hint = f'write "{name}" = "ctrl+x", with quotes around the id'
+            raise ArgumentError(f"{name} must be keys in quotes", hint=hint, where=where)
+    return table
+
+
+def load_themes() -> dict[str, Any]:
+    """The themes of the user's own, by their names, as they stand in the file.
+
+    Raises:
+        ArgumentError: the file cannot be read, or its table is no table.
+    """
+    return _table(THEMES)[2]
+
+
+def _table(name: str) -> tuple[Path, str, dict[str, Any]]:
+    """A table of the file, empty where there is none, with the file and its text."""
+    path = config_path()
+    try:
+        text, parsed = _parsed(path, path.read_bytes())
+    except OSError:
+        return path, "", {}
+    table = parsed.get(name, {})
+    if not isinstance(table, dict):
+        where = Where(file=str(path), line=_line(text, name))
+        raise ArgumentError(f"{name} must be a table", hint=f"write [{name}]", where=where)
+    return path, text, dict(table)
 
 
 def _parsed(path: Path, data: bytes) -> tuple[str, dict[str, Any]]:
@@ -262,4 +317,15 @@ def template() -> str:
             f"# {setting.name} = {example}",
             "",
         ]
+    lines += [
+        "# other keys in the terminal app, by the ids of its commands",
+        f"# [{KEYMAP}]",
+        '# "chain.remove" = "backspace"',
+        "",
+        "# a theme of your own for the terminal app, to be named under theme",
+        f"# [{THEMES}.mine]",
+        '# primary = "#6ea8fe"',
+        "# dark = true",
+        "",
+    ]
     return "\n".join(lines)

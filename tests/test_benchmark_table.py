@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from tests.benchmarks import cuda_table
 from tests.benchmarks.bars import (
     BUILD,
     COLUMNS,
@@ -19,6 +20,7 @@ from tests.benchmarks.bars import (
     results_table,
 )
 from tests.benchmarks.growth import LENGTH, STEPS, growth_table
+from tests.profiling.stand_in import mode_profile, on_device, stand_in
 
 
 def printed(measured: dict[Bar, Times]) -> list[str]:
@@ -108,3 +110,19 @@ def test_growth_that_was_not_measured_has_no_table() -> None:
 
 def test_stretch_is_told_in_the_goal() -> None:
     assert Goal(1.2, "bare", stretch=True).describe("µs") == "≤ 1.2 × bare (stretch)"
+
+
+def test_cuda_table_of_what_was_measured() -> None:
+    table = cuda_table.markdown(stand_in(on_device(mode_profile()))).splitlines()
+    (stage,) = (line for line in table if line.startswith("| 0 RewardSum | forward"))
+    assert "| 2.00 |" in stage
+    assert "reward_sum.py:40 1.00" in stage
+    assert {line.count("|") for line in table if line.startswith("|")} == {len(cuda_table.HEAD) + 1}
+    assert table[-1] == "The operator pass slows everything down."
+
+
+def test_cuda_table_envs_run_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_table, "PIXEL_BATCHES", (2,))
+    monkeypatch.setattr(cuda_table, "NATIVE_BATCH", 3)
+    shapes = [make().rollout(2).shape for _, make in cuda_table.cases("cpu")]
+    assert [tuple(shape) for shape in shapes] == [(2, 2), (3, 2), (3, 2)]

@@ -14,6 +14,7 @@ import tdx
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
+HEAVY |= {"pyarrow", "pandas", "h5py", "zarr", "minari", "av", "PIL"}
 RUN_MAIN = """
 import contextlib, io, sys
 from tdx.cli import main
@@ -53,6 +54,10 @@ def test_import_is_light(code: str) -> None:
         ["diff", "--help"],
         ["rollout", "--help"],
         ["show", "dump", "--help"],
+        ["export", "--help"],
+        ["import", "--help"],
+        ["profile", "--help"],
+        ["profile", "compare", "--help"],
         ["report", "--help"],
         ["init", "--help"],
         ["doctor", "--help"],

@@ -54,5 +54,10 @@ def test_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
         for path in (ROOT / "tdx").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert packed == wanted
+    samples = {
+        f"tdx/{path.relative_to(ROOT).as_posix()}"
+        for path in (ROOT / "sample_pipelines").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == wanted | samples
     assert {"tdx/py.typed", "tdx/__init__.pyi"} <= packed

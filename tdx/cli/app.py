@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from tdx.cli.commands.diff import diff
 from tdx.cli.commands.doctor import doctor
 from tdx.cli.commands.dumps import list_dumps, replay, show_dump, verify
 from tdx.cli.commands.explain import explain
+from tdx.cli.commands.export import export, import_
 from tdx.cli.commands.init import init
 from tdx.cli.commands.inspect import inspect_spec
 from tdx.cli.commands.inspect_chain import inspect_chain
@@ -22,22 +24,31 @@ from tdx.cli.commands.inspect_keys import inspect_keys
 from tdx.cli.commands.inspect_plan import inspect_plan
 from tdx.cli.commands.inspect_values import inspect_values
 from tdx.cli.commands.list import list_envs, list_transforms
+from tdx.cli.commands.profile import profile
+from tdx.cli.commands.profile_compare import profile_compare
 from tdx.cli.commands.report import report
 from tdx.cli.commands.rollout import rollout
 from tdx.cli.commands.schema import schema
+from tdx.cli.commands.serve import serve
 from tdx.cli.commands.show import show_transform
+from tdx.cli.commands.tui import tui
 from tdx.cli.light_values import LightCommand, LightGroup
 from tdx.cli.options import takes_options
 
 _ORDER = (
+    "tui",
+    "serve",
     "inspect",
     "check",
     "explain",
     "diff",
+    "profile",
     "report",
     "rollout",
     "replay",
     "verify",
+    "export",
+    "import",
     "list",
     "show",
     "schema",
@@ -45,6 +56,8 @@ _ORDER = (
     "config",
     "doctor",
 )
+_UNNAMED = "run"
+"""The command of a group that is meant where none is named."""
 _BEGIN = "Begin with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -71,6 +84,35 @@ class _OrDump(LightGroup):
         return super().resolve_command(ctx, args)
 
 
+class _OrPipeline(LightGroup):
+    """Takes a pipeline in the place of a command: ``tdx profile --env Pendulum-v1``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args or args[0] not in self.commands:
+            args = [_UNNAMED, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in super().list_commands(ctx) if name != _UNNAMED]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return (None if name == _UNNAMED else name), command, rest
+
+
+class _Context(typer.Context):
+    @property
+    def command_path(self) -> str:
+        """The words before the options, without a gap where the command has no name."""
+        return " ".join(super().command_path.split())
+
+
+class _Unnamed(LightCommand):
+    """A command that is meant where its group is called without one."""
+
+    context_class = _Context
+
+
 def build_command() -> Any:
     """The whole command line as one command."""
     app = typer.Typer(
@@ -94,12 +136,21 @@ def build_command() -> Any:
         name="show",
         help="Show all about one transform, or what is in a dump.",
     )
+    app.command("tui", cls=LightCommand)(takes_options(tui))
+    app.command("serve", cls=LightCommand)(takes_options(serve))
     app.command("check", cls=LightCommand)(takes_options(check))
     app.command("explain", cls=LightCommand)(takes_options(explain))
+    app.add_typer(
+        _group(_OrPipeline, {_UNNAMED: _Unnamed}, run=profile, compare=profile_compare),
+        name="profile",
+        help="Measure what each part of a rollout costs; compare two such profiles.",
+    )
     app.command("report", cls=LightCommand)(takes_options(report))
     app.command("rollout", cls=LightCommand)(takes_options(rollout))
     app.command("replay", cls=LightCommand)(takes_options(replay))
     app.command("verify", cls=LightCommand)(takes_options(verify))
+    app.command("export", cls=LightCommand)(takes_options(export))
+    app.command("import", cls=LightCommand)(takes_options(import_))
     app.command("diff", cls=LightCommand)(takes_options(diff))
     app.command("doctor", cls=LightCommand)(takes_options(doctor))
     app.command("init", cls=LightCommand)(takes_options(init))
@@ -109,10 +160,14 @@ def build_command() -> Any:
     return get_command(app)
 
 
-def _group(kind: type[LightGroup] = LightGroup, **commands: Any) -> typer.Typer:
+def _group(
+    kind: type[LightGroup] = LightGroup,
+    kinds: Mapping[str, type[LightCommand]] | None = None,
+    **commands: Any,
+) -> typer.Typer:
     group = typer.Typer(**_SETTINGS, cls=kind, callback=_nothing)
     for name, command in commands.items():
-        group.command(name, cls=LightCommand)(takes_options(command))
+        group.command(name, cls=(kinds or {}).get(name, LightCommand))(takes_options(command))
     return group
 
 

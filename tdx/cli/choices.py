@@ -88,11 +88,21 @@ def one_of(kind: type[Choice], option: str | None = None) -> Callable[[str], Cho
             return kind(value)
         except ValueError:
             known = [member.value for member in kind]
-            hint = did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
+            hint = _hint_of_dumps(value) if kind is Format else None
+            hint = hint or did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
             message = f"{called} cannot be {value!r}"
             raise UnknownNameError(message, hint=hint) from None
 
     return parse
+
+
+def _hint_of_dumps(value: str) -> str | None:
+    """Where to turn with the name of a dump's format; ``None`` for what is none."""
+    from tdx.rollouts.formats.registry import export_formats
+
+    if value not in {each.name for each in export_formats()}:
+        return None
+    return f"that is a format of dumps: tdx export DUMP --to {value}; here it is how to show things"
 
 
 def whole_number(option: str, at_least: int) -> Callable[[str], int]:

@@ -32,6 +32,21 @@ def complete_name(incomplete: str) -> list[Offer]:
     )
 
 
+def complete_export(incomplete: str) -> list[Offer]:
+    """Formats that dumps are exported to."""
+    from tdx.rollouts.formats.registry import export_formats
+
+    return _matching(incomplete, [(each.name, each.title) for each in export_formats()])
+
+
+def complete_import(incomplete: str) -> list[Offer]:
+    """Formats that dumps are made of."""
+    from tdx.rollouts.formats.registry import export_formats
+
+    formats = [each for each in export_formats() if each.can_import]
+    return _matching(incomplete, [(each.name, each.title) for each in formats])
+
+
 def complete_codes(incomplete: str) -> list[Offer]:
     """Codes of errors and rules; where none begins with the word, those that contain it."""
     from tdx.inspection.explanations import explanations

@@ -86,7 +86,7 @@ def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
     if unknown and context is not None:
         return _unknown_command(unknown.group(1), context)
     message = re.sub(r"^Invalid value(?: for '.*?')?: ", "", error.format_message()).rstrip(".")
-    return ArgumentError(_lower_first(message), hint=_usage_hint(context))
+    return ArgumentError(_lower_first(message), hint=_hint(message, context))
 
 
 def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
@@ -103,6 +103,15 @@ def _unknown_command(name: str, context: typer.Context) -> TdxError:
     known: list[str] = group.list_commands(context)
     hint = did_you_mean(name, known, otherwise=f"the commands are {', '.join(known)}")
     return UnknownNameError(f"no such command: {context.command_path} {name}", hint=hint)
+
+
+def _hint(message: str, context: typer.Context | None) -> str | None:
+    known = {name for param in context.command.params for name in param.opts} if context else ()
+    if context is None and "requires an argument" in message:
+        return "write the value behind it"
+    if "unexpected extra argument" in message and "--pipeline" in known:
+        return "a pipeline file is given as --pipeline FILE, a stage as --t STAGE"
+    return _usage_hint(context)
 
 
 def _usage_hint(context: typer.Context | None) -> str | None:

@@ -48,6 +48,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         close_quietly(sys.stdout)
         return ExitCode.OK
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            # Rich, which writes the help, ends the process by itself.
+            return ExitCode.OK
+        raise
     except (TdxError, typer.TyperException) as error:
         if asked_for_nothing(error):
             return ExitCode.USAGE
@@ -72,7 +77,10 @@ def _expect_no_screen() -> None:
 
 def _invoke(arguments: list[str]) -> int:
     from tdx.cli.app import build_command
+    from tdx.cli.commands.tui import on_terminal
 
+    if not arguments and on_terminal():
+        arguments = ["tui"]
     outcome = build_command().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     return outcome if isinstance(outcome, int) else ExitCode.OK
 

@@ -32,6 +32,33 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
         stream.flush()
 
 
+@contextmanager
+def counting_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show what is being done on a stream that is a terminal; the line is gone at the end.
+
+    Args:
+        stream: where.
+
+    Yields:
+        What is told what is being done, how much of it is done, and how much there is; none where
+        the stream is no terminal.
+    """
+    if not stream.isatty():
+        yield None
+        return
+
+    def show(doing: str, done: int, of: int) -> None:
+        counted = f"  {done:,} of {of:,}" if of > 1 else ""
+        stream.write(f"{_CLEAR}{doing}{counted}")
+        stream.flush()
+
+    try:
+        yield show
+    finally:
+        stream.write(_CLEAR)
+        stream.flush()
+
+
 class _Line:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

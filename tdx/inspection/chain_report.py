@@ -6,50 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.spec_report import EnvFacts
-from tdx.inspection.stage_flow import Lane, StageFlow, chain_flow
-from tdx.keys import NestedKey, format_key
+from tdx.inspection.stage_flow import StageFlow, chain_flow
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStage:
-    """What one stage does.
-
-    Args:
-        index: place in the chain, from 0.
-        name: class name of the transform.
-        time_behaviour: ``pointwise``, ``scan`` or ``control``.
-        forward: on the way from the env to the outside.
-        inverse: on the way from the outside into the env.
-        carried: keys that a step reads from the step before it.
-    """
-
-    index: int
-    name: str
-    time_behaviour: str
-    forward: Lane
-    inverse: Lane
-    carried: tuple[NestedKey, ...]
-
-    @classmethod
-    def of(cls, flow: StageFlow) -> ChainStage:
-        """The stage of a chain's data flow."""
-        return cls(
-            flow.index, flow.name, flow.time_behaviour, flow.forward, flow.inverse, flow.carried
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "stage": self.index,
-            "transform": self.name,
-            "time_behaviour": self.time_behaviour,
-            "forward": self.forward.to_dict(),
-            "inverse": self.inverse.to_dict(),
-            "carried": [format_key(key) for key in self.carried],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +26,7 @@ class ChainReport:
     env: str
     before: EnvFacts
     after: EnvFacts
-    stages: tuple[ChainStage, ...]
+    stages: tuple[StageFlow, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -97,5 +57,5 @@ def inspect_chain(env: EnvBase, name: str | None = None) -> ChainReport:
     from tdx.inspection.spec_report import innermost
 
     base = innermost(env)
-    stages = tuple(ChainStage.of(flow) for flow in chain_flow(env).stages)
+    stages = chain_flow(env).stages
     return ChainReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), stages)

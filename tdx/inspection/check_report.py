@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdx.errors import CheckError, EnvError, ExitCode, TdxError, Where
+from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
 from tdx.inspection.lint.registry import all_rules
 from tdx.inspection.lint.run import LintFinding, lint, lint_context
 from tdx.keys import format_key
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Check = Literal["arguments", "specs", "steps", "lints"]
 _RULED = ("missing", "undeclared")
 """The lies of which a rule speaks."""
+_FOUND = (CheckError, DeviceError)
+"""Errors that are findings though they are none of usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,20 @@ class CheckReport:
         """
         return any(strict or finding.severity != "advice" for finding in self.findings)
 
+    def exit_code(self, *, strict: bool = False) -> ExitCode:
+        """What a run that found this ends with.
+
+        Args:
+            strict: whether advice counts too.
+
+        Returns:
+            ``ENVIRONMENT`` where a device that is missing here is all that is wrong.
+        """
+        counted = [each for each in self.findings if strict or each.severity != "advice"]
+        if counted and all(each.code == DeviceError.code for each in counted):
+            return ExitCode.ENVIRONMENT
+        return ExitCode.FINDINGS if counted else ExitCode.OK
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
@@ -153,7 +169,8 @@ def check_pipeline(
 
     Returns:
         What was found. Specs, steps and rules are looked at where the arguments are right, and
-        steps are made where the specs are.
+        steps are made where the specs are. Where the env's device is missing on this machine that
+        is a finding, and the rest is looked at on the CPU.
 
     Raises:
         EnvError: the env cannot be made, or raises when it is reset or stepped.
@@ -163,7 +180,27 @@ def check_pipeline(
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
     if findings:
         return _report(pipeline, ("arguments",), findings)
-    return _check_built(pipeline, allow_code, all_rules() if rules is None else rules, steps)
+    chosen = all_rules() if rules is None else rules
+    missing = _missing_device(pipeline)
+    if missing is None:
+        return _check_built(pipeline, allow_code, chosen, steps)
+    on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
+    report = _check_built(on_cpu, allow_code, chosen, steps)
+    return replace(report, findings=(missing, *report.findings))
+
+
+def _missing_device(pipeline: Pipeline) -> Finding | None:
+    from tdx.pipeline.env_making import check_device
+
+    if pipeline.env.device is None:
+        return None
+    try:
+        check_device(pipeline.env.device)
+    except DeviceError as error:
+        error.at(env=pipeline.env.id, file=pipeline.file)
+        found = Finding.of(error, "specs")
+        return replace(found, hint=f"{found.hint}; the rest was looked at on the CPU")
+    return None
 
 
 def _check_built(
@@ -259,7 +296,7 @@ def _where(pipeline: Pipeline, stage: int | None) -> Where:
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
     """The errors as findings; one that says that the env failed is raised."""
     for error in errors:
-        if error.exit_code is not ExitCode.USAGE and not isinstance(error, CheckError):
+        if error.exit_code is not ExitCode.USAGE and not isinstance(error, _FOUND):
             raise error
     return [Finding.of(error, check) for error in errors]
 

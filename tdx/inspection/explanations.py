@@ -47,7 +47,7 @@ class Explanation:
         """As plain data."""
         return {
             "code": self.code,
-            "kind": self.kind,
+            "family": self.kind,
             "name": self.name,
             "title": self.title,
             "severity": self.severity,

@@ -6,12 +6,13 @@ version. On the way in ``action@0`` is what the policy gives, and the env takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.inspection.leaf import LeafSpec, Part
+from tdx.inspection.ledger import Ledger, Version
 from tdx.inspection.stage_flow import ChainFlow, Lane, LaneName, StageFlow, chain_flow
 from tdx.keys import NestedKey, format_key
 
@@ -183,98 +184,53 @@ def _within(key: str, wanted: str) -> bool:
     return key == wanted or key.startswith(f"{wanted}.")
 
 
-@dataclass
-class _Draft:
-    """A version whose readers are still being found."""
-
-    key: NestedKey
-    number: int
-    writer: Place
-    spec: LeafSpec | None
-    source: str | None = None
-    readers: list[Place] = field(default_factory=list)
-    ended: Place | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{format_key(self.key)}@{self.number}"
+def _begin(ledger: Ledger[Place], leaves: Iterable[LeafSpec], writer: Place) -> None:
+    for leaf in leaves:
+        ledger.begin(leaf.key, writer, leaf)
 
 
-class _Ledger:
-    """Writes down versions while a lane is followed from its start to its end."""
+def _pass_stage(
+    ledger: Ledger[Place], lane: Lane, place: Place, after: Mapping[NestedKey, LeafSpec]
+) -> None:
+    """Let a stage read, write, drop and rename."""
+    for key in lane.reads:
+        ledger.read(key, place)
+    sources = {write.key: ledger.name(write.source) for write in lane.writes}
+    for old, new in lane.renames:
+        sources[new] = ledger.name(old)
+        ledger.end(old, place, "renamed")
+    for key in lane.drops:
+        ledger.end(key, place, "dropped")
+    for key, source in sources.items():
+        ledger.write(key, place, after.get(key), source)
 
-    def __init__(self, lane: LaneName) -> None:
-        self._lane = lane
-        self._current: dict[NestedKey, _Draft] = {}
-        self._all: dict[NestedKey, list[_Draft]] = {}
 
-    def begin(self, leaves: Iterable[LeafSpec], writer: Place) -> None:
-        for leaf in leaves:
-            self._add(_Draft(leaf.key, 0, writer, leaf))
+def _finish(ledger: Ledger[Place], lane: LaneName, reader: Place) -> list[KeyVersion]:
+    """What is there at the end is read by whoever stands there."""
+    for key in ledger.current:
+        ledger.read(key, reader)
+    return [_version(version, lane) for version in ledger.by_key()]
 
-    def pass_stage(self, lane: Lane, place: Place, after: dict[NestedKey, LeafSpec]) -> None:
-        """Let a stage read, write, drop and rename."""
-        for key in lane.reads:
-            self.read(key, place)
-        sources = {write.key: self._name(write.source) for write in lane.writes}
-        for old, new in lane.renames:
-            sources[new] = self._name(old)
-            self._end(old, place)
-        for key in lane.drops:
-            self._end(key, place)
-        for key, source in sources.items():
-            number = self._next_number(key)
-            self._add(_Draft(key, number, place, after.get(key), source))
 
-    def read(self, key: NestedKey, place: Place) -> None:
-        draft = self._current.get(key)
-        if draft is not None and place not in draft.readers:
-            draft.readers.append(place)
-
-    def finish(self, reader: Place) -> list[KeyVersion]:
-        """What is current at the end is read by whoever stands there."""
-        for key in self._current:
-            self.read(key, reader)
-        return [self._version(draft) for drafts in self._all.values() for draft in drafts]
-
-    def _version(self, draft: _Draft) -> KeyVersion:
-        part = draft.spec.part if draft.spec else None
-        return KeyVersion(
-            draft.key,
-            draft.number,
-            self._lane,
-            part,
-            draft.spec,
-            draft.writer,
-            draft.source,
-            tuple(draft.readers),
-            draft.ended,
-        )
-
-    def _add(self, draft: _Draft) -> None:
-        self._current[draft.key] = draft
-        self._all.setdefault(draft.key, []).append(draft)
-
-    def _end(self, key: NestedKey, place: Place) -> None:
-        draft = self._current.pop(key, None)
-        if draft is not None:
-            draft.ended = place
-
-    def _name(self, key: NestedKey | None) -> str | None:
-        draft = None if key is None else self._current.get(key)
-        return None if draft is None else draft.name
-
-    def _next_number(self, key: NestedKey) -> int:
-        """One up; a key that the chain makes begins with 1, since 0 is what it is given."""
-        known = self._all.get(key)
-        return known[-1].number + 1 if known else 1
+def _version(version: Version[Place], lane: LaneName) -> KeyVersion:
+    return KeyVersion(
+        version.key,
+        version.number,
+        lane,
+        version.spec.part if version.spec else None,
+        version.spec,
+        version.writer,
+        version.source,
+        tuple(version.readers),
+        None if version.how == "overwritten" else version.ended_by,
+    )
 
 
 def _forward(flow: ChainFlow) -> list[KeyVersion]:
-    ledger = _Ledger("forward")
-    ledger.begin(flow.outputs.values(), ENV)
+    ledger = Ledger[Place]()
+    _begin(ledger, flow.outputs.values(), ENV)
     for stage in flow.stages:
-        ledger.pass_stage(stage.forward, Place.of(stage), dict(stage.outputs))
+        _pass_stage(ledger, stage.forward, Place.of(stage), stage.outputs)
     for stage in flow.stages:
         for key in stage.carried:
             ledger.read(key, Place.of(stage, next_step=True))
@@ -282,19 +238,19 @@ def _forward(flow: ChainFlow) -> list[KeyVersion]:
     for key, leaf in flow.inputs.items():
         if leaf.part == "state" and key not in mapped:
             ledger.read(key, Place("env", next_step=True))
-    return ledger.finish(OUTPUT)
+    return _finish(ledger, "forward", OUTPUT)
 
 
 def _inverse(flow: ChainFlow) -> list[KeyVersion]:
     """The way in; state that only comes back from the step before is no version of its own."""
     outer = flow.stages[-1].inputs if flow.stages else flow.inputs
     given = {key for stage in flow.stages for key in stage.inverse.reads}
-    ledger = _Ledger("inverse")
+    ledger = Ledger[Place]()
     taken = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in given)
-    ledger.begin(taken, POLICY)
+    _begin(ledger, taken, POLICY)
     for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=False))):
-        ledger.pass_stage(stage.inverse, Place.of(stage), inner)
-    return ledger.finish(ENV)
+        _pass_stage(ledger, stage.inverse, Place.of(stage), inner)
+    return _finish(ledger, "inverse", ENV)
 
 
 def _inner_inputs(flow: ChainFlow) -> list[dict[NestedKey, LeafSpec]]:

@@ -106,6 +106,17 @@ class StageFlow:
     outputs: Leaves
     inputs: Leaves
 
+    def to_dict(self) -> dict[str, Any]:
+        """What it does, as plain data; the specs at a place are those of the spec report."""
+        return {
+            "stage": self.index,
+            "transform": self.name,
+            "time_behaviour": self.time_behaviour,
+            "forward": self.forward.to_dict(),
+            "inverse": self.inverse.to_dict(),
+            "carried": [format_key(key) for key in self.carried],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ChainFlow:

@@ -122,7 +122,8 @@ def inspect_values(
 def _seeded(env: EnvBase, seed: int | None) -> Iterator[None]:
     import torch
 
-    with torch.random.fork_rng(devices=[env.device] if env.device.type == "cuda" else []):
+    devices = [env.device] if env.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
             env.set_seed(seed)

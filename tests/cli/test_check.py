@@ -15,6 +15,7 @@ import pytest
 from tdx.errors import ExitCode
 from tdx.inspection.explanations import explanations
 from tdx.pipeline import PipelineFile
+from tests.cli.sarif_schema import SARIF
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -121,7 +122,7 @@ def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
         (["--env", "Pendulum-v1", "--select", "TDX999"], "no rule has the code 'TDX999'"),
         (["--env", "Pendulum-v1", "--select", "TDX101"], "no rule has the code 'TDX101'"),
         (["--env", "Pendulum-v1", "--format", "sariff"], "did you mean sarif?"),
-        (["chain.yaml", "--pipeline", "chain.yaml"], "FILE and --pipeline are given"),
+        (["chain.yaml", "--pipeline", "chain.yaml"], "and --pipeline cannot be given together"),
         (["chain.yaml", "--fix", "--t", "RewardSum"], "not in the file that is to be mended"),
         (["chain.yaml", "--fix", "--diff"], "--diff and --fix are given"),
         (["nowhere.yaml", "--fix"], "cannot read nowhere.yaml"),
@@ -169,6 +170,30 @@ def test_fix_leaves_a_file_alone_that_changed_meanwhile(
     assert outcome.code == ExitCode.USAGE
     assert "changed while it was checked" in outcome.err
     assert chain.read_text() == others
+
+
+MISSING = "cuda:63"
+
+
+def test_a_missing_device_is_a_finding_beside_the_others(tdx: Tdx, tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text(
+        TEXT.replace("env: Pendulum-v1", f"env: {{id: Pendulum-v1, device: {MISSING}}}")
+    )
+    outcome = tdx("check", str(file), "--format", "json")
+    assert (outcome.code, outcome.err) == (ExitCode.FINDINGS, "")
+    missing, *others = json.loads(outcome.out)["findings"]
+    assert (missing["code"], missing["check"]) == ("TDX304", "specs")
+    assert missing["message"] == f"there is no device {MISSING}"
+    assert missing["hint"].endswith("; the rest was looked at on the CPU")
+    assert [each["code"] for each in others] == ["TDX421", "TDX451"]
+    alone = tdx("check", "--env", "Pendulum-v1", "--device", MISSING)
+    assert (alone.code, alone.err) == (ExitCode.ENVIRONMENT, "")
+    assert f"TDX304 env Pendulum-v1: there is no device {MISSING}" in alone.out
+    cast = f"DeviceCastTransform('{MISSING}')"
+    staged = tdx("check", "--env", "Pendulum-v1", "--t", cast, *CLIPPED[2:6])
+    assert staged.code == ExitCode.FINDINGS
+    assert "TDX421" in staged.out
 
 
 @pytest.mark.parametrize("option", ["--diff", "--fix"])
@@ -241,65 +266,38 @@ def test_sarif_keeps_to_the_published_structure(tdx: Tdx, chain: Path) -> None:
     assert physical == {"artifactLocation": {"uri": "chain.yaml"}, "region": {"startLine": 6}}
 
 
-def _closed(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": required,
-        "properties": properties,
-        "additionalProperties": False,
-    }
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no end"])
+def test_fixes_in_sarif_make_the_edits(tdx: Tdx, chain: Path, end: str) -> None:
+    text = TEXT.replace("\n", end) if end else TEXT.rstrip("\n")
+    chain.write_bytes(text.encode())
+    outcome = tdx("check", chain.name, "--format", "sarif")
+    (run,) = json.loads(outcome.out)["runs"]
+    fixed = [result for result in run["results"] if "fixes" in result]
+    assert [result["ruleId"] for result in fixed] == ["TDX421", "TDX451"]
+    for result in fixed:
+        (fix,) = result["fixes"]
+        (change,) = fix["artifactChanges"]
+        assert change["artifactLocation"]["uri"] == "chain.yaml"
+        text = _replaced(text, change["replacements"])
+    assert text.replace("\r\n", "\n").rstrip("\n") == MENDED.rstrip("\n")
+    assert text.count("\r\n") == (text.count("\n") if end == "\r\n" else 0)
+    mended = tdx("check", chain.name, "--fix", "--format", "sarif")
+    assert json.loads(mended.out)["runs"][0]["results"] == []
+    typed = tdx("check", *CLIPPED, "--format", "sarif")
+    assert "fixes" not in typed.out
 
 
-def _many(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items, "uniqueItems": True}
-
-
-_STRING: dict[str, Any] = {"type": "string"}
-_INDEX: dict[str, Any] = {"type": "integer", "minimum": -1}
-_ONE: dict[str, Any] = {"type": "integer", "minimum": 1}
-_MESSAGE = _closed(["text"], text=_STRING, markdown=_STRING)
-_LEVEL = {"enum": ["none", "note", "warning", "error"]}
-_URI = {"type": "string", "format": "uri-reference", "pattern": r"^(file://)?[\w./%~-]+$"}
-_RULE = _closed(
-    ["id"],
-    id=_STRING,
-    name=_STRING,
-    shortDescription=_MESSAGE,
-    fullDescription=_MESSAGE,
-    help=_MESSAGE,
-    defaultConfiguration=_closed([], level=_LEVEL),
-)
-_LOCATION = _closed(
-    [],
-    physicalLocation=_closed(
-        ["artifactLocation"],
-        artifactLocation=_closed([], uri=_URI),
-        region=_closed([], startLine=_ONE, startColumn=_ONE),
-    ),
-    logicalLocations=_many(_closed([], name=_STRING, fullyQualifiedName=_STRING, kind=_STRING)),
-)
-_RESULT = _closed(
-    ["message"],
-    ruleId=_STRING,
-    ruleIndex=_INDEX,
-    level=_LEVEL,
-    message=_MESSAGE,
-    locations=_many(_LOCATION),
-)
-SARIF = _closed(
-    ["version", "runs"],
-    **{"$schema": {"type": "string", "format": "uri"}},
-    version={"enum": ["2.1.0"]},
-    runs=_many(
-        _closed(
-            ["tool"],
-            tool=_closed(
-                ["driver"],
-                driver=_closed(["name"], name=_STRING, version=_STRING, rules=_many(_RULE)),
-            ),
-            columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-            results=_many(_RESULT),
+def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
+    """The text after what a fix says, the last of it first."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for replacement in reversed(replacements):
+        region = replacement["deletedRegion"]
+        start, end = (
+            starts[region[f"{side}Line"] - 1] + region[f"{side}Column"] - 1
+            for side in ("start", "end")
         )
-    ),
-)
-"""The parts of the published schema that tdx writes, with its names, enums and required keys."""
+        inserted = replacement.get("insertedContent", {"text": ""})["text"]
+        text = text[:start] + inserted + text[end:]
+    return text

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer import Context
 
+from tdx.cli.app import build_command
 from tdx.cli.completion import complete_env, complete_name, complete_transform
+from tdx.cli.key_completion import complete_key, complete_stored_keys
+from tdx.cli.policy import complete_policy
 
 ROOT = Path(__file__).parents[2]
 REPORT = """
@@ -98,3 +102,26 @@ def test_completion_in_a_shell_is_light() -> None:
     assert "StepCounter(max_steps=" in offers
     assert heavy == []
     assert "--format" in complete("check", "--fo")[0]
+
+
+def test_keys_are_those_of_the_env_that_the_line_names() -> None:
+    line = Context(build_command())
+    line.params.update({"env": "Pendulum-v1", "transforms": ["RewardSum"]})
+    assert complete_key(line, "") == [
+        *("observation", "reward", "done", "terminated", "truncated", "episode_reward", "action"),
+    ]
+    assert complete_stored_keys(line, "reward,next.ep") == ["reward,next.episode_reward"]
+    line.params.update({"env": None, "file": "nowhere.yaml"})
+    assert complete_key(line, "") == []
+
+
+def test_a_broken_torch_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Context(build_command())
+    line.params.update({"env": "Pendulum-v1"})
+    monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)
+    assert complete_key(line, "") == []
+
+
+def test_policies() -> None:
+    assert complete_policy("") == ["random", "zero", "sequence:", "module:"]
+    assert complete_policy("m") == ["module:"]

@@ -15,10 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,78 +25,14 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from tdx import open_dump
-from tdx.cli import main
 from tdx.rollouts import Manifest
+from tests.cli.processes import refused, run, started
 from tests.rollouts.recorded import assert_same_dump, in_memory
 
 ROOT = Path(__file__).parents[2]
 PENDULUM = ("rollout", "--env", "Pendulum-v1", "--t", "RewardSum", "--seed", "0")
 LONG = (*PENDULUM, "--steps", "3000", "--chunk", "40")
 READ_ONLY = "/sys"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a process ended, and what it wrote."""
-
-    code: int
-    out: str
-    err: str
-
-
-def started(
-    arguments: tuple[str, ...], streams: dict[int, int], before: Callable[[], Any] | None = None
-) -> int:
-    """Start ``tdx`` in a process of its own.
-
-    Args:
-        arguments: after ``tdx``.
-        streams: what its file descriptors are.
-        before: called in the process.
-
-    Returns:
-        its id.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child:
-        return child
-    code: Any = 70
-    try:
-        for number, stream in streams.items():
-            os.dup2(stream, number)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if before is not None:
-            before()
-        sys.argv = ["tdx", *arguments]
-        main()
-    except SystemExit as ended:
-        code = ended.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for file in (sys.stdout, sys.stderr):
-            try:
-                file.flush()
-            except (OSError, ValueError):
-                code = code or 71
-        os._exit(int(code or 0))
-
-
-def run(*arguments: str, before: Callable[[], Any] | None = None) -> Ended:
-    """Run ``tdx`` to its end with its output caught."""
-    out, err = (os.memfd_create(name) for name in ("out", "err"))
-    child = started(arguments, {1: out, 2: err}, before)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    texts = []
-    for stream in (out, err):
-        os.lseek(stream, 0, os.SEEK_SET)
-        with open(stream, encoding="utf-8") as file:
-            texts.append(file.read())
-    return Ended(code, *texts)
 
 
 @pytest.fixture
@@ -119,15 +52,6 @@ def dump(folder: Path) -> Path:
     return folder / "dump"
 
 
-def refused(ended: Ended, code: int, message: str, hint: str) -> None:
-    """See that a process ended with one line that says what is wrong, and one what to do."""
-    assert (ended.code, ended.out) == (code, "")
-    first, second = ended.err.splitlines()
-    assert first.startswith("error: ")
-    assert message in first
-    assert hint in second
-
-
 def test_existing_dump_needs_force(dump: Path) -> None:
     before = (dump / "manifest.json").read_bytes()
     again = (*PENDULUM, "--steps", "10", "--out", "dump")
@@ -140,6 +64,20 @@ def test_existing_dump_needs_force(dump: Path) -> None:
     refused(
         run(*PENDULUM, "--steps", "10", "--out", "notes", "--force"),
         *(2, "notes is there and is no dump", "name a new folder"),
+    )
+
+
+def test_replay_does_not_overwrite_what_it_reads(folder: Path) -> None:
+    assert run(*PENDULUM[:3], "--steps", "9", "--out", "plain").code == 0
+    before = (folder / "plain" / "manifest.json").read_bytes()
+    refused(
+        run("replay", "plain", "--t", "RewardSum", "--out", "./plain", "--force"),
+        *(2, "plain is the dump that is replayed", "name another folder"),
+    )
+    assert (folder / "plain" / "manifest.json").read_bytes() == before
+    refused(
+        run("replay", "plain", "--t", "RewardSumm"),
+        *(2, "error: stage 0 (RewardSumm): unknown transform", "did you mean RewardSum"),
     )
 
 
@@ -314,6 +252,26 @@ def test_killed_at_any_moment_it_goes_on(folder: Path) -> None:
         assert run("rollout", "--resume", "--out", str(number)).code == 0
         assert_same_dump(place, folder / "whole")
     os.close(null)
+
+
+def test_one_writer_at_a_time(folder: Path) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    child = started((*LONG, "--out", "dump"), {1: null, 2: null})
+    has_begun(folder / "dump", 40)
+    os.kill(child, signal.SIGSTOP)
+    steps = Manifest.load(folder / "dump").steps
+    said = (2, "another process is writing dump", "name another folder, or wait")
+    refused(run(*LONG, "--out", "dump"), *said)
+    refused(run(*LONG, "--out", "dump", "--force"), *said)
+    refused(run(*LONG, "--out", "dump", "--dry-run", "--force"), *said)
+    refused(run("rollout", "--resume", "--out", "dump"), *said)
+    refused(run("replay", "dump", "--t", "RewardSum", "--out", "dump", "--force"), *said)
+    assert Manifest.load(folder / "dump").steps == steps
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(null)
+    assert run("rollout", "--resume", "--out", "dump").code == 0
+    assert Manifest.load(folder / "dump").steps == 3000
 
 
 def test_in_a_shell_with_head(folder: Path) -> None:

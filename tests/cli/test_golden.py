@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +22,8 @@ RENAMED = (
     *("--t", 'RenameTransform(["observation"], ["state_vector"])'),
     *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["state_vector"])'),
 )
+ENVS = ("list", "envs", "FrozenLake")
+TRANSFORMS = ("list", "transforms", "clip")
 SHOW = ("show", "transform", "CatFrames")
 FLOW = (
     *("--env", "Pendulum-v1", "--t", "StepCounter(max_steps=200)", "--t", "RewardSum"),
@@ -50,6 +54,8 @@ EAGER = ("inspect", "plan", "--env", "Pendulum-v1", "--t", "NoopResetEnv(3)", "-
         ("spec_no_chain", PENDULUM[:4]),
         ("spec_stages", (*CARTPOLE, "--stages")),
         ("spec_key", (*CARTPOLE, "--key", "observation")),
+        ("list_envs", ENVS),
+        ("list_transforms", TRANSFORMS),
         ("show_transform", SHOW),
         ("check", ("check", *CARTPOLE[2:])),
         ("chain", CHAIN),
@@ -78,6 +84,8 @@ def test_table(
     ("name", "arguments"),
     [
         ("spec", PENDULUM),
+        ("list_envs", ENVS),
+        ("list_transforms", TRANSFORMS),
         ("show_transform", (*SHOW, "--no-example")),
         ("check", ("check", *PENDULUM[2:])),
         ("chain", CHAIN),
@@ -101,6 +109,25 @@ def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", *PENDULUM[2:]),
+        ("list", "envs", "no such env"),
+        ("list", "transforms", "no such transform"),
+        ("diff", "same.yaml", "same.yaml"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_csv_without_rows_has_its_heading(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("same.yaml").write_text("version: 1\nenv: Pendulum-v1\n")
+    (heading,) = tdx(*arguments, "--format", "csv").out.splitlines()
+    assert heading.count(",") > 2
+
+
+@pytest.mark.parametrize(
     ("name", "arguments"), [("plan", PLAN), ("plan_policy", POLICY), ("plan_eager", EAGER)]
 )
 def test_plan_as_a_diagram(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
@@ -109,3 +136,15 @@ def test_plan_as_a_diagram(tdx: Tdx, golden: Golden, name: str, arguments: tuple
 
 def test_colours_of_the_marks(tdx: Tdx, golden: Golden) -> None:
     golden("spec.ansi", tdx(*PENDULUM, "--color", "always", columns=60).out)
+
+
+def test_every_document_says_what_it_is() -> None:
+    """A line of JSON is of the same kind as the whole document."""
+    folder = Path(__file__).parent / "golden"
+    pairs = [(lines, lines.with_suffix(".json")) for lines in folder.glob("*.jsonl")]
+    assert len(pairs) > 20
+    for lines, whole in pairs:
+        kind = json.loads(whole.read_text())["kind"]
+        found = {json.loads(line)["kind"] for line in lines.read_text().splitlines()}
+        assert found <= {kind}, lines.name
+        assert kind not in ("error", "rule")

@@ -77,3 +77,10 @@ def test_search(tdx: Tdx, search: str) -> None:
     assert outcome.code == 0
     assert ("RewardSum" in outcome.out) == (search == "reward")
     assert outcome.out.strip()
+
+
+def test_a_format_of_dumps_is_told_from_one_of_output(tdx: Tdx) -> None:
+    outcome = tdx("rollout", "--env", "CartPole-v1", "--out", "runs", "--format", "parquet")
+    assert outcome.code == 2
+    assert "--format cannot be 'parquet'" in outcome.err
+    assert "tdx export DUMP --to parquet" in outcome.err

@@ -20,13 +20,15 @@ FULL = Path("/dev/full")
 on_a_full_disk = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
 
-def tdx(*arguments: str, shell: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+def tdx(
+    *arguments: str, shell: str = "", program: str = "/bin/sh", **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run ``tdx`` from a shell that does ``shell`` to its streams."""
     command = [sys.executable, "-m", "tdx", *arguments]
     encoding = environ.get("PYTHONIOENCODING", "utf-8")
     options: dict[str, Any] = {"capture_output": True, "encoding": encoding, "check": False}
     return subprocess.run(
-        ["/bin/sh", "-c", f'"$@" {shell}', "sh", *command],
+        [program, "-c", f'"$@" {shell}', "sh", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         **options,
     )
@@ -68,6 +70,11 @@ def test_closed_stdin_has_no_pipeline() -> None:
     done = tdx("check", "--pipeline", "-", shell="<&-")
     assert done.returncode == 2
     assert done.stderr.startswith("error: standard input is closed\nhint: ")
+
+
+def test_help_for_a_reader_that_goes_away() -> None:
+    done = tdx("rollout", "--help", shell="| head -c 1; exit ${PIPESTATUS[0]}", program="/bin/bash")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @on_a_full_disk

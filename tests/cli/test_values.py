@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -162,3 +165,41 @@ def test_it_is_offered_by_the_shell(separate: tuple[str, dict[str, str]]) -> Non
         check=False,
     )
     assert done.stdout.split() == ["values"]
+
+
+def test_policy_of_the_file_acts_unless_another_is_given(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("actions.json").write_text("[0.5, 0.5, 0.5]")
+    torch.save(TensorDictModule(nn.Linear(3, 1), ["observation"], ["action"]), "policy.pt")
+    Path("chain.yaml").write_text("version: 1\nenv: Pendulum-v1\npolicy: sequence:actions.json\n")
+    asked = ("inspect", "values", "--pipeline", "chain.yaml", "--format", "json")
+
+    def action(*more: str) -> tuple[float, float]:
+        outcome = tdx(*asked, "--steps", "3", *more)
+        assert (outcome.code, outcome.err) == (0, "")
+        (stage,) = [
+            stage
+            for phase in json.loads(outcome.out)["phases"]
+            for stage in phase["stages"]
+            if stage["kind"] == "policy"
+        ]
+        (value,) = stage["values"]
+        return value["min"], value["max"]
+
+    assert action() == (0.5, 0.5)
+    assert action("--policy", "zero") == (0.0, 0.0)
+    drawn = action("--policy", "random")
+    assert drawn[0] < drawn[1]
+    learnt = action("--policy", "module:policy.pt")
+    assert learnt[0] < learnt[1]
+    for arguments, code, message in [
+        (("--steps", "4"), 2, "holds 3 actions, 4 steps are wanted"),
+        (("--policy", "sequence:nowhere.json"), 3, "cannot read nowhere.json"),
+        (("--policy", "zeroo"), 2, "there is no policy 'zeroo'"),
+        (("--policy", "my_code:act"), 2, "--allow-code"),
+    ]:
+        outcome = tdx(*asked, *arguments)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert message in outcome.err

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tdx.cli.completion import complete_rules
 from tdx.cli.options import FindingsOptions, PipelineOptions
-from tdx.errors import ArgumentError, ExitCode
+
+if TYPE_CHECKING:
+    from tdx.pipeline import PipelineFile
 
 _RULES = "Rules"
 
@@ -70,41 +72,42 @@ def check(
 ) -> int:
     """Check a pipeline: that it can be built, keeps what its specs promise, and breaks no rule.
 
-    Ends with exit code 1 where an error or a warning is found.
+    Ends with exit code 1 where an error or a warning is found, and with 3 where all is well but for
+    a device that this machine does not have.
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.mending import Mending
-    from tdx.cli.source import read_source
+    from tdx.cli.source import read_source, with_file
     from tdx.cli.views.check_view import write_report
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.select import chosen_rules
 
     rules = chosen_rules(_codes(select), _codes(ignore))
-    options = _with_file(pipeline, file)
+    options = with_file(pipeline, file)
     config, source = read_source(options)
     if policy is not None:
         config = replace(config, policy=policy)
+    text = None if pipeline.transforms else _text(source)
     mending = None
     with foreign_code():
         if diff or fix:
             mending = Mending.of(config, source, options, rules, strict=strict)
             if fix:
                 config = mending.written(diff)
+                text = _text(source)
         report = check_pipeline(config, allow_code=pipeline.allow_code, rules=rules)
-    write_report(report, rules, output, None if mending is None else mending.told(fix=fix))
-    return ExitCode.FINDINGS if report.failed(strict=strict) else ExitCode.OK
+    told = None if mending is None else mending.told(fix=fix)
+    write_report(report, rules, output, told, text)
+    return report.exit_code(strict=strict)
+
+
+def _text(source: PipelineFile | None) -> str | None:
+    """The file as it is on disk."""
+    return None if source is None else source.text.replace("\n", source.newline)
 
 
 def _codes(given: list[str] | None) -> list[str]:
     """Codes that are given one by one or with commas between."""
     return [code for text in given or () for code in text.split(",") if code.strip()]
-
-
-def _with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
-    if file is None:
-        return options
-    if options.pipeline is not None:
-        raise ArgumentError("FILE and --pipeline are given", hint="give the file once")
-    return replace(options, pipeline=file)

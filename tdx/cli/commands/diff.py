@@ -67,7 +67,9 @@ def diff(
         raise ArgumentError("--seed says nothing without --steps", hint="add --steps N")
     dumped = [path for path in (a, b) if Path(path).is_dir()]
     if dumped and seed is not None:
-        raise ArgumentError("--seed says nothing beside a dump, which has its own")
+        raise ArgumentError(
+            "--seed says nothing beside a dump, which has its own", hint="leave it out"
+        )
     with foreign_code(), ExitStack() as opened:
         if dumped:
             from tdx.cli.dump_side import DumpSide, sides

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tdx.cli.key_completion import complete_key
 from tdx.cli.options import OutputOptions, PipelineOptions
 
 
@@ -20,6 +21,7 @@ def inspect_spec(
         typer.Option(
             "--key",
             metavar="KEY",
+            autocompletion=complete_key,
             help="Follow one key through the chain; nested as agents.reward.",
         ),
     ] = None,

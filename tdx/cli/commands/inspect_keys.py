@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from tdx.cli.choices import DiagramFormat
+from tdx.cli.key_completion import complete_key
 from tdx.cli.options import DiagramOptions, PipelineOptions
 
 Keys = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY]...", help="The keys to trace; nested as agents.reward. All by default."
+        metavar="[KEY]...",
+        autocompletion=complete_key,
+        help="The keys to trace; nested as agents.reward. All by default.",
     ),
 ]
 

@@ -8,6 +8,7 @@ import typer
 
 from tdx.cli.choices import whole_number
 from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.cli.policy import PolicyName
 
 Steps = Annotated[
     int,
@@ -24,17 +25,20 @@ def inspect_values(
     pipeline: PipelineOptions,
     output: OutputOptions,
     steps: Steps = 1,
+    policy: PolicyName = None,
     each: Annotated[
         bool, typer.Option("--each", help="Show every reset and step by itself.")
     ] = False,
 ) -> None:
-    """Reset and step an env with random actions, and show what each stage really writes.
+    """Reset and step an env, and show what each stage really writes.
 
-    A value that is not what its spec says is marked, and the stage that lies is named.
+    Actions are those of --policy, or of the policy that the pipeline file names, or random. A value
+    that is not what its spec says is marked, and the stage that lies is named.
 
     tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
     """
     from tdx.cli.output.write import write
+    from tdx.cli.policy import acting
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.values_view import values_view
     from tdx.inspection.values_report import inspect_values
@@ -43,7 +47,11 @@ def inspect_values(
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
-        report = inspect_values(env, config.env.id, steps=steps, seed=config.env.seed, each=each)
+        name = policy or config.policy or "random"
+        actor = acting(name, env, steps, allow_code=pipeline.allow_code)
+        report = inspect_values(
+            env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
+        )
     calls = [format_stage(stage) for stage in config.transforms]
     write(values_view(report, calls), output)
     if report.error is not None:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.choices import whole_number
+from tdx.cli.key_completion import complete_stored_keys
 from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.cli.policy import PolicyName
 from tdx.errors import ArgumentError, TdxError
 
 if TYPE_CHECKING:
@@ -40,15 +42,6 @@ Episodes = Annotated[
         help="How many episodes all envs make together, in the place of --steps.",
     ),
 ]
-PolicyName = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        metavar="POLICY",
-        help="random, zero, sequence:FILE (actions in .npy, .pt, .json or a dump), module:FILE (a "
-        "saved TensorDictModule, TorchScript or torch.export), or with --allow-code module:name.",
-    ),
-]
 Out = Annotated[
     str | None, typer.Option("--out", "-o", metavar="DIR", help="The folder of the dump.")
 ]
@@ -57,6 +50,7 @@ Keys = Annotated[
     typer.Option(
         "--keys",
         metavar="KEYS",
+        autocompletion=complete_stored_keys,
         help="Store these entries only: observation,next.reward. Without `next.` both are meant.",
     ),
 ]
@@ -126,7 +120,9 @@ def rollout(
         _resume(pipeline, output, out, any(given))
         return
     if steps is not None and episodes is not None:
-        raise ArgumentError("--steps and --episodes cannot be given together")
+        raise ArgumentError(
+            "--steps and --episodes cannot be given together", hint="leave one of them out"
+        )
     if out is None and not dry_run:
         raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
     config = _in_processes(read_pipeline(with_file(pipeline, file)), workers)

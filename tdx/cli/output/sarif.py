@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,18 +14,20 @@ from tdx.inspection.explanations import explanation
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport, Finding
     from tdx.inspection.explanations import Explanation
+    from tdx.inspection.lint.fix import Fix
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 VERSION = "2.1.0"
 _LEVELS = {"error": "error", "warning": "warning", "advice": "note"}
 
 
-def sarif(report: CheckReport, codes: Sequence[str]) -> dict[str, Any]:
+def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, Any]:
     """The findings of a check as a SARIF log.
 
     Args:
         report: what was found.
         codes: the rules that it was held against; those of all findings are added.
+        text: the file that holds the whole pipeline, for fixes; none where there is no such file.
     """
     found = [finding.code for finding in report.findings]
     rules = sorted(dict.fromkeys([*codes, *found]))
@@ -36,7 +39,9 @@ def sarif(report: CheckReport, codes: Sequence[str]) -> dict[str, Any]:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, rules.index(finding.code)) for finding in report.findings],
+        "results": [
+            _result(finding, rules.index(finding.code), text) for finding in report.findings
+        ],
     }
     return {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
 
@@ -52,24 +57,59 @@ def _rule(explained: Explanation) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+def _result(finding: Finding, rule_index: int, file_text: str | None) -> dict[str, Any]:
     text = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
     place = finding.where
     lead = "" if place.stage is None else f"stage {place.stage} ({place.transform}): "
-    return {
+    result = {
         "ruleId": finding.code,
         "ruleIndex": rule_index,
         "level": _LEVELS[finding.severity],
         "message": {"text": lead + text},
         "locations": [_location(finding)],
     }
+    if finding.fix is not None and _in_file(finding) and file_text is not None:
+        result["fixes"] = [_fix(finding.fix, str(finding.where.file), file_text)]
+    return result
+
+
+def _fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
+    from tdx.pipeline import PipelineFile
+
+    file = PipelineFile(text, name)
+    fix.apply(file)
+    replacements = list(_replacements(text, file.text.replace("\n", file.newline)))
+    change = {"artifactLocation": {"uri": _uri(name)}, "replacements": replacements}
+    return {"description": {"text": fix.title}, "artifactChanges": [change]}
+
+
+def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
+    """What makes one text of the other, by whole lines where these end with a newline."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    for kind, start, end, begin, stop in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "equal":
+            continue
+        replacement: dict[str, Any] = {"deletedRegion": _region(old, start, end)}
+        if begin < stop:
+            replacement["insertedContent"] = {"text": "".join(new[begin:stop])}
+        yield replacement
+
+
+def _region(lines: Sequence[str], start: int, end: int) -> dict[str, int]:
+    """From the first sign of one line up to the first of another."""
+    places = []
+    for index in (start, end):
+        cut = index == len(lines) and index > 0 and not lines[-1].endswith("\n")
+        places.append((index, len(lines[-1]) + 1) if cut else (index + 1, 1))
+    (line, column), (last, after) = places
+    return {"startLine": line, "startColumn": column, "endLine": last, "endColumn": after}
 
 
 def _location(finding: Finding) -> dict[str, Any]:
     where = finding.where
     location: dict[str, Any] = {}
-    if where.file is not None and where.file != "<stdin>":
-        physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(where.file)}}
+    if _in_file(finding):
+        physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(str(where.file))}}
         if where.line is not None:
             column = {} if where.column is None else {"startColumn": where.column}
             physical["region"] = {"startLine": where.line, **column}
@@ -78,6 +118,10 @@ def _location(finding: Finding) -> dict[str, Any]:
     full = name if where.transform is None else f"{name} ({where.transform})"
     location["logicalLocations"] = [{"name": name, "fullyQualifiedName": full, "kind": "member"}]
     return location
+
+
+def _in_file(finding: Finding) -> bool:
+    return finding.where.file not in (None, "<stdin>")
 
 
 def _uri(file: str) -> str:

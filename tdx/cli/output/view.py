@@ -90,9 +90,11 @@ class View:
         data: all of it, as plain data.
         records: its rows as plain data, for formats that have rows only.
         blocks: its layout for people, given the width in columns.
+        names: what is in a row, where there may be no row that shows it.
     """
 
     kind: str
     data: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
     blocks: Callable[[int], Sequence[Block]]
+    names: Sequence[str] = ()

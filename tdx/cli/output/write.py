@@ -67,7 +67,10 @@ def _json_line(kind: str, record: Mapping[str, Any]) -> str:
 
 
 def _csv(view: View) -> str:
-    names = list(dict.fromkeys(name for record in view.records for name in record))
+    rows = [view.names, *view.records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()

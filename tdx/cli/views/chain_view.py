@@ -9,9 +9,9 @@ from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.comparison import NOTHING
 from tdx.cli.views.spec_text import SpecText, shape_text
-from tdx.inspection.chain_report import ChainReport, ChainStage
+from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec
-from tdx.inspection.stage_flow import KeyWrite, Lane
+from tdx.inspection.stage_flow import KeyWrite, Lane, StageFlow
 from tdx.keys import NestedKey, format_key
 
 _LANES = ("forward", "inverse")
@@ -82,14 +82,14 @@ def _wide(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table:
     return Table([Column(title, fixed=True) for title in _TITLES], rows)
 
 
-def _lanes(stage: ChainStage) -> list[tuple[str, Lane]]:
+def _lanes(stage: StageFlow) -> list[tuple[str, Lane]]:
     """The directions in which something happens; the way out where nothing does."""
     lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
     busy = [(name, lane) for name, lane in lanes if not lane.idle]
     return busy or lanes[:1]
 
 
-def _reads(stage: ChainStage, lane: Lane, lane_name: str) -> str:
+def _reads(stage: StageFlow, lane: Lane, lane_name: str) -> str:
     """The keys read; what a step takes from the step before it is marked."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]

@@ -12,6 +12,7 @@ from tdx.cli.options import FindingsOptions
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.output.write import write
 from tdx.cli.streams import speaks_unicode
+from tdx.errors import Where
 from tdx.inspection.check_report import Check, CheckReport, Finding
 
 if TYPE_CHECKING:
@@ -24,11 +25,16 @@ _MEANING: dict[Check, str] = {
     "steps": "reset, step and rollout write what the specs promise",
     "lints": "the chain breaks no rule; tdx explain lists the rules",
 }
+_NAMES = tuple(Finding("steps", "", "", None, Where()).to_dict())
 _STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
 
 
 def write_report(
-    report: CheckReport, rules: Sequence[Rule], options: FindingsOptions, told: Told | None
+    report: CheckReport,
+    rules: Sequence[Rule],
+    options: FindingsOptions,
+    told: Told | None,
+    text: str | None = None,
 ) -> None:
     """Write what was found, or what was mended, in the format asked for.
 
@@ -37,6 +43,7 @@ def write_report(
         rules: the rules that it was held against.
         options: the format.
         told: what is said of a mended pipeline.
+        text: the file that holds the whole pipeline, where there is one.
     """
     from tdx.cli.mending import narrate
 
@@ -44,7 +51,7 @@ def write_report(
     if options.format is CheckFormat.SARIF:
         from tdx.cli.output.sarif import sarif
 
-        log = sarif(report, [rule.code for rule in rules])
+        log = sarif(report, [rule.code for rule in rules], text)
         ascii_only = not speaks_unicode(sys.stdout)
         sys.stdout.write(json.dumps(log, indent=2, ensure_ascii=ascii_only) + "\n")
     elif told is not None and told.text is not None and options.format is CheckFormat.TABLE:
@@ -75,7 +82,7 @@ def check_view(report: CheckReport, mended: dict[str, Any] | None = None) -> Vie
 
     records = [finding.to_dict() for finding in report.findings]
     data = report.to_dict() if mended is None else {**report.to_dict(), "mended": mended}
-    return View("check", data, records, blocks)
+    return View("check", data, records, blocks, _NAMES)
 
 
 def _all() -> tuple[Check, ...]:

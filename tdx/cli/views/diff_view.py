@@ -45,7 +45,7 @@ def diff_view(report: DiffReport) -> View:
             *_values(report),
         ]
 
-    return View("diff", report.to_dict(), list(_records(report)), blocks)
+    return View("diff", report.to_dict(), list(_records(report)), blocks, list(_record("", "", "")))
 
 
 def _settings(changes: Sequence[EnvChange]) -> Iterator[Block]:

@@ -9,10 +9,10 @@ from tdx.cli.output.terminal import UNLIMITED, table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.spec_text import shape_text
 from tdx.keys import format_key
-from tdx.rollouts.estimate import Estimate
+from tdx.rollouts.estimating import Estimate
 from tdx.rollouts.manifest import Manifest
 from tdx.rollouts.overview import Histogram, Listed, Overview, Spread, summary
-from tdx.rollouts.verify import Verification
+from tdx.rollouts.verification import Verification
 
 _BARS = "▁▂▃▄▅▆▇█"
 _EPISODES = 20
@@ -29,17 +29,24 @@ def summary_view(path: str, manifest: Manifest) -> View:
     data = summary(path, manifest)
 
     def blocks(width: int) -> list[Block]:
-        return [_head(data), _facts(data)]
+        return [dump_head(data), dump_facts(data)]
 
-    return View("rollout", data, [_flat(data)], blocks)
+    return View("rollout", data, [flat_summary(data)], blocks)
 
 
-def _head(data: dict[str, Any], name: str | None = None) -> Heading:
+def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
+    """The line over a dump.
+
+    Args:
+        data: its summary.
+        name: what it is called; its path by default.
+    """
     state = "complete" if data["complete"] else "unfinished: --resume goes on"
     return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
 
 
-def _facts(data: dict[str, Any]) -> Table:
+def dump_facts(data: dict[str, Any]) -> Table:
+    """What is known of a dump at a glance, from its summary."""
     goal, steps = data["goal"], f"{data['steps']:,}"
     if goal["steps"] is not None and goal["steps"] != data["steps"]:
         steps += f" of {goal['steps']:,}"
@@ -56,7 +63,7 @@ def _facts(data: dict[str, Any]) -> Table:
         "episodes": episodes,
         "seed": str(data["seed"]),
         "policy": data["policy"],
-        "size": f"{size_text(data['bytes'])} in {_count(data['chunks'], 'chunk')}",
+        "size": f"{size_text(data['bytes'])} in {count_text(data['chunks'], 'chunk')}",
     }
     if data["source"]:
         rows["replay of"] = data["source"]
@@ -66,7 +73,8 @@ def _facts(data: dict[str, Any]) -> Table:
     )
 
 
-def _flat(data: dict[str, Any]) -> dict[str, Any]:
+def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
+    """A dump's summary as one row."""
     goal = data["goal"]
     rest = {name: value for name, value in data.items() if name != "goal"}
     return {**rest, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
@@ -117,7 +125,7 @@ def dump_view(found: Overview, name: str | None = None) -> View:
             Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
             for index, call in enumerate(found.calls)
         ]
-        shown: list[Block] = [_head(data, name), *chain, _facts(data)]
+        shown: list[Block] = [dump_head(data, name), *chain, dump_facts(data)]
         if found.returns is not None or found.lengths is not None:
             shown += [Heading("episodes"), _histograms(found)]
         shown += [Heading("entries"), *_entries(found.entries, width)]
@@ -188,6 +196,9 @@ def _episodes(found: Overview, width: int) -> Iterator[Block]:
         yield Paragraph([Cell(more, "dim")])
 
 
+_PROBLEM = ("problem", "file", "chunk", "message")
+
+
 def verify_view(found: Verification) -> View:
     """Lay out what is wrong with a dump.
 
@@ -196,18 +207,18 @@ def verify_view(found: Verification) -> View:
     """
 
     def blocks(width: int) -> list[Block]:
-        read = f"{_count(found.chunks, 'chunk')}, {size_text(found.size)}"
+        read = f"{count_text(found.chunks, 'chunk')}, {size_text(found.size)}"
         rest = "" if found.complete else "; the rollout is unfinished: --resume goes on"
         if found.is_fine:
             told = Paragraph([Cell("all is well", "good"), Cell(f": {read}{rest}")])
             return [Heading(found.path, level=1), told]
         rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in found.problems]
-        count = _count(len(rows), "problem")
+        count = count_text(len(rows), "problem")
         table = Table([Column(fixed=True), Column()], rows)
         return [Heading(found.path, f"{count}  {read}{rest}", level=1), table]
 
     records = [each.to_dict() for each in found.problems]
-    return View("verification", found.to_dict(), records, blocks)
+    return View("verification", found.to_dict(), records, blocks, _PROBLEM)
 
 
 def list_view(found: Sequence[Listed], root: str) -> View:
@@ -226,7 +237,7 @@ def list_view(found: Sequence[Listed], root: str) -> View:
         told = [Paragraph([Cell(each.problem or "", "bad")]) for each in unread]
         return [_dumps(found, width), *told]
 
-    rows = [{**_flat(each), "problem": each["problem"]} if "goal" in each else each
+    rows = [{**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
             for each in records]  # fmt: skip
     return View("dumps", {"folder": root, "dumps": records}, rows, blocks)
 
@@ -264,7 +275,8 @@ def size_text(size: int) -> str:
     return f"{size / 2**20:,.2f} MiB" if size >= 2**20 / 100 else f"{size:,} bytes"
 
 
-def _count(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
+    """How many there are of something."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -33,7 +33,7 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     Args:
         explained: what to show.
     """
-    names = ("code", "kind", "name", "severity", "title")
+    names = ("code", "family", "name", "severity", "title")
     records = [{name: each.to_dict()[name] for name in names} for each in explained]
 
     def blocks(width: int) -> list[Block]:

@@ -91,7 +91,7 @@ def _reader(place: Place) -> str:
 
 
 def _records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]:
-    names = ("kind", "shape", "dtype", "device", "low", "high", "choices")
+    names = ("shape", "dtype", "device", "low", "high", "choices")
     for version in versions:
         spec = version.to_dict()["spec"] or {}
         yield {
@@ -104,6 +104,7 @@ def _records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]:
             "source": version.source,
             "readers": [_reader(place) for place in version.readers],
             "ended": None if version.ended is None else str(version.ended),
+            "spec": spec.get("kind"),
             **{name: spec.get(name) for name in names},
         }
 

@@ -41,7 +41,8 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         ]
         return [Table([Column(title) for title in titles], rows)]
 
-    return View("envs", {"search": search, "envs": records}, records, blocks)
+    names = ("id", "package", "installed", "hint")
+    return View("envs", {"search": search, "envs": records}, records, blocks, names)
 
 
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
@@ -65,7 +66,8 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     def blocks(width: int) -> list[Block]:
         return [_transforms_table(infos, width)] if infos else [_none("transform", search)]
 
-    return View("transforms", {"search": search, "transforms": records}, records, blocks)
+    names = ("name", "category", "time_behaviour", "summary", "signature")
+    return View("transforms", {"search": search, "transforms": records}, records, blocks, names)
 
 
 def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:

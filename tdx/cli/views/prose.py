@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tdx.pipeline.docstrings import plain as plain
+
 _SECTION = re.compile(
     r"^\s*(?:Args|Attributes|Examples?|Notes?|Raises|Returns|Yields):\s*$", re.MULTILINE
 )
-
-
-def plain(text: str) -> str:
-    """A docstring's text without its marks for code and for references.
-
-    Example:
-        >>> plain("See :class:`~tdx.specs.Bounded` and ``low``.")
-        'See Bounded and low.'
-    """
-    return re.sub(r":\w+:`~?(?:[\w.]+\.)?([^`]+)`", r"\1", text).replace("``", "")
 
 
 def paragraphs(doc: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def _argument(parameter: Parameter) -> dict[str, Any]:
         "words": parameter.type.words(),
         "default": parameter.default,
         "required": parameter.required,
-        "kind": parameter.kind,
+        "parameter_kind": parameter.kind,
         "help": parameter.help,
     }
 

@@ -176,7 +176,7 @@ def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
                     "phase": phase.phase,
                     "first": phase.first,
                     "count": phase.count,
-                    "kind": stage.kind,
+                    "stage_kind": stage.kind,
                     "stage": stage.index,
                     "name": stage.name,
                     "direction": stage.direction,

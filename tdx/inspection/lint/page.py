@@ -12,7 +12,8 @@ _INTRODUCTION = """\
 `tdx check` holds a pipeline against its declared arguments, its specs, what a few steps return,
 and the rules below. An **error** cannot work, a **warning** is a likely mistake, and an **advice**
 makes something better that works. Errors and warnings end with exit code 1; advice does so with
-`--strict`.
+`--strict`. A device that this machine does not have is an error too; where it is the only one, the
+exit code is 3. All else is then looked at on the CPU.
 
 | option | what it does |
 | --- | --- |

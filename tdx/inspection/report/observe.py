@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.report.contents import Episode, Picture, RewardCurve, Rollout
 from tdx.inspection.report.images import is_image, png_of
-from tdx.inspection.seeded import seeded_policy, seeded_run
+from tdx.inspection.seeded import seeded_run
 from tdx.keys import NestedKey, format_key, key_parts
 
 if TYPE_CHECKING:
@@ -32,20 +32,28 @@ def observe(env: EnvBase, steps: int, seed: int) -> Rollout:
     Raises:
         TdxError: the env or a stage raised.
     """
-    from tdx.engine import Tracer
+    import torch
 
     watch = _Watch(env)
-    pictures: tuple[Picture, ...] = ()
     step = min(_PICTURE_STEP, steps - 1)
+    with torch.no_grad(), seeded_run(env, seed):
+        for chunk in env.iter_rollout(steps):
+            for following in chunk.get("next").unbind(-1):
+                watch.see(following)
     with seeded_run(env, seed):
-        tracer = Tracer(env, seeded_policy(env, seed))
-        for index in range(steps):
-            tracer.values = index == step
-            trace = tracer.step()
-            watch.see(trace.env_tensordict)
-            if index == step:
-                pictures = tuple(_pictures(trace, len(env.batch_size)))
+        pictures = tuple(_pictures(_trace_of(env, step), len(env.batch_size)))
     return Rollout(steps, seed, tuple(watch.curves()), tuple(watch.episodes()), pictures, step)
+
+
+def _trace_of(env: EnvBase, step: int) -> StepTrace:
+    """All values of one step of a rollout."""
+    from tdx.engine import Tracer
+
+    tracer = Tracer(env, values=False)
+    for _ in range(step):
+        tracer.step()
+    tracer.values = True
+    return tracer.step()
 
 
 class _Watch:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tdx.errors import did_you_mean
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import Fix, changed, moved
-from tdx.inspection.lint.lineage import Version
+from tdx.inspection.lint.lineage import StageVersion
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key, key_parts
 
@@ -100,7 +100,7 @@ def _missing(context: LintContext) -> Iterator[tuple[LintStage, NestedKey]]:
                 yield stage, key
 
 
-def _last_version(context: LintContext, stage: LintStage, key: NestedKey) -> Version | None:
+def _last_version(context: LintContext, stage: LintStage, key: NestedKey) -> StageVersion | None:
     ended = [
         version
         for version in context.lineage.of_key(key)
