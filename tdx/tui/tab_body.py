@@ -1,9 +1,10 @@
-"""What all tabs have in common: they draw only while they are seen, once for many changes."""
+"""What all tabs have in common: where the focus goes, and when they draw."""
 
 from __future__ import annotations
 
 from textual.containers import Vertical
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import TabPane
 
 from tdx.tui.workspace import Workspace
@@ -17,24 +18,33 @@ class TabBody(Vertical):
 
     A subclass draws in :meth:`update`, and calls :meth:`changed` whenever something is another
     way than it was drawn; many changes in a row are drawn once, and none while another tab is in
-    front.
+    front. One whose keys are to be at hand as soon as it is seen names its :attr:`home`.
 
     Args:
         workspace: the state of the app.
+        id: of the widget.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__()
+    def __init__(self, workspace: Workspace, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.workspace = workspace
         self._stale = True
         self._timer: Timer | None = None
+        self._is_entered = False
 
     def update(self) -> None:
-        """Draw what is to be seen now."""
-        raise NotImplementedError
+        """Draw what is to be seen now; one that draws by itself has nothing to do here."""
+
+    @property
+    def home(self) -> Widget | None:
+        """What has the focus when the tab comes to the front; None leaves it where it is."""
+        return None
 
     def enter(self) -> None:
-        """What happens when a key brings the tab to the front; the focus stays where it is."""
+        """Take the focus, from whatever has it, as soon as the tab is seen."""
+        self._is_entered = True
+        if self.is_on_screen:
+            self.call_later(self._take_focus)
 
     def begin_search(self) -> bool:
         """Put the cursor into the search field; whether there is one."""
@@ -59,6 +69,19 @@ class TabBody(Vertical):
 
     def on_show(self) -> None:
         self.changed()
+        self.call_later(self._take_focus)
+
+    def _take_focus(self) -> None:
+        focused = self.screen.focused
+        is_free = focused is None or not focused.is_on_screen or focused.id == "chain"
+        is_wanted, self._is_entered = self._is_entered or is_free, False
+        if is_wanted and not self.has_focus_within:
+            self.focus_home()
+
+    def focus_home(self) -> None:
+        """Put the focus where it is when the tab comes to the front."""
+        if self.home is not None:
+            self.screen.set_focus(self.home)
 
     def _draw(self) -> None:
         self._timer = None

@@ -75,6 +75,29 @@ async def test_jump_mode_goes_to_the_letter() -> None:
         assert app.app.focused.id == "catalogue"
 
 
+@pytest.mark.parametrize("by_mouse", [False, True])
+async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, by_mouse: bool
+) -> None:
+    monkeypatch.setattr("tdx.tui.tab_body.DELAY", 0.3)
+    async with driven() as app:
+        tabs = app.find("TabbedContent")
+        for key, name, action in (("4", "profile", "measure"), ("3", "live", "step")):
+            if by_mouse:
+                assert await app.pilot.click(tabs.get_tab(name))
+                await app.settle()
+            else:
+                await app.press(key)
+            assert tabs.active == name
+            assert app.find(f"#{name} TabBody").has_focus_within
+            assert action in {
+                each.binding.action for each in app.app.screen.active_bindings.values()
+            }
+        await app.press("escape", "2")
+        assert tabs.active == "specs"
+        assert app.app.focused is app.find("#chain")
+
+
 async def test_pane_is_expanded_and_resized_by_key() -> None:
     async with driven(size=(120, 30)) as app:
         width = app.find("#chain-pane").size.width

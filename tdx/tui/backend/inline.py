@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class InlineBackend:
-    """Answers in this process, one request after the other, in the next turn of the loop."""
+    """Answers in this process, one request after the other, in the next turn of the loop.
+
+    A request without an end would not let the loop go on, so it is refused.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -42,7 +45,10 @@ class InlineBackend:
         ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, line)
         job = Job(on_push or _ignored, self._shelves.setdefault(worker, {}))
         self._open[ticket.number], self._jobs[ticket.number] = ticket, job
-        loop.call_soon(self._answer, ticket, request)
+        if request.endless:
+            loop.call_soon(self._fail, ticket, RequestError(_ENDLESS))
+        else:
+            loop.call_soon(self._answer, ticket, request)
         return ticket
 
     def cancel(self, ticket: Ticket[Any]) -> None:
@@ -83,9 +89,13 @@ class InlineBackend:
 
     def _fail(self, ticket: Ticket[Any], error: RequestError) -> None:
         self._open.pop(ticket.number, None)
+        self._jobs.pop(ticket.number, None)
         if not ticket.future.done():
             ticket.future.set_exception(error)
             ticket.future.exception()
+
+
+_ENDLESS = Problem("TDX000", "this goes on until it is ended, and needs a process of its own")
 
 
 def _ignored(topic: str, value: Any) -> None:

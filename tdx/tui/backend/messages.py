@@ -19,6 +19,8 @@ class Request(Generic[T]):
     """
 
     handler: ClassVar[str]
+    endless: ClassVar[bool] = False
+    """Whether the answer comes only when the request is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

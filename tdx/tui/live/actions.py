@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.containers import Vertical
-
 from tdx.tui.live.arrangement import PANES, Pane
 from tdx.tui.live.asking import ask_chart, ask_source, ask_steps, ask_until
 from tdx.tui.live.requests import (
@@ -22,6 +20,7 @@ from tdx.tui.live.requests import (
     Show,
 )
 from tdx.tui.screens.reading import ReadScreen
+from tdx.tui.tab_body import TabBody
 
 if TYPE_CHECKING:
     from tdx.tui.live.episode_list import EpisodeList
@@ -33,7 +32,7 @@ MOST_CURVES = 4
 WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 
 
-class LiveActions(Vertical):
+class LiveActions(TabBody):
     """The actions; the tab itself shows what comes of them."""
 
     link: Link
@@ -57,10 +56,6 @@ class LiveActions(Vertical):
 
     def lay_out(self) -> None:
         """Show what there is room for."""
-        raise NotImplementedError
-
-    def focus_front(self) -> None:
-        """Put the focus on the pane in front."""
         raise NotImplementedError
 
     def say(self, text: str) -> None:
@@ -201,7 +196,7 @@ class LiveActions(Vertical):
         """Bring a pane to the front."""
         self.front = pane
         self.lay_out()
-        self.call_after_refresh(self.focus_front)
+        self.call_after_refresh(self.focus_home)
 
     def action_pane(self, pane: Pane) -> None:
         self.show_pane(pane)

@@ -56,8 +56,7 @@ go back and on through it, `[` and `]` from episode to episode, `!` to the next 
 follows what comes. `m` marks a step to compare others with, `d` shows the differences."""
 
     def __init__(self, workspace: Workspace) -> None:
-        super().__init__(id="live-tab")
-        self.workspace = workspace
+        super().__init__(workspace, id="live-tab")
         self.link = Link(workspace, self._pushed, self._ended)
         self.state: LiveState | None = None
         self.facts: Facts | None = None
@@ -106,7 +105,6 @@ follows what comes. `m` marks a step to compare others with, `d` shows the diffe
     def on_show(self) -> None:
         if not self.link.is_open and self.workspace.draft.env is not None and not self.details:
             self.begin()
-        self.call_after_refresh(self._take_focus)
         self.call_after_refresh(self._tell_panes)
 
     def on_hide(self) -> None:
@@ -125,16 +123,9 @@ follows what comes. `m` marks a step to compare others with, `d` shows the diffe
             "hand": self.hand,
         }
 
-    def _take_focus(self) -> None:
-        """The keys of the tab are at hand as soon as it is shown."""
-        focused = self.screen.focused
-        inside = focused is not None and self in focused.ancestors_with_self
-        if self.is_on_screen and not inside and (focused is None or focused.id == "chain"):
-            self.focus_front()
-
-    def focus_front(self) -> None:
-        """Put the focus on the pane in front."""
-        self._panes[self.front].focus()
+    @property
+    def home(self) -> Widget:
+        return self._panes[self.front]
 
     # The session
 

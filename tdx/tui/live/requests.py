@@ -30,6 +30,7 @@ class Play(Request[None]):
     """
 
     handler: ClassVar[str] = "tdx.tui.live.player:play"
+    endless: ClassVar[bool] = True
     pipeline: Pipeline
     allow_code: bool = False
     runs: bool = False

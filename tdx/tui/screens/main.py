@@ -18,6 +18,7 @@ from tdx.tui.compose.chain_list import ChainList
 from tdx.tui.compose.chain_pane import ChainPane
 from tdx.tui.compose.dialogs import Dialogs
 from tdx.tui.compose.stage_tab import StageTab
+from tdx.tui.compositing import draw_sparingly
 from tdx.tui.screens.hints import HintBook, HintLine
 from tdx.tui.screens.jumping import JumpScreen
 from tdx.tui.screens.key_line import KeyLine
@@ -43,6 +44,7 @@ class MainScreen(Screen[None]):
 
     def __init__(self, workspace: Workspace, hints: HintBook) -> None:
         super().__init__()
+        draw_sparingly(self)
         self.hints = hints
         self.workspace = workspace
         self.is_filled = False
@@ -108,7 +110,13 @@ class MainScreen(Screen[None]):
         self.panes.hide_catalogue_if_narrow()
         self.query_one(TabbedContent).active = name
         for tab in self.query(f"#{name} TabBody").results(TabBody):
-            self.call_after_refresh(tab.enter)
+            tab.enter()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a tab is as good as its key, which puts the focus into it."""
+        for tab in TABS:
+            if event.widget is self.query_one(TabbedContent).get_tab(tab.id):
+                self.show_tab(tab.id)
 
     @on(TabbedContent.TabActivated)
     def _tab_seen(self, event: TabbedContent.TabActivated) -> None:
