@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sys
 from asyncio.subprocess import PIPE
@@ -18,11 +17,6 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.pipeline_file import PipelineFile
 from tests.tui.browser import browser_path, chromium
 from tests.tui.tmux import all_gone, family, terminal
-
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("TDX_END_TO_END"),
-    reason="drives a whole terminal and a browser: set TDX_END_TO_END=1 on a quiet machine",
-)
 
 SAVED = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 _ROOT = Path(__file__).parents[2]
+_OTHERS_SIZE = ("COLUMNS", "LINES")
+"""What says how large another terminal is; pytest-xdist sets them in its workers."""
 
 
 class Terminal:
@@ -24,18 +26,23 @@ class Terminal:
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        outside = {name: text for name, text in os.environ.items() if name not in _OTHERS_SIZE}
+        self._environ = {**outside, "TMUX_TMPDIR": folder, "TMUX": ""}
 
     def tmux(self, *arguments: str) -> str:
         """Call tmux."""
         done = subprocess.run(
             ["tmux", "-f", "/dev/null", *arguments],
-            env={**os.environ, "TMUX_TMPDIR": self._folder, "TMUX": ""},
+            env=self._environ,
             capture_output=True,
             text=True,
             check=True,
         )
         return done.stdout
+
+    def close(self) -> None:
+        """End tmux, and with it whatever is in the terminal."""
+        subprocess.run(["tmux", "kill-server"], env=self._environ, capture_output=True)
 
     def press(self, *keys: str) -> None:
         """Press keys by the names that tmux has for them."""
@@ -117,9 +124,5 @@ def terminal(
             yield made
             kin += family(made.pid) if is_alive(kin[0]) else []
         finally:
-            subprocess.run(
-                ["tmux", "kill-server"],
-                env={**os.environ, "TMUX_TMPDIR": socket, "TMUX": ""},
-                capture_output=True,
-            )
+            made.close()
         assert all_gone(kin)
