@@ -35,11 +35,11 @@ def all_end(pids: list[int]) -> bool:
 
 
 def shared_memory_files() -> set[str]:
-    """The names in the file system of shared memory, without semaphores.
+    """The names of what torch and Python keep in the file system of shared memory.
 
-    Batches of envs use none, and tests that run beside this one make and drop theirs.
+    Tests that run beside this one keep folders there, a browser its files.
     """
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
 
 
 def open_descriptors() -> int:
