@@ -42,6 +42,7 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
             cell_padding=1,
             cursor_foreground_priority="renderable",
         )
+        self.display = False
         self.sort_by, self.inverted = CHAIN, False
         self._lines: list[Line] = []
         self._both = False

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
@@ -81,16 +82,10 @@ compared with the one that is shown."""
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self.changed())
 
-    def enter(self) -> None:
-        """Take the focus, so that the keys of the tab are at hand."""
-        if not self.has_focus_within:
-            table = self.query_one(CostTable)
-            (table if table.display else self.query_one("#profile-run")).focus()
-
-    def on_show(self) -> None:
-        focused = self.screen.focused
-        if focused is None or focused.id == "chain":
-            self.call_after_refresh(self.enter)
+    @property
+    def home(self) -> Widget:
+        table = self.query_one(CostTable)
+        return table if table.display else self.query_one("#profile-run")
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < _LOW, "-low")
@@ -243,7 +238,10 @@ compared with the one that is shown."""
         self._drawn = drawn
         lines = [] if run is None else lines_of(run, self.wanted, self.other)
         both = run is not None and is_side_by_side(run, self.wanted)
+        is_lost = table.has_focus and not lines
         table.display = bool(lines)
+        if is_lost:
+            self.focus_home()
         table.show_lines(lines, both)
         self._say()
         self._list_runs()
