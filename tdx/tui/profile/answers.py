@@ -6,68 +6,92 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import Any
-
-import numpy as np
 
 from tdx.envs import EnvBase
 from tdx.pipeline import build_env
-from tdx.profiling.machine import Machine
+from tdx.profiling.marginal import marginal
 from tdx.profiling.passes.choice import PassName
-from tdx.profiling.result import ModeProfile, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.statistics import Numbers
 from tdx.rollouts.policies import check_length, check_policy, named_policy
 from tdx.tui.backend.job import Job
-from tdx.tui.profile.requests import BINS, PARTLY, PROGRESS, CostRow, Costs, Measure, ModeCosts
+from tdx.tui.profile.cost_rows import costs_of, joined, with_marginals
+from tdx.tui.profile.requests import PARTLY, PROGRESS, Advise, Costs, Measure, ModeName
 from tdx.tui.profile.requests import Progress as Told
 
 _LOOK_EVERY = 0.1
-_FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 def measure(request: Measure, job: Job) -> Costs:
     """Measure one mode after the other; what was measured until it is cancelled is there."""
     found: list[Costs] = []
-    with suppress(KeyboardInterrupt), _interrupted_by(job):
+    with suppress(KeyboardInterrupt), interrupted_by(job):
         job.push(PROGRESS, Told("making the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
         try:
             for mode in request.modes:
-                plan = _plan(request, env, job)
-                found.append(_costs(profile_env(env, [mode], plan)))
-                job.push(PARTLY, _joined(found))
+                plan = plan_for(request, env, job, passes_for(request))
+                found.append(costs_of(profile_env(env, [mode], plan)))
+                job.push(PARTLY, joined(found))
+                if found[-1].error is None and mode == _marginal_mode(request):
+                    found[-1] = with_marginals(found[-1], marginal(env, mode, plan))
                 if found[-1].error is not None:
                     break
         finally:
             env.close()
-    return _joined(found)
+    return joined(found)
 
 
-def _plan(request: Measure, env: EnvBase, job: Job) -> ProfilePlan:
-    longest = max(request.steps, request.warmup)
-    name = request.pipeline.policy or "random"
-    policy = named_policy(name, env, request.allow_code)
-    check_policy(policy, env)
-    check_length(policy, longest)
-    passes: tuple[PassName, ...] = ("memory",) if request.memory else ()
-    if env.device.type != "cpu":
-        passes = (*passes, "device")
+def _marginal_mode(request: Measure) -> ModeName | None:
+    """The mode in which stages are left out: that of rollouts, where it is measured."""
+    if "marginal" not in request.extras:
+        return None
+    return "planned" if "planned" in request.modes else request.modes[0]
+
+
+def passes_for(request: Measure) -> tuple[PassName, ...]:
+    """What is measured besides time; of an accelerator everything, where there is one."""
+    wanted: tuple[PassName, ...] = ("memory", "operators")
+    return (*(each for each in wanted if each in request.extras), "device")
+
+
+def plan_for(
+    request: Measure | Advise, env: EnvBase, job: Job, passes: tuple[PassName, ...]
+) -> ProfilePlan:
+    """How an env is measured.
+
+    Args:
+        request: what was asked.
+        env: the env.
+        job: what is told of the progress.
+        passes: what is measured besides time.
+    """
     return ProfilePlan(
         steps=request.steps,
         warmup=request.warmup,
         repeats=request.repeats,
-        policy=policy.after(0),
-        policy_name=name,
+        policy=policy_for(request, env),
+        policy_name=request.pipeline.policy or "random",
         seed=request.pipeline.env.seed,
         passes=passes,
         on_progress=lambda doing, done, of: job.push(PROGRESS, Told(doing, done, of)),
     )
 
 
+def policy_for(request: Measure | Advise, env: EnvBase) -> Any:
+    """What gives the actions in an env.
+
+    Raises:
+        TdxError: the pipeline's policy does not fit.
+    """
+    policy = named_policy(request.pipeline.policy or "random", env, request.allow_code)
+    check_policy(policy, env)
+    check_length(policy, max(request.steps, request.warmup))
+    return policy.after(0)
+
+
 @contextmanager
-def _interrupted_by(job: Job) -> Iterator[None]:
+def interrupted_by(job: Job) -> Iterator[None]:
     """Raise an interrupt in the main thread when the job is cancelled, wherever it is."""
     main = threading.main_thread()
     if threading.current_thread() is not main:
@@ -91,82 +115,3 @@ def _interrupted_by(job: Job) -> Iterator[None]:
     finally:
         over.set()
         signal.signal(signal.SIGINT, before)
-
-
-def _joined(found: list[Costs]) -> Costs:
-    if not found:
-        return Costs((), 1, "", "")
-    modes = tuple(mode for each in found for mode in each.modes)
-    return Costs(modes, found[0].num_envs, found[0].device, found[0].machine)
-
-
-def _costs(profile: Profile) -> Costs:
-    modes = tuple(_mode(mode) for mode in profile.modes)
-    settings = profile.settings
-    return Costs(modes, settings.num_envs, settings.device, _machine(profile.machine))
-
-
-def _mode(mode: ModeProfile) -> ModeCosts:
-    noise = mode.noise
-    return ModeCosts(
-        mode=mode.mode,
-        rows=tuple(_row(mode, row) for row in mode.rows if len(row.times_ns)),
-        step_us=mode.step_us,
-        frames_per_second=mode.frames_per_second,
-        steps=int(mode.steps.sum()),
-        noise=noise.spread,
-        judgement=noise.judgement,
-        noise_text=noise.message,
-        notes=tuple(mode.notes),
-        error=mode.error,
-    )
-
-
-def _row(mode: ModeProfile, row: Row) -> CostRow:
-    statistics = asdict(row.statistics)
-    counts, low, high = _histogram(row.samples_us)
-    memory, device = mode.memory.get(row.key), mode.on_device.get(row.key)
-    more: dict[str, Any] = {}
-    if device is not None:
-        more["device_us"], more["kernels"] = device.time_us, device.kernels
-        more["launch_bound"] = device.launch_bound
-    return CostRow(
-        work=row.part.work,
-        index=row.part.index,
-        upto=row.part.upto,
-        name=row.part.name,
-        lane=row.part.lane,
-        n=int(statistics["n"]),
-        figures={name: float(statistics[name]) for name in _FIGURES},
-        step_us=mode.step_share_us(row),
-        share=mode.share(row),
-        per_step=row.covers_many,
-        counts=counts,
-        low_us=low,
-        high_us=high,
-        error_us=_error_us(mode, row),
-        allocated_bytes=None if memory is None else memory.allocated_bytes,
-        **more,
-    )
-
-
-def _error_us(mode: ModeProfile, row: Row) -> float:
-    """Two standard errors of a row's part of the step, from how much its calls differ."""
-    calls, steps = len(row.times_ns), int(mode.steps.sum())
-    if calls < 2 or not steps:
-        return mode.step_share_us(row)
-    return float(2 * np.std(row.times_ns, ddof=1) * calls**0.5 / steps / 1000)
-
-
-def _histogram(samples: Numbers) -> tuple[tuple[int, ...], float, float]:
-    """Counts between the shortest time and the 99th percentile; the last bin has the rest too."""
-    low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
-    high = high if high > low else low + 1e-3
-    bins = int(np.clip(2 * len(samples) ** 0.5, 4, BINS))
-    counts, _ = np.histogram(np.minimum(samples, high), bins, (low, high))
-    return tuple(counts.tolist()), low, high
-
-
-def _machine(machine: Machine) -> str:
-    parts = [machine.processor, f"{machine.cores} cores", *machine.accelerators]
-    return ", ".join(part for part in parts if part)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tdx.tui.profile.numbers import bar, memory, micros, percent, signed
+from tdx.tui.profile.numbers import bar, few, memory, micros, signed
 from tdx.tui.profile.requests import CostRow
 from tdx.tui.profile.runs import Delta
 
@@ -24,23 +24,31 @@ class Line:
         place: where it stands in the chain.
         row: what was measured.
         delta: the difference to another run; none where there is no other.
-        other: the same part in the other mode, where two are side by side.
         most: the largest share of all lines.
-        only_other: whether the other mode alone has the part.
+        beside: the part in each mode that has it, where several are side by side.
     """
 
     name: str
     place: int
     row: CostRow
     delta: Delta | None = None
-    other: CostRow | None = None
     most: float = 1.0
-    only_other: bool = False
+    beside: Mapping[str, CostRow] = field(default_factory=dict)
 
     @property
     def is_gone(self) -> bool:
         """Whether only the other run has it."""
         return self.delta is not None and self.delta.kind == "gone"
+
+    @property
+    def mode(self) -> str:
+        """Of modes side by side the last one that has the part."""
+        return next(reversed([*self.beside]), "")
+
+    @property
+    def looked_at(self) -> CostRow:
+        """What is drawn below the table."""
+        return self.beside[self.mode] if self.beside else self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,22 @@ _KERNELS = Column(
     lambda line: line.row.kernels,
     lambda line: "" if line.row.kernels is None else f"{line.row.kernels:.1f}",
 )
+_SYNCS = Column(
+    "syncs",
+    "syncs",
+    5,
+    lambda line: _syncs(line.row) or None,
+    lambda line: few(_syncs(line.row)) if line.row.syncs else "",
+    lambda _: "slower",
+)
+_MARGINAL = Column(
+    "marginal",
+    "marginal",
+    9,
+    lambda line: _marginal(line.row),
+    lambda line: _marginal_text(line.row),
+    lambda line: "" if _is_clear(line.row) else "dim",
+)
 _COUNT = Column(
     "n", "n", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
 )
@@ -152,82 +176,52 @@ def _figure(name: str) -> Column:
     )
 
 
-def _mode(name: str, other: bool) -> Column:
-    def row(line: Line) -> CostRow | None:
-        if other:
-            return line.other
-        return None if line.only_other else line.row
-
-    def value(line: Line) -> Value:
-        found = row(line)
-        return None if found is None else found.step_us
-
-    def text(line: Line) -> str:
-        found = row(line)
-        return "·" if found is None else micros(found.step_us)
-
-    return Column(name, name, 8, value, text)
-
-
-_SAVED = Column(
-    "saved",
-    "saves",
-    7,
-    lambda line: _ratio(line),
-    lambda line: "" if _ratio(line) is None else percent(_ratio(line) or 0.0),
-    lambda line: "faster" if (_ratio(line) or 0.0) < -0.02 else "dim",
-    largest_first=False,
-)
-
-
-def _ratio(line: Line) -> float | None:
-    """How much less a part takes when it is planned."""
-    if line.other is None or line.only_other or not line.row.step_us:
-        return None
-    return line.other.step_us / line.row.step_us - 1
-
-
-def columns_for(lines: Sequence[Line], width: int, side_by_side: bool) -> list[Column]:
-    """The columns that fit, each with a cell on both sides; the part gets what is left.
+def columns_that_fit(wanted: Sequence[Column], lines: Sequence[Line], width: int) -> list[Column]:
+    """The part, which gets what is left, and as many columns as fit; a cell on both sides of each.
 
     Args:
+        wanted: those that matter most first.
         lines: what is to be shown.
         width: cells that there are.
-        side_by_side: whether the lines hold two modes.
     """
-    wanted = _side_by_side(lines, width) if side_by_side else _single(lines, width)
-    room = width - 2
     longest = max((len(line.row.label) + 2 for line in lines), default=16)
-    least, most = 15 if width < 60 else min(longest, 26), longest
+    least = 15 if width < 60 else min(longest, 26)
+    room = width - 2 - least
     taken: list[Column] = []
-    room -= least
     for column in wanted:
         if column.width + 2 > room:
             break
         taken.append(column)
         room -= column.width + 2
-    order = [column.id for column in _shown_order(wanted)]
-    taken.sort(key=lambda column: order.index(column.id))
-    return [part_column(min(least + max(room, 0), max(least, most))), *taken]
+    return [part_column(min(least + max(room, 0), max(least, longest))), *taken]
 
 
-def _single(lines: Sequence[Line], width: int) -> list[Column]:
-    """The columns for one mode, those that matter most first."""
+def columns_for(lines: Sequence[Line], width: int) -> list[Column]:
+    """The columns for one mode, as they stand from left to right."""
+    found = columns_that_fit(_wanted(lines, width), lines, width)
+    return sorted(found, key=lambda column: _ORDER.index(column.id))
+
+
+def _wanted(lines: Sequence[Line], width: int) -> list[Column]:
+    """Those that matter most first; the GPU is right beside the CPU, the change before the bar."""
+    rows = [line.row for line in lines]
     compares = any(line.delta is not None for line in lines)
-    device = any(line.row.device_us is not None for line in lines)
-    measured = any(line.row.allocated_bytes is not None for line in lines)
-    # The GPU stands right beside the CPU, and the change goes before the bar.
+    device = any(row.device_us is not None for row in rows)
+    measured = any(row.allocated_bytes is not None for row in rows)
+    waits = any(row.syncs for row in rows)
     return [
-        _STEP,
+        replace(_STEP, title="CPU µs") if device else _STEP,
         *([_DELTA] if compares else []),
         *([_DEVICE] if device else []),
+        *([_MARGINAL] if any(row.marginals for row in rows) else []),
         _share(5 if width < 60 else 14 if width < 110 else 24),
         _figure("p95"),
+        *([_SYNCS] if waits else []),
         _figure("p50"),
         *([_ALLOCATED] if measured else []),
+        *([_KERNELS] if device else []),
         _figure("p99"),
         _figure("max"),
-        *([_KERNELS] if device else []),
         _COUNT,
         _figure("mean"),
         _figure("p90"),
@@ -235,56 +229,9 @@ def _single(lines: Sequence[Line], width: int) -> list[Column]:
 
 
 _ORDER = (
-    "step",
-    "device",
-    "kernels",
-    "delta",
-    "share",
-    "n",
-    "mean",
-    "p50",
-    "p90",
-    "p95",
-    "p99",
-    "max",
+    *("part", "step", "device", "kernels", "syncs", "delta", "marginal", "share"),
+    *("n", "mean", "p50", "p90", "p95", "p99", "max", "memory"),
 )
-
-
-def _shown_order(columns: Sequence[Column]) -> list[Column]:
-    """As they stand from left to right."""
-    order = {name: place for place, name in enumerate(_ORDER)}
-    return sorted(columns, key=lambda column: order.get(column.id, len(order)))
-
-
-def _side_by_side(lines: Sequence[Line], width: int) -> list[Column]:
-    """The columns for two modes: times, what the second saves, and a bar of each."""
-    rows = [row for line in lines for row in (line.row, line.other) if row is not None]
-    most = max((row.step_us for row in rows), default=1.0)
-    wide = 12 if width < 110 else 24
-    return [
-        _mode("eager", False),
-        _mode("planned", True),
-        _SAVED,
-        _mode_bar("eager bar", False, wide, most),
-        _mode_bar("planned bar", True, wide, most),
-    ]
-
-
-def _mode_bar(title: str, other: bool, width: int, most: float) -> Column:
-    """Bars of both modes have the same measure."""
-
-    def value(line: Line) -> float | None:
-        row = line.other if other else None if line.only_other else line.row
-        return None if row is None else row.step_us
-
-    return Column(
-        title.replace(" ", "_"),
-        title,
-        width,
-        value,
-        lambda line: bar((value(line) or 0.0) / most if most else 0.0, width),
-        lambda line: "bar",
-    )
 
 
 def _delta_text(delta: Delta | None) -> str:
@@ -301,3 +248,25 @@ def _delta_tone(delta: Delta | None) -> Tone:
     if delta.kind == "gone":
         return "faster"
     return "new" if delta.kind == "new" else delta.kind
+
+
+def _syncs(row: CostRow) -> float:
+    return sum(sync.calls for sync in row.syncs)
+
+
+def _marginal(row: CostRow) -> float | None:
+    """What the chain saves without the stages in it, each left out alone."""
+    known = [each.saved_us for each in row.marginals.values() if each.saved_us is not None]
+    return sum(known) if known else None
+
+
+def _marginal_text(row: CostRow) -> str:
+    if any(each.needed is not None for each in row.marginals.values()):
+        return "needed"
+    found = _marginal(row)
+    return "" if found is None else micros(found)
+
+
+def _is_clear(row: CostRow) -> bool:
+    """Whether what the chain saves without it is more than noise."""
+    return any(abs(each.saved_us or 0.0) > each.noise_us for each in row.marginals.values())

@@ -11,6 +11,7 @@ from textual import on
 from textual.message import Message
 from textual.widgets import DataTable
 
+from tdx.tui.profile.beside import columns_beside
 from tdx.tui.profile.columns import Column, Line, columns_for
 from tdx.tui.profile.lines import sorted_lines
 
@@ -45,24 +46,28 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
         self.display = False
         self.sort_by, self.inverted = CHAIN, False
         self._lines: list[Line] = []
-        self._both = False
         self._shown: list[Column] = []
         self._wanted: tuple[str, str] | None = None
 
     @property
     def pointed(self) -> Line | None:
         """The line under the cursor."""
-        lines = self._sorted()
+        lines = self.lines_shown
         return lines[self.cursor_row] if 0 <= self.cursor_row < len(lines) else None
 
-    def show_lines(self, lines: Sequence[Line], side_by_side: bool) -> None:
+    def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these lines from now on; the cursor stays with its part."""
-        self._lines, self._both = list(lines), side_by_side
+        self._lines = list(lines)
         self._draw()
 
     def on_resize(self) -> None:
-        if columns_for(self._lines, self._room, self._both) != self._shown:
+        wanted = [(column.id, column.width) for column in self._columns()]
+        if wanted != [(column.id, column.width) for column in self._shown]:
             self._draw()
+
+    def _columns(self) -> list[Column]:
+        beside = any(line.beside for line in self._lines)
+        return (columns_beside if beside else columns_for)(self._lines, self._room)
 
     def sort_next(self) -> None:
         """Sort by the column behind the one that is sorted by."""
@@ -98,7 +103,9 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
     def _room(self) -> int:
         return self.scrollable_content_region.width or self.size.width
 
-    def _sorted(self) -> list[Line]:
+    @property
+    def lines_shown(self) -> list[Line]:
+        """The lines as they stand from top to bottom."""
         by = next((each for each in self._shown if each.id == self.sort_by), None)
         if by is None:
             return self._lines
@@ -106,12 +113,12 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
 
     def _draw(self) -> None:
         wanted = self._wanted
-        self._shown = columns_for(self._lines, self._room, self._both)
+        self._shown = self._columns()
         with self.prevent(DataTable.RowHighlighted):
             self.clear(columns=True)
             for column in self._shown:
                 self.add_column(self._title(column), key=column.id, width=column.width)
-            lines = self._sorted()
+            lines = self.lines_shown
             for line in lines:
                 self.add_row(*(self._cell(column, line) for column in self._shown), key=line.name)
             places = [(line.row.label, line.row.lane) for line in lines]
@@ -137,4 +144,5 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
 
 
 def _side(column: Column) -> Literal["left", "right"]:
-    return "left" if column.id in ("part", "share", "eager_bar", "planned_bar") else "right"
+    left = column.id in ("part", "share") or column.id.endswith("_bar")
+    return "left" if left else "right"

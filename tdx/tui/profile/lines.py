@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from tdx.tui.profile.columns import Column, Line
-from tdx.tui.profile.requests import ModeCosts
-from tdx.tui.profile.runs import Run, compared
+from typing import Literal
 
-Shown = str
-BOTH = "both"
-"""Two modes side by side."""
+from tdx.tui.profile.columns import Column, Line
+from tdx.tui.profile.requests import MODES, CostRow, ModeCosts, ModeName
+from tdx.tui.profile.runs import Key, Run, compared
+
+Shown = Literal["planned", "eager", "compiled", "both", "all"]
+"""A mode; ``both`` are eager and planned side by side, ``all`` are all three."""
+SHOWN: tuple[Shown, ...] = ("planned", "eager", "compiled", "both", "all")
+TITLES = {"both": "eager+planned", "all": "all modes"}
+"""What is said of those that are no mode."""
+
+
+def modes_for(wanted: Shown) -> tuple[ModeName, ...]:
+    """The modes that are to be measured."""
+    if wanted == "both":
+        return ("eager", "planned")
+    return MODES if wanted == "all" else (wanted,)
+
+
+def shown_modes(run: Run, wanted: Shown) -> list[ModeCosts]:
+    """What a run has of the modes that are wanted, or the one that it has."""
+    found = [run.costs.mode(name) for name in modes_for(wanted)]
+    there = [mode for mode in found if mode is not None]
+    return there or list(run.costs.modes[:1])
 
 
 def mode_of(run: Run, wanted: Shown) -> ModeCosts | None:
-    """What a run has of the mode that is wanted, or of the one that it has."""
-    if wanted == BOTH:
-        wanted = "planned"
-    found = run.costs.mode(wanted)
-    return found or next(iter(run.costs.modes), None)
+    """Of what is shown of a run the mode that rollouts run in, or the first."""
+    there = shown_modes(run, wanted)
+    first = next(iter(there), None)
+    return next((mode for mode in there if mode.mode == "planned"), first)
 
 
 def is_side_by_side(run: Run, wanted: Shown) -> bool:
-    """Whether two modes can be shown beside each other, and shall be."""
-    return wanted == BOTH and len(run.costs.modes) > 1
+    """Whether several modes can be shown beside each other, and shall be."""
+    return len(shown_modes(run, wanted)) > 1
 
 
 def lines_of(run: Run, wanted: Shown, other: Run | None) -> list[Line]:
@@ -29,14 +46,14 @@ def lines_of(run: Run, wanted: Shown, other: Run | None) -> list[Line]:
 
     Args:
         run: what is shown.
-        wanted: the mode, or both.
+        wanted: the mode, or several.
         other: the run that it is compared with; none for no comparison.
     """
     mode = mode_of(run, wanted)
     if mode is None:
         return []
     if is_side_by_side(run, wanted):
-        return _both(run)
+        return _beside(run, shown_modes(run, wanted))
     comparison = None if other is None else compared(run, other, mode.mode)
     rows = [(run.key(row), row) for row in mode.rows]
     if other is not None and comparison is not None:
@@ -49,18 +66,24 @@ def lines_of(run: Run, wanted: Shown, other: Run | None) -> list[Line]:
     ]
 
 
-def _both(run: Run) -> list[Line]:
-    eager, planned = run.costs.mode("eager"), run.costs.mode("planned")
-    if eager is None or planned is None:
-        return []
-    others = {run.key(row): row for row in planned.rows}
-    lines = [
-        Line(f"row-{place}", place, row, other=others.pop(run.key(row), None))
-        for place, row in enumerate(eager.rows)
+def _beside(run: Run, modes: list[ModeCosts]) -> list[Line]:
+    """A line for each part of any mode; stages that became one function stand with their first."""
+    found: dict[Key, dict[str, CostRow]] = {}
+    for mode in modes:
+        for row in mode.rows:
+            found.setdefault(run.key(row), {})[mode.mode] = row
+    kinds = {row.work: None for mode in modes for row in mode.rows}
+    works = [work for work in kinds if work != "engine"] + ["engine"]
+
+    def place(rows: dict[str, CostRow]) -> tuple[int, int]:
+        row = next(iter(rows.values()))
+        return works.index(row.work), row.index
+
+    ranked = sorted(found.values(), key=place)
+    return [
+        Line(f"row-{at}", at, next(iter(rows.values())), beside=rows)
+        for at, rows in enumerate(ranked)
     ]
-    for row in others.values():
-        lines.append(Line(f"row-{len(lines)}", len(lines), row, other=row, only_other=True))
-    return lines
 
 
 def sorted_lines(lines: list[Line], column: Column, inverted: bool) -> list[Line]:

@@ -1,14 +1,15 @@
-"""A measurement that is under way: asks the worker, passes its progress on, cancels it."""
+"""What is being measured: asks the worker, passes its progress on, cancels it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.editing.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.profile.requests import PROGRESS, Costs, Measure, Progress
+from tdx.tui.profile.requests import PROGRESS, AdviceFound, Advise, Costs, Measure, Progress
 from tdx.tui.profile.runs import History, Run
 
 if TYPE_CHECKING:
@@ -23,14 +24,22 @@ CANCELLED = "cancelled: this is what was measured until then"
 _NOTHING = Costs((), 1, "", "")
 
 
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """Advice, and the chain that it was given for."""
+
+    draft: Draft
+    found: AdviceFound
+
+
 class Measuring:
-    """Makes runs, one at a time.
+    """Makes runs and has advice tried, one at a time.
 
     Args:
         owner: gives timers.
         workspace: the state of the app.
         on_change: called when there is progress, or a run.
-        on_run: called with each run.
+        on_found: called with each run and each advice.
     """
 
     def __init__(
@@ -38,31 +47,35 @@ class Measuring:
         owner: Widget,
         workspace: Workspace,
         on_change: Callable[[], None],
-        on_run: Callable[[Run], None],
+        on_found: Callable[[Run | Advised], None],
     ) -> None:
         self._owner, self._workspace = owner, workspace
-        self._on_change, self._on_run = on_change, on_run
-        self._ticket: Ticket[Costs] | None = None
+        self._on_change, self._on_found = on_change, on_found
+        self._ticket: Ticket[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._partly = _NOTHING
         self._cancelled = False
         self.progress: Progress | None = None
         self.history = History()
         self.shown: Run | None = None
+        self.advised: Advised | None = None
 
     @property
     def runs(self) -> bool:
         """Whether something is being measured."""
         return self._ticket is not None
 
-    def begin(self, request: Measure, draft: Draft) -> None:
-        """Measure a chain; nothing where one is being measured."""
+    def begin(self, request: Measure | Advise, draft: Draft) -> None:
+        """Measure a chain, or have advice for it tried; nothing where that is being done."""
         if self.runs:
             return
         self._partly, self._cancelled, self.progress = _NOTHING, False, None
-        ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
+        ticket: Ticket[Any] = self._workspace.backend.ask(
+            request, worker=WORKER, on_push=self._pushed
+        )
         self._ticket = ticket
-        self._task = asyncio.get_running_loop().create_task(self._wait(ticket, draft))
+        wait = self._wait_for_run if isinstance(request, Measure) else self._wait_for_advice
+        self._task = asyncio.get_running_loop().create_task(wait(ticket, draft))
         self._on_change()
 
     def cancel(self) -> None:
@@ -79,7 +92,7 @@ class Measuring:
         """Whether it was cancelled and has not ended yet."""
         return self.runs and self._cancelled
 
-    def _kill(self, ticket: Ticket[Costs]) -> None:
+    def _kill(self, ticket: Ticket[Any]) -> None:
         if self._ticket is ticket:
             self._workspace.backend.restart(WORKER)
 
@@ -91,17 +104,35 @@ class Measuring:
         # What is pushed comes from a thread, in which no app is the active one.
         self._owner.call_later(self._on_change)
 
-    async def _wait(self, ticket: Ticket[Costs], draft: Draft) -> None:
+    async def _wait_for_run(self, ticket: Ticket[Costs], draft: Draft) -> None:
         ended: str | None
         try:
             costs = await ticket
             ended = costs.error
         except RequestError as error:
-            costs, problem = self._partly, error.problem
-            ended = f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+            costs, ended = self._partly, _told(error)
+        run = self.history.add(draft, costs, CANCELLED if self._cancelled else ended)
+        self.shown = run
+        self._finish(run)
+
+    async def _wait_for_advice(self, ticket: Ticket[AdviceFound], draft: Draft) -> None:
+        try:
+            found = await ticket
+        except RequestError as error:
+            found = AdviceFound("", error=_told(error))
         if self._cancelled:
-            ended = CANCELLED
+            self._ticket = None
+            self._on_change()
+            return
+        self.advised = Advised(draft, found)
+        self._finish(self.advised)
+
+    def _finish(self, found: Run | Advised) -> None:
         self._ticket = None
-        self.shown = self.history.add(draft, costs, ended)
         self._on_change()
-        self._on_run(self.shown)
+        self._on_found(found)
+
+
+def _told(error: RequestError) -> str:
+    problem = error.problem
+    return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

@@ -41,6 +41,16 @@ def percent(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
 
 
+def few(value: float) -> str:
+    """A number of calls, which is often whole.
+
+    Example:
+        >>> [few(each) for each in (2.0, 0.25, 1234.0)]
+        ['2', '0.25', '1,234']
+    """
+    return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
+
+
 def memory(size: float) -> str:
     """Bytes, in the unit that suits them.
 

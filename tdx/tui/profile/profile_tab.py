@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Button, Input, OptionList, ProgressBar, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Button, Input, ProgressBar, Static
 
+from tdx.tui.profile.advising import Advising
+from tdx.tui.profile.asking import Settings, advise_request, measure_request
 from tdx.tui.profile.cost_table import CostTable
-from tdx.tui.profile.lines import BOTH, Shown, is_side_by_side, lines_of, mode_of
-from tdx.tui.profile.measuring import Measuring
-from tdx.tui.profile.requests import Measure, ModeName
+from tdx.tui.profile.lines import SHOWN, Shown, lines_of, mode_of
+from tdx.tui.profile.measuring import Advised, Measuring
+from tdx.tui.profile.part_pane import HIGH, LOW, PartPane
+from tdx.tui.profile.profile_bar import ProfileBar
+from tdx.tui.profile.requests import EXTRAS, Extra
+from tdx.tui.profile.run_list import RunList
 from tdx.tui.profile.runs import Run
-from tdx.tui.profile.texts import WELCOME, histogram, history_line, run_text, summary
-from tdx.tui.tab_body import TabBody
+from tdx.tui.profile.texts import WELCOME, run_text, summary
+from tdx.tui.searching import SearchedTab, SearchLine, search_keys
 from tdx.tui.workspace import Workspace
 
-SHOWN: tuple[Shown, ...] = ("planned", "eager", BOTH)
-_LOW = 20
-"""Rows below which there is no room for the list of runs."""
+_NARROW = 76
+"""Columns below which the bar takes two lines."""
+_SAID = {
+    "memory": "what each part allocates",
+    "operators": "torch's operators in each part",
+    "marginal": "the chain without each of its stages",
+}
 
 
-class ProfileTab(TabBody):
+class ProfileTab(SearchedTab):
     """Measures the chain and keeps the runs of this session.
 
     Args:
@@ -35,13 +43,17 @@ class ProfileTab(TabBody):
     """
 
     BINDINGS = [
+        *search_keys("profile"),
         Binding("r", "measure", "measure", id="profile.measure"),
         Binding("c", "cancel", "cancel", id="profile.cancel", show=False),
         Binding("s", "sort", "sort", id="profile.sort"),
         Binding("i", "invert", "invert", id="profile.invert", show=False),
         Binding("m", "mode", "mode", id="profile.mode"),
         Binding("n", "settings", "settings", id="profile.settings", show=False),
-        Binding("o", "memory", "memory too", id="profile.memory", show=False),
+        Binding("o", "extra('operators')", "operators", id="profile.operators"),
+        Binding("v", "advise", "advice", id="profile.advice"),
+        Binding("w", "extra('marginal')", "without each", id="profile.marginal", show=False),
+        Binding("M", "extra('memory')", "memory", id="profile.memory", show=False),
         Binding("b", "base", "compare with this", id="profile.base", show=False),
         Binding("left_square_bracket", "run(-1)", "earlier", id="profile.earlier", key_display="["),
         Binding("right_square_bracket", "run(1)", "later", id="profile.later", key_display="]"),
@@ -50,34 +62,36 @@ class ProfileTab(TabBody):
 
 `r` measures the chain in a process of its own, while everything else goes on; `c` cancels it, and
 what was measured until then is there. `m` chooses how the chain runs: `planned` as rollouts do by
-default, `eager` step by step, or both side by side. `s` sorts by the next column, `i` the other way
-round. Edit the chain and measure again: the column `change` says what each part takes more or less
+default, `eager` step by step, `compiled` with neighbouring stages compiled, or some side by side.
+`s` sorts by the next column, `i` the other way round; `/` goes to a part by its name.
+
+More is measured, in passes of its own, where it is switched on: `o` which of torch's operators run
+in each part, `M` what it allocates, `w` what the chain takes without each of its stages. `v` tries
+what may make the chain cheaper, and makes the edit that you choose.
+
+Edit the chain and measure again: the column `change` says what each part takes more or less
 than in the run before; `≈` is within the noise. `[` and `]` go through the runs, `b` lets others be
 compared with the one that is shown."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self.measuring = Measuring(self, workspace, self.changed, self._tell)
+        self.measuring = Measuring(self, workspace, self.changed, self._found)
+        self.advising = Advising(self, workspace, self.measuring, self._try_advice)
         self.wanted: Shown = SHOWN[0]
-        self.memory = False
+        self.extras: set[Extra] = set()
         self.base: Run | None = None
         self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="profile-bar"):
-            yield Button("Run", "primary", id="profile-run", compact=True)
-            yield Button(self.wanted, id="profile-mode", compact=True)
-            yield Input("1000", type="integer", id="profile-steps", compact=True)
-            yield Static("×", id="profile-times")
-            yield Input("5", type="integer", id="profile-repeats", compact=True)
-            yield Button("memory", id="profile-memory", compact=True)
+        yield ProfileBar()
         with Horizontal(id="profile-progress"):
             yield ProgressBar(show_eta=False, id="profile-meter")
-            yield Static("", id="profile-doing")
+            yield Static("", id="profile-doing", markup=False)
         yield Static("", id="profile-summary")
+        yield SearchLine("the parts")
         yield CostTable()
-        yield Static("", id="profile-histogram")
-        yield OptionList(id="profile-runs", compact=True)
+        yield PartPane()
+        yield RunList()
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self.changed())
@@ -88,34 +102,42 @@ compared with the one that is shown."""
         return table if table.display else self.query_one("#profile-run")
 
     def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.height < _LOW, "-low")
-        self.set_class(event.size.height >= 30, "-high")
+        self.set_class(event.size.height < LOW, "-low")
+        self.set_class(event.size.height >= HIGH, "-high")
+        self.set_class(event.size.width < _NARROW, "-narrow-bar")
         self._say()
         self._point()
 
     # ------------------------------------------------------------------ commands
 
     def action_measure(self) -> None:
-        draft = self.workspace.draft
-        if draft.env is None:
+        if self._may_begin():
+            asked = measure_request(self.workspace, self._settings, self.wanted, self.extras)
+            self.measuring.begin(asked, self.workspace.draft)
+
+    def action_advise(self) -> None:
+        if self.advising.is_current and not self.measuring.runs:
+            self.advising.show()
+        else:
+            self._try_advice()
+
+    def _try_advice(self) -> None:
+        if self._may_begin():
+            asked = advise_request(self.workspace, self._settings, self.wanted)
+            self.measuring.begin(asked, self.workspace.draft)
+
+    @property
+    def _settings(self) -> Settings:
+        return self.query_one(ProfileBar).settings
+
+    def _may_begin(self) -> bool:
+        if self.workspace.draft.env is None:
             self.notify("choose an env first", timeout=2)
         elif self.measuring.runs:
-            self.notify("it is being measured already; c cancels", timeout=2)
+            self.notify("something is being measured already; c cancels", timeout=2)
         else:
-            modes: tuple[ModeName, ...] = ("planned",)
-            if self.wanted != "planned":
-                modes = ("eager",) if self.wanted == "eager" else ("eager", "planned")
-            steps = self._number("steps", 1000)
-            request = Measure(
-                draft.pipeline(),
-                modes,
-                steps=steps,
-                repeats=self._number("repeats", 5),
-                warmup=min(100, max(1, steps // 10)),
-                memory=self.memory,
-                allow_code=self.workspace.allow_code,
-            )
-            self.measuring.begin(request, draft)
+            return True
+        return False
 
     def action_cancel(self) -> None:
         self.measuring.cancel()
@@ -128,13 +150,14 @@ compared with the one that is shown."""
 
     def action_mode(self) -> None:
         self.wanted = SHOWN[(SHOWN.index(self.wanted) + 1) % len(SHOWN)]
-        self.query_one("#profile-mode", Button).label = self.wanted
+        self.query_one(ProfileBar).show_mode(self.wanted)
         self._show_run()
 
-    def action_memory(self) -> None:
-        self.memory = not self.memory
-        self.query_one("#profile-memory", Button).set_class(self.memory, "-on")
-        self.notify("memory is measured too" if self.memory else "time alone", timeout=2)
+    def action_extra(self, name: Extra) -> None:
+        self.extras ^= {name}
+        is_on = name in self.extras
+        self.query_one(ProfileBar).show_extra(name, is_on)
+        self.notify(f"r measures {_SAID[name]} too" if is_on else f"without {name}", timeout=3)
 
     def action_settings(self) -> None:
         self.query_one("#profile-steps").focus()
@@ -152,30 +175,52 @@ compared with the one that is shown."""
             at = runs.index(self.measuring.shown) + by
             self._choose(runs[max(0, min(at, len(runs) - 1))])
 
+    # ------------------------------------------------------------------ search
+
+    def begin_search(self) -> bool:
+        if self.query_one(CostTable).display:
+            return super().begin_search()
+        self.notify("nothing is measured yet; r measures", timeout=2)
+        return True
+
+    def searched(self) -> Sequence[str]:
+        return [
+            f"{each.row.label} {each.row.lane}" for each in self.query_one(CostTable).lines_shown
+        ]
+
+    @property
+    def line_at(self) -> int:
+        return self.query_one(CostTable).cursor_row
+
+    def go_to_line(self, line: int) -> None:
+        self.query_one(CostTable).move_cursor(row=line, scroll=True)
+
     # ------------------------------------------------------------------ mouse and fields
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        if event.button.id == "profile-run":
+        name = (event.button.id or "").removeprefix("profile-")
+        if name == "run":
             (self.action_cancel if self.measuring.runs else self.action_measure)()
-        elif event.button.id == "profile-mode":
+        elif name == "mode":
             self.action_mode()
-        else:
-            self.action_memory()
+        elif name == "advice":
+            self.action_advise()
+        elif name in EXTRAS:
+            self.action_extra(name)
 
-    @on(Input.Submitted)
+    @on(Input.Submitted, "ProfileBar Input")
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.query_one(CostTable).focus()
         self.action_measure()
 
-    @on(OptionList.OptionSelected, "#profile-runs")
-    @on(OptionList.OptionHighlighted, "#profile-runs")
-    def _run_chosen(self, event: OptionList.OptionMessage) -> None:
+    @on(RunList.Chosen)
+    def _run_chosen(self, event: RunList.Chosen) -> None:
         event.stop()
-        number = int((event.option.id or "run-0").removeprefix("run-"))
-        run = next((each for each in self.measuring.history.runs if each.number == number), None)
+        runs = self.measuring.history.runs
+        run = next((each for each in runs if each.number == event.number), None)
         if run is not None and run is not self.measuring.shown:
             self._choose(run)
 
@@ -188,18 +233,12 @@ compared with the one that is shown."""
         self.measuring.shown = run
         self._show_run()
 
-    def _number(self, name: str, otherwise: int) -> int:
-        text = self.query_one(f"#profile-{name}", Input).value
-        return int(text) if text.isdecimal() and int(text) else otherwise
-
     # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
         """Show the progress, and the run that is there now."""
         measuring, progress = self.measuring, self.measuring.progress
-        run = self.query_one("#profile-run", Button)
-        run.label = "Stop" if measuring.runs else "Run"
-        run.variant = "error" if measuring.runs else "primary"
+        self.query_one(ProfileBar).show_running(measuring.runs)
         self.query_one("#profile-progress").display = measuring.runs
         if measuring.runs:
             doing = "starting …" if progress is None else f"{progress.doing} …"
@@ -222,12 +261,19 @@ compared with the one that is shown."""
             return self.base
         return self.measuring.history.before(shown, mode.mode)
 
-    def _tell(self, run: Run) -> None:
-        """Say what was found to someone who looks elsewhere."""
-        if not self.is_seen:
-            severity: Literal["information", "error"] = "error" if run.ended else "information"
-            text = run_text(run, self.wanted, self.other)
-            self.notify(text, title="Profile", severity=severity, timeout=6, markup=False)
+    def _found(self, found: Run | Advised) -> None:
+        """Show advice at once, and say what was found to someone who looks elsewhere."""
+        if isinstance(found, Advised):
+            if self.is_seen and self.screen.is_current:
+                self.advising.show()
+                return
+            text, ended = self.advising.told, found.found.error
+        else:
+            text, ended = run_text(found, self.wanted, self.other), found.ended
+            if self.is_seen:
+                return
+        severity: Literal["information", "error"] = "error" if ended else "information"
+        self.notify(text, title="Profile", severity=severity, timeout=6, markup=False)
 
     def _show_run(self) -> None:
         run, table = self.measuring.shown, self.query_one(CostTable)
@@ -237,14 +283,13 @@ compared with the one that is shown."""
             return
         self._drawn = drawn
         lines = [] if run is None else lines_of(run, self.wanted, self.other)
-        both = run is not None and is_side_by_side(run, self.wanted)
         is_lost = table.has_focus and not lines
         table.display = bool(lines)
         if is_lost:
             self.focus_home()
-        table.show_lines(lines, both)
+        table.show_lines(lines)
         self._say()
-        self._list_runs()
+        self.query_one(RunList).show_runs(self.measuring.history, self.wanted, run, self.base)
 
     def _say(self) -> None:
         run, said = self.measuring.shown, self.query_one("#profile-summary", Static)
@@ -255,23 +300,5 @@ compared with the one that is shown."""
             said.update(summary(run, self.wanted, self.other, self.workspace.draft, low))
 
     def _point(self) -> None:
-        table, shown = self.query_one(CostTable), self.query_one("#profile-histogram", Static)
-        line = table.pointed if table.display else None
-        shown.display = line is not None
-        height = 6 if self.has_class("-high") else 1 if self.has_class("-low") else 3
-        shown.update(histogram(line, max(10, self.size.width), height))
-
-    def _list_runs(self) -> None:
-        listed, history = self.query_one("#profile-runs", OptionList), self.measuring.history
-        runs = list(reversed(history.runs))
-        listed.set_class(len(runs) < 2, "-few")
-        with self.prevent(OptionList.OptionHighlighted):
-            listed.clear_options()
-            listed.add_options(Option(self._run_line(run), id=f"run-{run.number}") for run in runs)
-            if self.measuring.shown in runs:
-                listed.highlighted = runs.index(self.measuring.shown)
-
-    def _run_line(self, run: Run) -> Content:
-        mode = mode_of(run, self.wanted)
-        before = None if mode is None else self.measuring.history.before(run, mode.mode)
-        return history_line(run, before, self.wanted, "◆" if run is self.base else " ")
+        table = self.query_one(CostTable)
+        self.query_one(PartPane).show(table.pointed if table.display else None, self.size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tdx.pipeline.model import Pipeline
@@ -10,7 +10,10 @@ from tdx.tui.backend.messages import Request
 
 PROGRESS = "progress"
 PARTLY = "partly"
-ModeName = Literal["eager", "planned"]
+ModeName = Literal["eager", "planned", "compiled"]
+Extra = Literal["memory", "operators", "marginal"]
+EXTRAS: tuple[Extra, ...] = ("memory", "operators", "marginal")
+MODES: tuple[ModeName, ...] = ("eager", "planned", "compiled")
 BINS = 32
 
 
@@ -21,6 +24,51 @@ class Progress:
     doing: str
     done: int
     of: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """One of torch's operators in a part.
+
+    Args:
+        name: ``aten::add``.
+        calls: how often in a step.
+        time_us: its own time in a step, as the pass for operators saw it.
+    """
+
+    name: str
+    calls: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A place where the host waits for the accelerator.
+
+    Args:
+        where: ``file:line``.
+        calls: how often in a step.
+    """
+
+    where: str
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal:
+    """What a step takes less without a stage.
+
+    Args:
+        name: class name of the stage.
+        saved_us: how much; none where that is not known.
+        noise_us: how far that may be off.
+        needed: why the chain cannot do without it; none where it can.
+    """
+
+    name: str
+    saved_us: float | None
+    noise_us: float = 0.0
+    needed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +94,9 @@ class CostRow:
         device_us: on the accelerator, in a step; none without one.
         kernels: how many kernels run there in a step.
         launch_bound: whether the accelerator waits for the host.
+        syncs: where the host waits for it.
+        operators: torch's, the dearest first; none where they were not looked at.
+        marginals: by index of the stages in it; nothing where that was not measured.
     """
 
     work: str
@@ -66,6 +117,13 @@ class CostRow:
     device_us: float | None = None
     kernels: float | None = None
     launch_bound: bool = False
+    syncs: tuple[Sync, ...] = ()
+    operators: tuple[OperatorCost, ...] | None = None
+    marginals: dict[int, Marginal] = field(default_factory=dict)
+
+    def covers(self, index: int) -> bool:
+        """Whether a stage is in it."""
+        return self.work == "stage" and self.index <= index <= max(self.upto, self.index)
 
     @property
     def label(self) -> str:
@@ -133,7 +191,17 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Measure(Request[Costs]):
-    """Measure a pipeline; pushes :class:`Progress`, and the :class:`Costs` of each mode done."""
+    """Measure a pipeline; pushes :class:`Progress`, and the :class:`Costs` of each mode done.
+
+    Args:
+        pipeline: what is measured.
+        modes: in which ways it runs, one after the other.
+        steps: of each repeat.
+        repeats: how often.
+        warmup: steps that are not counted.
+        extras: what is measured besides time.
+        allow_code: whether Python objects that it names may be imported.
+    """
 
     handler: ClassVar[str] = "tdx.tui.profile.answers:measure"
     pipeline: Pipeline
@@ -141,5 +209,69 @@ class Measure(Request[Costs]):
     steps: int
     repeats: int
     warmup: int
-    memory: bool = False
+    extras: frozenset[Extra] = frozenset()
+    allow_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A change of the chain that was tried, side by side with the chain as it is.
+
+    Args:
+        change: what was done.
+        found: why.
+        before_us: a step before it.
+        saved_us: what it takes less.
+        noise_us: how far that may be off.
+        values: whether the ``same`` values come out, ``close`` ones, or ``other`` ones.
+        pipeline: the chain with the change; none where the change is none of the chain.
+    """
+
+    change: str
+    found: str
+    before_us: float
+    saved_us: float
+    noise_us: float
+    values: str
+    pipeline: Pipeline | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceFound:
+    """All that was tried.
+
+    Args:
+        mode: how the chain ran.
+        worth: what saved time, the most first.
+        vain: what saved nothing beyond the noise.
+        refused: what could not be tried, each a sentence.
+        error: why it ended early; none where it did not.
+    """
+
+    mode: str
+    worth: tuple[Tried, ...] = ()
+    vain: tuple[Tried, ...] = ()
+    refused: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advise(Request[AdviceFound]):
+    """Try what may make a pipeline cheaper; pushes :class:`Progress`.
+
+    Args:
+        pipeline: what is to become cheaper.
+        mode: in which way it runs.
+        steps: of each repeat.
+        repeats: how often.
+        warmup: steps that are not counted.
+        allow_code: whether Python objects that it names may be imported.
+    """
+
+    handler: ClassVar[str] = "tdx.tui.profile.advice_answers:advise_pipeline"
+    pipeline: Pipeline
+    mode: ModeName
+    steps: int
+    repeats: int
+    warmup: int
     allow_code: bool = False

@@ -6,9 +6,8 @@ from textual.content import Content
 
 from tdx.pipeline.editing.describing import change_between
 from tdx.pipeline.editing.draft import Draft
-from tdx.tui.profile.columns import Line
-from tdx.tui.profile.lines import Shown, is_side_by_side, mode_of
-from tdx.tui.profile.numbers import columns, micros, percent, signed
+from tdx.tui.profile.lines import Shown, mode_of, shown_modes
+from tdx.tui.profile.numbers import micros, percent, signed
 from tdx.tui.profile.requests import ModeCosts
 from tdx.tui.profile.runs import Delta, Run, compared
 
@@ -36,7 +35,9 @@ def summary(run: Run, wanted: Shown, other: Run | None, now: Draft, low: bool) -
         parts += _found(run, mode, wanted, other, low)
     if run.ended is not None:
         parts.append(Content.styled(f"✕ {run.ended}", "$text-error"))
-    parts += [Content.styled(note, "$text-warning") for note in (mode.notes if mode else ())]
+    if mode is not None:
+        parts += _waits(mode)
+        parts += [Content.styled(note, "$text-warning") for note in mode.notes]
     return Content("\n").join(parts)
 
 
@@ -71,13 +72,25 @@ def _found(run: Run, mode: ModeCosts, wanted: Shown, other: Run | None, low: boo
 
 
 def _step(run: Run, mode: ModeCosts, wanted: Shown) -> Content:
-    eager, planned = run.costs.mode("eager"), run.costs.mode("planned")
-    both = is_side_by_side(run, wanted)
-    if both and eager is not None and planned is not None and eager.step_us:
-        change = percent(planned.step_us / eager.step_us - 1)
-        text = f"eager {micros(eager.step_us)}, planned {micros(planned.step_us)} µs/step"
-        return Content.assemble(text, "  ", (change, "$text-success"))
-    return Content.styled(f"{micros(mode.step_us)} µs/step", "bold")
+    modes = [each for each in shown_modes(run, wanted) if each.steps]
+    if len(modes) < 2:
+        return Content.styled(f"{micros(mode.step_us)} µs/step", "bold")
+    first, parts = modes[0].step_us, []
+    for each in modes:
+        ratio = each.step_us / first - 1
+        saved = f" ({percent(ratio)})" if each is not modes[0] else ""
+        tone = "" if not saved else "$text-success" if ratio < 0 else "$text-error"
+        parts.append(Content.assemble(f"{each.mode} {micros(each.step_us)}", (saved, tone)))
+    return Content.assemble(Content(", ").join(parts), " µs/step")
+
+
+def _waits(mode: ModeCosts) -> list[Content]:
+    """Who makes the host wait for the accelerator; nobody sees that in the times."""
+    named = [row.label for row in mode.rows if row.syncs]
+    if not named:
+        return []
+    text = f"hidden syncs: the host waits for the GPU in {', '.join(dict.fromkeys(named))}"
+    return [Content.styled(text, "$text-warning")]
 
 
 def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
@@ -110,43 +123,6 @@ def history_line(run: Run, before: Run | None, wanted: Shown, marks: str) -> Con
     if run.ended is not None:
         parts.append((f"  {run.ended}", "$text-error"))
     return Content.assemble(*parts)
-
-
-def histogram(line: Line | None, width: int, height: int) -> Content:
-    """The times of a line's calls as bars, with their ends and percentiles.
-
-    Args:
-        line: whose; of two modes the planned one.
-        width: cells that there are.
-        height: lines for the bars.
-    """
-    if line is None:
-        return Content("")
-    row = line.other or line.row
-    figures = row.figures
-    per = "step" if row.per_step else "call"
-    head = Content.assemble(
-        (row.label, "bold"),
-        (f" {row.lane}{' planned' if line.other else ''}", ""),
-        (f"  µs a {per}, n {row.n:,}", "dim"),
-    )
-    wide = max(1, min(6, (width - 1) // len(row.counts)))
-    drawn = columns(row.counts, wide, height)
-    low, high = micros(row.low_us), f"{micros(row.high_us)}+"
-    facts = "  ".join(f"{name} {micros(figures[name])}" for name in ("p50", "p95", "p99", "max"))
-    if row.device_us is not None:
-        waits = ", waits for the host" if row.launch_bound else ""
-        facts += f"  GPU {micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
-    if height == 1:
-        half = columns(row.counts, max(1, wide // 2), 1)[0]
-        bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
-        return Content("\n").join([head, bars])
-    bars = Content("\n").join(Content.styled(text, "$primary") for text in drawn)
-    gap = " " * max(1, wide * len(row.counts) - len(low) - len(high))
-    under = Content.styled(f"{low}{gap}{high}", "dim")
-    if width - head.cell_length > len(facts) + 2:
-        return Content("\n").join([Content.assemble(head, "  ", facts), bars, under])
-    return Content("\n").join([head, bars, under, Content(facts)])
 
 
 WELCOME = """What does each part of a rollout cost? [b]r[/b] measures the chain in the background.

@@ -20,7 +20,16 @@ from tdx.tui.backend.messages import Request
 from tdx.tui.compose.requests import Check, Look
 from tdx.tui.profile.cost_table import CostTable
 from tdx.tui.profile.profile_tab import ProfileTab
-from tdx.tui.profile.requests import PARTLY, PROGRESS, CostRow, Costs, Measure, ModeCosts, Progress
+from tdx.tui.profile.requests import (
+    PARTLY,
+    PROGRESS,
+    CostRow,
+    Costs,
+    Measure,
+    ModeCosts,
+    Progress,
+    Sync,
+)
 from tdx.tui.workspace import Workspace
 
 T = TypeVar("T")
@@ -57,8 +66,10 @@ def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any
 
 def mode_costs(pipeline: Pipeline, mode: str, gpu: bool = False, **more: Any) -> ModeCosts:
     """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
-    times = 5.0 if mode == "eager" else 1.0
-    device = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True} if gpu else {}
+    times = {"eager": 5.0, "compiled": 0.5}.get(mode, 1.0)
+    device: dict[str, Any] = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True}
+    device["syncs"] = (Sync("to_host.py:12", 2.0),)
+    device = device if gpu else {}
     rows = [row("policy", -1, "random", "step", 0.3), row("env", -1, "Pendulum-v1", "step", 25.0)]
     for index, stage in enumerate(pipeline.transforms):
         rows.append(row("stage", index, stage.name, "reset", 0.05))

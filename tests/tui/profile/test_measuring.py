@@ -21,7 +21,9 @@ PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 def test_both_modes_are_measured_and_add_up() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})
-    request = Measure(PENDULUM, ("eager", "planned"), steps=30, repeats=2, warmup=5, memory=True)
+    request = Measure(
+        PENDULUM, ("eager", "planned"), steps=30, repeats=2, warmup=5, extras=frozenset(["memory"])
+    )
     found = measure(request, job)
     assert [mode.mode for mode in found.modes] == ["eager", "planned"]
     for mode in found.modes:
@@ -32,6 +34,14 @@ def test_both_modes_are_measured_and_add_up() -> None:
         assert {"0 RewardSum", "1 StepCounter"} <= {row.label for row in mode.rows}
         assert all(sum(row.counts) == row.n for row in mode.rows)
         assert any(row.allocated_bytes is not None for row in mode.rows)
+        summed = next(row for row in mode.rows if row.operators)
+        assert summed.operators is not None
+        assert summed.operators[0].name.startswith("aten::")
+        assert all(each.calls > 0 for each in summed.operators)
+        left_out = {n: each for row in mode.rows for n, each in row.marginals.items()}
+        assert [left_out[n].name for n in left_out] == (
+            ["RewardSum", "StepCounter"] if mode.mode == "planned" else []
+        )
     assert [topic for topic, _ in pushed].count(PARTLY) == 2
     doing = [value.doing for topic, value in pushed if topic == PROGRESS]
     assert "eager: time" in doing

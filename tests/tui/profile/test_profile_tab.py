@@ -78,14 +78,14 @@ async def test_the_row_under_the_cursor_is_drawn_and_stays_under_it() -> None:
 
 async def test_modes_settings_and_memory_are_asked_for() -> None:
     async with profiling(*CHAIN) as app:
-        await app.press("m", "m", "o", "n")
+        await app.press("m", "m", "m", "M", "n")
         assert app.app.focused is app.app.query_one("#profile-steps")
         app.app.query_one("#profile-steps", Input).value = "50"
         app.app.query_one("#profile-repeats", Input).value = "3"
         await app.press("enter")
         asked = app.backend.asked[0]
         assert (asked.modes, asked.steps, asked.repeats) == (("eager", "planned"), 50, 3)
-        assert (asked.memory, asked.warmup) == (True, 5)
+        assert (asked.extras, asked.warmup) == ({"memory"}, 5)
         assert [each.rstrip("↑") for each in app.titles][:4] == [
             "part",
             "eager",
@@ -94,7 +94,7 @@ async def test_modes_settings_and_memory_are_asked_for() -> None:
         ]
         assert "eager " in app.text("#profile-summary")
         await app.pilot.click("#profile-mode")
-        await app.settle()
+        await app.press("m")
         assert "µs/step" in app.titles
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
+from tdx.tui.profile.beside import columns_beside
 from tdx.tui.profile.columns import columns_for
-from tdx.tui.profile.lines import BOTH, lines_of, sorted_lines
+from tdx.tui.profile.lines import lines_of, sorted_lines
 from tdx.tui.profile.runs import MOST_KEPT, Comparison, History, Run, compared
 from tests.tui.profile.measured import costs, mode_costs
 
@@ -92,9 +93,9 @@ def test_few_runs_are_kept() -> None:
 
 def test_lines_of_two_modes_stand_side_by_side() -> None:
     run = run_of(History(), DRAFT, "eager", "planned")
-    lines = lines_of(run, BOTH, None)
-    eager, planned, saved = columns_for(lines, 80, True)[1:4]
-    line = next(each for each in lines if each.row.label == "1 StepCounter" and each.other)
+    lines = lines_of(run, "both", None)
+    eager, planned, saved = columns_beside(lines, 80)[1:4]
+    line = next(each for each in lines if each.row.label == "1 StepCounter" and each.beside)
     lines = [each for each in lines if each.row.label == "1 StepCounter"]
     forward = lines[1]
     assert (eager.text(forward), planned.text(forward)) == ("15.0", "3.00")
@@ -111,15 +112,15 @@ def test_columns_follow_the_width_and_what_was_measured() -> None:
     alone, beside = lines_of(first, "planned", None), lines_of(second, "planned", first)
 
     def ids(lines: list[object], width: int) -> list[str]:
-        return [column.id for column in columns_for(lines, width, False)]  # type: ignore[arg-type]
+        return [column.id for column in columns_for(lines, width)]  # type: ignore[arg-type]
 
     assert ids([*alone], 40) == ["part", "step", "share"]
     assert ids([*beside], 48) == ["part", "step", "device", "delta"]
     wide = ids([*beside], 200)
-    assert wide[:5] == ["part", "step", "device", "kernels", "delta"]
+    assert wide[:6] == ["part", "step", "device", "kernels", "syncs", "delta"]
     assert {"share", "n", "mean", "p50", "p90", "p95", "p99", "max"} <= set(wide)
     for width in range(30, 200, 7):
-        total = sum(column.width + 2 for column in columns_for(beside, width, False))
+        total = sum(column.width + 2 for column in columns_for(beside, width))
         assert total <= max(width, 44)
 
 
@@ -127,7 +128,7 @@ def test_lines_are_sorted_by_any_column_both_ways() -> None:
     history = History()
     first = run_of(history, DRAFT)
     lines = lines_of(run_of(history, DRAFT.removed(0)), "planned", first)
-    for column in columns_for(lines, 200, False):
+    for column in columns_for(lines, 200):
         there = [column.value(line) for line in sorted_lines(lines, column, False)]
         numbers = [each for each in there if isinstance(each, float)]
         assert numbers == sorted(numbers, reverse=column.largest_first)
