@@ -42,10 +42,12 @@ class OffStage:
     Args:
         before: how many stages of the chain stand before it.
         stage: the stage.
+        comment: what the file says of it on its line.
     """
 
     before: int
     stage: StageConfig
+    comment: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

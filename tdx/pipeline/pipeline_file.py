@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
-from tdx.pipeline.arguments import named
+from tdx.pipeline.meaning import off_meaning, pipeline_meaning, stage_meaning
 from tdx.pipeline.model import OffStage, Pipeline, StageConfig
 from tdx.pipeline.reader import read_pipeline
 from tdx.pipeline.section_edit import edited_section, edited_stage, new_stage
 from tdx.pipeline.switched_off import shifted, with_off_stages, without_off_lines
-from tdx.pipeline.values import Value
+from tdx.pipeline.switching import states, switched, switched_states
 from tdx.pipeline.writer import write_pipeline
 from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
 from tdx.pipeline.yaml_text import load_yaml
@@ -134,11 +133,12 @@ class PipelineFile:
 
     def update(self, pipeline: Pipeline) -> None:
         """Make the file hold this pipeline, changing no more of its text than that needs."""
+        self._switch(pipeline)
         self._update_stages(pipeline.transforms)
         for key in ("env", "policy", "rollout"):
             if repr(getattr(self.pipeline, key)) != repr(getattr(pipeline, key)):
                 self._set_text(edited_section(self.text, load_yaml(self.text), pipeline, key))
-        if _meaning(self.pipeline) != _meaning(pipeline):
+        if pipeline_meaning(self.pipeline) != pipeline_meaning(pipeline):
             self._set_text(write_pipeline(pipeline))
         self._switch_off(pipeline.off)
 
@@ -164,9 +164,9 @@ class PipelineFile:
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
         """Reach the wanted stages by edits that leave each stage its comments."""
-        goal = [_stage_meaning(stage) for stage in wanted]
+        goal = [stage_meaning(stage) for stage in wanted]
         for index, stage in enumerate(wanted):
-            have = [_stage_meaning(each) for each in self.pipeline.transforms[index:]]
+            have = [stage_meaning(each) for each in self.pipeline.transforms[index:]]
             while goal[index] in have and have[0] not in goal[index:]:
                 self.remove(index)
                 del have[0]
@@ -190,9 +190,17 @@ class PipelineFile:
     def _block(self) -> StageBlock | None:
         return stage_block(self.text, load_yaml(self.text))
 
+    def _switch(self, wanted: Pipeline) -> None:
+        """Switch stages off and on in their places, with all that is said of them."""
+        text = switched(self.text, self.pipeline, wanted)
+        with suppress(PipelineError):
+            found = read_pipeline(text, self.name)
+            if states(found) == switched_states(self.pipeline, wanted):
+                self._set_text(text)
+
     def _switch_off(self, off: tuple[OffStage, ...]) -> None:
         """Write the stages that are switched off to their places, unless they stand there."""
-        if _off_meaning(self.pipeline.off) == _off_meaning(off):
+        if off_meaning(self.pipeline.off) == off_meaning(off):
             return
         text = without_off_lines(self.text, load_yaml(self.text))
         document = load_yaml(text)
@@ -217,7 +225,7 @@ class PipelineFile:
         if block is not None:
             text = block.text()
             with suppress(PipelineError):
-                if _meaning(read_pipeline(text, self.name)) == _meaning(wanted):
+                if pipeline_meaning(read_pipeline(text, self.name)) == pipeline_meaning(wanted):
                     self._set_text(text)
                     return
         self._set_text(edited_section(self.text, load_yaml(self.text), wanted, "transforms"))
@@ -225,25 +233,6 @@ class PipelineFile:
     def _set_text(self, text: str) -> None:
         self.pipeline = read_pipeline(text, self.name)
         self.text = text
-
-
-def _meaning(pipeline: Pipeline) -> str:
-    """What tells two pipelines apart: also 1 and 1.0, not how their arguments are given."""
-    stages = [_stage_meaning(stage) for stage in pipeline.transforms]
-    return repr((pipeline.env, stages, pipeline.policy, pipeline.rollout))
-
-
-def _off_meaning(off: Sequence[OffStage]) -> list[tuple[int, str]]:
-    return [(each.before, _stage_meaning(each.stage)) for each in off]
-
-
-def _stage_meaning(stage: StageConfig) -> str:
-    full = named(stage)
-    return repr((full.name, full.args, sorted(full.kwargs.items(), key=_by_name)))
-
-
-def _by_name(item: tuple[str, Value]) -> str:
-    return item[0]
 
 
 def _write_atomically(path: Path, text: str) -> None:

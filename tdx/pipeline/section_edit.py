@@ -15,6 +15,8 @@ from tdx.pipeline.yaml_sections import section_span
 from tdx.pipeline.yaml_text import dump_yaml, load_yaml, styled
 from tdx.pipeline.yaml_values import decode
 
+_COMMENT = re.compile(r"(?:^|\s)\s*#")
+
 
 def new_stage(stage: StageConfig, indent: int) -> list[str]:
     """The lines of a stage, its dash in column ``indent``."""
@@ -31,7 +33,27 @@ def edited_stage(body: list[str], stage: StageConfig, indent: int) -> list[str]:
         if isinstance(item[name], dict) and isinstance(node[name], dict):
             merge(item[name], node[name])
             return _indented(dump_yaml(old).splitlines()[1:], indent - 2)
-    return _with_comment(new_stage(stage, indent), _end_comment(body, old["transforms"]))
+    comments = comments_of(body) if len(body) == 1 else []
+    return with_comment(new_stage(stage, indent), *comments)
+
+
+def comments_of(body: list[str]) -> list[str]:
+    """What the comments in the lines of a stage say, from top to bottom."""
+    meant, lines, found = load_yaml("transforms:\n" + "\n".join(body)), list(body), []
+    for number, line in enumerate(body):
+        for mark in _COMMENT.finditer(line):
+            left = [*lines[:number], line[: mark.start()], *lines[number + 1 :]]
+            with suppress(PipelineError):
+                if _same(load_yaml("transforms:\n" + "\n".join(left)), meant):
+                    found.append(line[mark.end() :].strip())
+                    lines = left
+                    break
+    return found
+
+
+def with_comment(lines: list[str], *comments: str) -> list[str]:
+    """The lines of a stage with comments behind its first one."""
+    return [f"{lines[0]}  # {'; '.join(comments)}", *lines[1:]] if any(comments) else lines
 
 
 def edited_section(text: str, document: Any, pipeline: Pipeline, key: str) -> str:
@@ -72,22 +94,6 @@ def _added(lines: list[str], document: Any, key: str, wanted: Any) -> str:
     section = dump_yaml({key: styled(wanted, BLOCK_DEPTHS.get(key, 0))}).splitlines()
     after = lines[end:] or [""]
     return "\n".join([*lines[:end], *section, *after])
-
-
-def _end_comment(body: list[str], sequence: Any) -> str:
-    """The comment at the end of the line of a stage that is written on one line."""
-    if len(body) != 1:
-        return ""
-    for mark in re.finditer(r"\s#", body[0]):
-        with suppress(PipelineError):
-            before = load_yaml(f"transforms:\n{body[0][: mark.start()]}")["transforms"]
-            if _same(before, sequence):
-                return body[0][mark.start() :].strip()
-    return ""
-
-
-def _with_comment(lines: list[str], comment: str) -> list[str]:
-    return [f"{lines[0]}  {comment}", *lines[1:]] if comment else lines
 
 
 def _indented(lines: list[str], extra: int) -> list[str]:

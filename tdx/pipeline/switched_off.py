@@ -1,6 +1,6 @@
 """Stages that are switched off, in a pipeline file: comments that keep their places.
 
-``# off: CatFrames(N=4, dim=-1)`` among the stages is a comment for whoever runs the pipeline, and a
+``# off: CatFrames(N=4)  # why`` among the stages is a comment for whoever runs the pipeline, and a
 stage to be switched on again for whoever edits it.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tdx.errors import PipelineError
@@ -19,6 +20,35 @@ from tdx.pipeline.model import OffStage, StageConfig
 from tdx.pipeline.yaml_sections import section_span, stage_block
 
 _LINE = re.compile(r"\s*# off: (\S.*?)\s*")
+_COMMENT = re.compile(r"\s+#\s*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class OffLine:
+    """The line of a stage that is switched off.
+
+    Args:
+        number: of the line, from 1.
+        stage: the stage.
+        comment: what stands behind it.
+    """
+
+    number: int
+    stage: StageConfig
+    comment: str
+
+    @classmethod
+    def read(cls, line: str, number: int) -> OffLine | None:
+        """What a line says; none where it is no such line."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return None
+        said = match.group(1)
+        for cut in [*_COMMENT.finditer(said), None]:
+            with suppress(PipelineError):
+                stage = parse_stage(said if cut is None else said[: cut.start()])
+                return cls(number, stage, "" if cut is None else cut.group(1))
+        return None
 
 
 def off_stages(text: str, document: Mapping[str, Any], starts: Sequence[int]) -> list[OffStage]:
@@ -32,8 +62,10 @@ def off_stages(text: str, document: Mapping[str, Any], starts: Sequence[int]) ->
     Returns:
         Them in order; a comment that cannot be read as a stage is only a comment.
     """
-    found = _off_lines(text, document)
-    return [OffStage(sum(start <= line for start in starts), stage) for line, stage in found]
+    return [
+        OffStage(sum(start <= each.number for start in starts), each.stage, each.comment)
+        for each in off_lines(text, document)
+    ]
 
 
 def with_off_stages(text: str, document: Mapping[str, Any], off: Sequence[OffStage]) -> str | None:
@@ -69,7 +101,7 @@ def with_off_stages(text: str, document: Mapping[str, Any], off: Sequence[OffSta
 
 def without_off_lines(text: str, document: Mapping[str, Any]) -> str:
     """The text without the lines of stages that are switched off."""
-    there = {line - 1 for line, _ in _off_lines(text, document)}
+    there = {each.number - 1 for each in off_lines(text, document)}
     return "\n".join(line for n, line in enumerate(text.split("\n")) if n not in there)
 
 
@@ -80,7 +112,8 @@ def shifted(off: Sequence[OffStage], behind: int, by: int) -> tuple[OffStage, ..
     )
 
 
-def _off_lines(text: str, document: Mapping[str, Any]) -> Iterator[tuple[int, StageConfig]]:
+def off_lines(text: str, document: Mapping[str, Any]) -> Iterator[OffLine]:
+    """The lines of stages that are switched off."""
     if "# off: " not in text or "transforms" not in document:
         return
     lines = text.split("\n")
@@ -88,13 +121,16 @@ def _off_lines(text: str, document: Mapping[str, Any]) -> Iterator[tuple[int, St
     later = [document.lc.key(other)[0] for other in document]  # type: ignore[attr-defined]
     end = min((line for line in later if line > start), default=len(lines))
     for number in range(start, end):
-        match = _LINE.fullmatch(lines[number])
-        if match is not None:
-            try:
-                yield number + 1, parse_stage(match.group(1))
-            except PipelineError:
-                continue
+        found = OffLine.read(lines[number], number + 1)
+        if found is not None:
+            yield found
+
+
+def off_line(stage: StageConfig, indent: int, comment: str = "") -> str:
+    """The line of a stage that is switched off."""
+    written = f"{' ' * indent}# off: {format_stage(named(stage))}"
+    return f"{written}  # {comment}" if comment else written
 
 
 def _written(off: Sequence[OffStage], indent: int) -> list[str]:
-    return [f"{' ' * indent}# off: {format_stage(named(each.stage))}" for each in off]
+    return [off_line(each.stage, indent, each.comment) for each in off]

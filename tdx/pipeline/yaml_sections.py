@@ -41,6 +41,15 @@ class StageBlock:
             lines += [*stage.lead, *stage.body]
         return "\n".join([*lines, *self.after])
 
+    def spans(self) -> list[tuple[int, int]]:
+        """For each stage its first line, from 0, and that behind its last; its lead is left out."""
+        found, at = [], len(self.before)
+        for index, stage in enumerate(self.stages):
+            start = at + (len(self.gaps[index - 1]) if index else 0) + len(stage.lead)
+            at = start + len(stage.body)
+            found.append((start, at))
+        return found
+
 
 def stage_block(text: str, document: Mapping[str, Any]) -> StageBlock | None:
     """The stages of a file by lines; none where its list is not written with a dash a line."""

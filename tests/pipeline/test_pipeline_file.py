@@ -428,8 +428,42 @@ def test_stage_is_switched_in_a_file_and_comments_stay() -> None:
     file = PipelineFile(OFF)
     file.update(Draft.of(file.pipeline).toggled(2).toggled(0).pipeline())
     assert off_of(file.text) == [(3, "RewardSum")]
-    assert "  # counts\n  - StepCounter\n\n  - CatFrames: {N: 4, dim: -1}\n" in file.text
+    assert "  # counts\n  - StepCounter\n  - CatFrames: {N: 4, dim: -1}\n" in file.text
     assert "# off: no stage (\n" in file.text
+
+
+NOTED = """\
+version: 1
+env: Pendulum-v1
+transforms:
+  # counts
+  - StepCounter  # of the env's own steps
+
+  - CatFrames:  # stacks
+      N: 4
+      # a "#" in a text is none
+      dim: -1  # the last
+      in_keys: ["a # b"]
+  - RewardSum
+"""
+
+
+def test_what_is_said_of_a_stage_stays_when_it_is_switched_off_and_on() -> None:
+    file = PipelineFile(NOTED)
+    draft = Draft.of(file.pipeline)
+    file.update(draft.toggled(0).toggled(1).pipeline())
+    assert "  # counts\n  # off: StepCounter  # of the env's own steps\n\n" in file.text
+    assert 'in_keys=["a # b"])  # stacks; a "#" in a text is none; the last\n' in file.text
+    again = PipelineFile(file.text)
+    assert [each.stage.name for each in again.pipeline.off] == ["StepCounter", "CatFrames"]
+    edited = Draft.of(again.pipeline).removed(2).inserted(2, [parse_stage("InitTracker")])
+    again.update(edited.toggled(0).pipeline())
+    assert "  # counts\n  - StepCounter  # of the env's own steps\n\n  # off: Cat" in again.text
+    assert '# stacks; a "#" in a text is none; the last\n' in again.text
+    assert again.pipeline.transforms[-1].name == "InitTracker"
+    again.update(edited.toggled(0).toggled(1).pipeline())
+    assert "  - CatFrames: {" in again.text
+    assert '}  # stacks; a "#" in a text is none; the last\n' in again.text
 
 
 @pytest.mark.parametrize("places", [[0], [1], [0, 1, 2], [2, 0]])
