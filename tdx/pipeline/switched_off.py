@@ -20,7 +20,7 @@ from tdx.pipeline.model import OffStage, StageConfig
 from tdx.pipeline.yaml_sections import section_span, stage_block
 
 _LINE = re.compile(r"\s*# off: (\S.*?)\s*")
-_COMMENT = re.compile(r"\s+#\s*(.*)")
+_COMMENT = re.compile(r"\s+#\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class OffLine:
         for cut in [*_COMMENT.finditer(said), None]:
             with suppress(PipelineError):
                 stage = parse_stage(said if cut is None else said[: cut.start()])
-                return cls(number, stage, "" if cut is None else cut.group(1))
+                return cls(number, stage, "" if cut is None else said[cut.end() :])
         return None
 
 
