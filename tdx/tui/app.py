@@ -9,6 +9,7 @@ from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
@@ -29,6 +30,9 @@ from tdx.tui.screens.main import MainScreen
 from tdx.tui.tabs import TABS
 from tdx.tui.themes import DEFAULT, THEMES
 from tdx.tui.workspace import Workspace
+
+LOOK = "look"
+_WORKERS = {LOOK: "the specs", "live": "the rollout", "profile": "the profile", "dump": "the dump"}
 
 
 class TdxApp(App[None]):
@@ -155,10 +159,26 @@ class TdxApp(App[None]):
         ]
         return "\n".join(["### Keys here", "", "| key | what it does |", "| --- | --- |", *rows])
 
-    def _worker_ended(self, name: str, said: str) -> None:
-        last = said.splitlines()[-1] if said else "it said nothing"
-        self.notify(f"{last}", title=f"The worker {name} ended; it starts again", severity="error")
-        self.workspace.refresh()
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notice as it stands: what files, keys and envs are called is no markup."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def _worker_ended(self, name: str, how: str, said: str) -> None:
+        is_told = how.startswith(("killed", "crashed"))  # what was said before is about the call
+        last = said.splitlines()[-1] if said and not is_told else ""
+        text = ": ".join(each for each in (how, last) if each) or "it said nothing"
+        title = f"The process of {_WORKERS.get(name, name)} ended"
+        self.notify(text, title=title, severity="error")
+        if name == LOOK:
+            self.workspace.retry()
 
 
 def _bindings(kind: type) -> Iterator[Binding]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from textual.signal import Signal
 
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
-from tdx.tui.backend.client import Backend, RequestError, StaleError
+from tdx.tui.backend.client import CANCELLED, Backend, RequestError, StaleError
 from tdx.tui.compose.requests import Check, Look
 
 if TYPE_CHECKING:
     from textual.app import App
 
-Status = Literal["empty", "looking", "ready", "failed"]
+Status = Literal["empty", "looking", "checking", "ready", "failed"]
 ENV = -1
 """The place of the env in the chain; stages follow from 0, and the output is behind the last."""
 
@@ -83,6 +84,7 @@ class Workspace:
         self.selected: Signal[int] = Signal(app, "selected")
         self.looked: Signal[Seen] = Signal(app, "looked")
         self._asking: set[asyncio.Task[None]] = set()
+        self._retried = -1
 
     @property
     def draft(self) -> Draft:
@@ -141,21 +143,50 @@ class Workspace:
             self._show(Seen())
             return
         self._show(replace(self.seen, status="looking"))
-        task = asyncio.get_running_loop().create_task(self._look(revision, draft))
+        self._begin(self._look(revision, draft))
+
+    def retry(self) -> None:
+        """Look again after the worker has died; once, for it may be the chain that ends it."""
+        if self._retried != self.editor.revision:
+            self._retried = self.editor.revision
+            self.refresh()
+
+    def cancel(self) -> bool:
+        """Kill the worker that looks at the chain, whatever it does.
+
+        Returns:
+            whether it was at work; nobody looks then until :meth:`refresh` is called.
+        """
+        busy = self.seen.status in ("looking", "checking")
+        self.backend.restart("look")
+        return busy
+
+    def check_with_steps(self, then: Callable[[Problem | None], None]) -> None:
+        """Let the rules look at some steps too.
+
+        Args:
+            then: called with what went wrong, or nothing; not where another question came first.
+        """
+        revision, draft = self.editor.revision, self.draft
+        if draft.env is None:
+            return
+
+        async def check() -> None:
+            self._show(replace(self.seen, status="checking"))
+            try:
+                problem = await self._check(revision, draft, steps=True)
+            except StaleError:
+                return
+            if self.seen.status == "checking":
+                self._show(replace(self.seen, status="ready"))
+            then(problem)
+
+        self._begin(check())
+
+    def _begin(self, asking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(asking)
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-
-    def cancel(self) -> None:
-        """Kill the worker that looks at the chain, and look again."""
-        self.backend.restart("look")
-
-    def check_with_steps(self) -> None:
-        """Let the rules look at some steps too."""
-        revision, draft = self.editor.revision, self.draft
-        if draft.env is not None:
-            task = asyncio.get_running_loop().create_task(self._check(revision, draft, steps=True))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
 
     def _travel(self, change: Change | None) -> Change | None:
         if change is not None:
@@ -184,30 +215,41 @@ class Workspace:
             return
         except RequestError as error:
             if revision == self.editor.revision:
-                problems: dict[int | None, Problem] = {None: error.problem}
+                problems: dict[int | None, Problem] = {None: _of_look(error)}
                 self._show(replace(self.seen, status="failed", problems=problems))
             return
         if revision != self.editor.revision:
             return
         self._show(_seen(self.seen, revision, draft, overview))
         if overview.env is not None:
-            await self._check(revision, draft)
+            with suppress(StaleError):
+                await self._check(revision, draft)
 
-    async def _check(self, revision: int, draft: Draft, steps: bool = False) -> None:
-        """Ask what the rules find in the stages that work, and at those that fail."""
+    async def _check(self, revision: int, draft: Draft, steps: bool = False) -> Problem | None:
+        """Ask what the rules find in the stages that work, and at those that fail.
+
+        Returns:
+            why they could not be asked.
+
+        Raises:
+            StaleError: there was a newer question.
+        """
         failed = frozenset(number for number in self.seen.problems if number is not None)
         try:
             found = await self._found(draft, failed, steps)
             if failed:
                 better = await self._found(draft, frozenset(), False)
                 found += [(number, lint) for number, lint in better if number in failed]
-        except RequestError:
-            return
+        except StaleError:
+            raise
+        except RequestError as error:
+            return error.problem
         if revision == self.editor.revision:
             lints: dict[int | None, tuple[Lint, ...]] = {}
             for number, lint in found:
                 lints[number] = (*lints.get(number, ()), lint)
             self._show(replace(self.seen, lints=lints, checked=revision))
+        return None
 
     async def _found(
         self, draft: Draft, left_out: frozenset[int], steps: bool
@@ -247,6 +289,13 @@ def _seen(before: Seen, revision: int, draft: Draft, overview: ChainOverview) ->
         problems=problems,
         good=good,
     )
+
+
+def _of_look(error: RequestError) -> Problem:
+    """What is shown where nobody could look at the chain."""
+    if error.problem is CANCELLED:
+        return replace(CANCELLED, hint="Ctrl+K looks again, and so does the next edit")
+    return error.problem
 
 
 def _changed_place(change: Change, now: Draft) -> int | None:

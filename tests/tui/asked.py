@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -40,11 +42,25 @@ class Busy(Request[str]):
 
 
 @dataclass(frozen=True)
+class Noise(Request[None]):
+    """Prints so many bytes, and then waits to be cancelled."""
+
+    handler: ClassVar[str] = f"{_HERE}:noise"
+    size: int
+
+
+@dataclass(frozen=True)
 class Hang(Request[None]):
-    """Never comes back, and prints before that."""
+    """Never comes back, and prints before that.
+
+    Args:
+        child: whether it starts a process that hangs as well.
+        stuck: whether it hangs in C code that keeps the lock of the interpreter.
+    """
 
     handler: ClassVar[str] = f"{_HERE}:hang"
     child: bool = False
+    stuck: bool = False
 
 
 def echo(request: Echo, job: Job) -> tuple[int, int]:
@@ -60,6 +76,8 @@ def fail(request: Fail, job: Job) -> None:
         sys.stdout.write("last words")
         sys.stdout.flush()
         os._exit(7)
+    if request.kind == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
     raise ValueError("unforeseen")
 
 
@@ -75,10 +93,19 @@ def busy(request: Busy, job: Job) -> str:
     return "done"
 
 
+def noise(request: Noise, job: Job) -> None:
+    os.write(1, b"." * request.size)
+    os.write(2, b"the end")
+    while not job.wait(0.01):
+        pass
+
+
 def hang(request: Hang, job: Job) -> None:
     sys.stdout.write("I hang")
     if request.child and os.fork() == 0:
         time.sleep(1000)
     job.push("pid", os.getpid())
+    if request.stuck:
+        ctypes.PyDLL(None).sleep(1000)
     while True:
         time.sleep(1000)

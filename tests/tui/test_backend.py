@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +15,8 @@ from typing import Any
 import pytest
 
 from tdx.tui.backend.client import ProcessBackend, RequestError, StaleError
-from tests.tui.asked import Busy, Echo, Fail, Hang
+from tdx.tui.backend.output import MOST
+from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 
 @asynccontextmanager
@@ -106,14 +109,44 @@ async def test_newer_request_in_a_line_drops_the_older() -> None:
 
 
 async def test_worker_that_dies_fails_its_requests_and_is_started_again() -> None:
-    ended: list[tuple[str, str]] = []
+    ended: list[tuple[str, ...]] = []
     async with backend() as workers:
-        workers.on_end = lambda name, said: ended.append((name, said))
+        workers.on_end = lambda *each: ended.append(each)
         with pytest.raises(RequestError) as died:
             await workers.ask(Fail("exit"))
         assert died.value.details == "last words"
-        assert ended == [("look", "last words")]
+        assert ended == [("look", "exit code 7", "last words")]
         assert await workers.ask(Echo(1)) == (1, 1)
+
+
+async def test_it_is_said_how_a_worker_ended() -> None:
+    async with backend() as workers:
+        with pytest.raises(RequestError) as crashed:
+            await workers.ask(Fail("crash"))
+        assert crashed.value.problem.message == "the worker process ended: crashed (SIGSEGV)"
+        assert "asked.py" in crashed.value.details  # in which call it was
+        hanging = asyncio.Event()
+        ticket = workers.ask(Hang(), on_push=lambda *_: hanging.set())
+        await asyncio.wait_for(hanging.wait(), 40)
+        os.kill(workers.pids()["look"], signal.SIGKILL)
+        with pytest.raises(RequestError) as killed:
+            await ticket
+        assert killed.value.problem.message == "the worker process ended: killed (SIGKILL)"
+
+
+async def test_of_what_a_worker_prints_the_end_is_kept() -> None:
+    async with backend() as workers:
+        ticket = workers.ask(Noise(3 * MOST))
+        output = workers._workers["look"].process.output
+        while output.end(7) != "the end" or os.fstat(output.file.fileno()).st_size > MOST:
+            await asyncio.sleep(0.05)
+        workers.cancel(ticket)
+        await ticket
+        second = workers.ask(Noise(10))
+        while output.end(24) != f"the end{'.' * 10}the end":
+            await asyncio.sleep(0.05)
+        workers.cancel(second)
+        await second
 
 
 async def test_worker_that_hangs_is_killed_with_what_it_started() -> None:
@@ -136,7 +169,8 @@ async def test_worker_that_hangs_is_killed_with_what_it_started() -> None:
         assert [await gone(int(pid)) for pid in children] == [True, True]
 
 
-def test_worker_ends_by_itself_when_the_app_is_killed() -> None:
+@pytest.mark.parametrize("how", ["Hang()", "Hang(stuck=True)"])
+def test_worker_ends_by_itself_when_the_app_is_killed(how: str) -> None:
     code = (
         "import asyncio, os\n"
         "from tdx.tui.backend.client import ProcessBackend\n"
@@ -146,7 +180,7 @@ def test_worker_ends_by_itself_when_the_app_is_killed() -> None:
         "    def push(topic, pid):\n"
         "        print(pid, flush=True)\n"
         "        event.set()\n"
-        "    backend.ask(Hang(), on_push=push)\n"
+        f"    backend.ask({how}, on_push=push)\n"
         "    await event.wait()\n"
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"

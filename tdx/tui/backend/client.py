@@ -19,6 +19,8 @@ HOLD = 0.06
 """Seconds after a key in which nothing is delivered, so that its answer is drawn alone."""
 MOST_HELD = 0.25
 """Seconds between two deliveries however many keys are pressed."""
+TIDY_EVERY = 1.0
+"""Seconds between two looks at how much the workers have written."""
 
 
 class RequestError(Exception):
@@ -112,14 +114,15 @@ class ProcessBackend:
     """Workers that are processes, each started when it is first asked.
 
     Args:
-        on_end: called with the name of a worker that ended by itself and what it last said.
+        on_end: called with the name of a worker that ended by itself, how, and what it last said.
     """
 
-    def __init__(self, on_end: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, on_end: Callable[[str, str, str], None] | None = None) -> None:
         self.on_end = on_end
         self._workers: dict[str, _Held] = {}
         self._numbers = itertools.count(1)
         self._quiet_until = 0.0
+        self._tidying: asyncio.TimerHandle | None = None
 
     def ask(
         self,
@@ -154,7 +157,7 @@ class ProcessBackend:
         held = self._workers.pop(worker, None)
         if held is not None:
             held.process.close()
-            self._fail_all(held, RequestError(_CANCELLED))
+            self._fail_all(held, RequestError(CANCELLED))
 
     def hold(self) -> None:
         """See :meth:`Backend.hold`."""
@@ -164,6 +167,8 @@ class ProcessBackend:
         """See :meth:`Backend.close`."""
         for worker in list(self._workers):
             self.restart(worker)
+        if self._tidying is not None:
+            self._tidying.cancel()
 
     def pids(self) -> dict[str, int]:
         """The process id of each worker that runs."""
@@ -186,7 +191,17 @@ class ProcessBackend:
         )
         held = _Held(process)
         self._workers[name] = held
+        if self._tidying is None:
+            self._tidying = loop.call_later(TIDY_EVERY, self._tidy)
         return held
+
+    def _tidy(self) -> None:
+        """See that an env that prints without end does not fill the disk."""
+        for held in self._workers.values():
+            held.process.output.trim()
+        self._tidying = None
+        if self._workers:
+            self._tidying = asyncio.get_running_loop().call_later(TIDY_EVERY, self._tidy)
 
     def _received(self, name: str, process: WorkerProcess, message: object) -> None:
         held = self._workers.get(name)
@@ -249,11 +264,11 @@ class ProcessBackend:
             return
         del self._workers[name]
         process.kill()
-        said = process.last_words()
+        said, how = process.last_words(), process.how_it_ended()
         process.close()
-        self._fail_all(held, RequestError(_DIED, said))
+        self._fail_all(held, RequestError(_died(how), said))
         if self.on_end is not None:
-            self.on_end(name, said)
+            self.on_end(name, how, said)
 
     def _fail_all(self, held: _Held, error: RequestError) -> None:
         for number in list(held.tickets):
@@ -268,5 +283,10 @@ class ProcessBackend:
 
 
 _SUPERSEDED = Problem("TDX000", "a newer request took its place")
-_CANCELLED = Problem("TDX000", "cancelled", "the worker was started anew")
-_DIED = Problem("TDX000", "the worker process ended", "it is started again; F12 shows its output")
+CANCELLED = Problem("TDX000", "cancelled", "another worker is started when it is needed")
+"""What becomes of a request whose worker was killed by the user."""
+
+
+def _died(how: str) -> Problem:
+    message = f"the worker process ended: {how}" if how else "the worker process ended"
+    return Problem("TDX000", message, "another is started when it is needed; F12 shows its output")

@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
+
+from tdx.tui.backend.output import Output
 
 _START = """
 import json, sys
@@ -22,6 +23,7 @@ from tdx.tui.backend.worker import main
 main(int(sys.argv[1]))
 """
 _MOST_SAID = 4000
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 class WorkerProcess:
@@ -38,14 +40,14 @@ class WorkerProcess:
 
     def __init__(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.output = Output()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self.output.file,
+                stderr=self.output.file,
                 start_new_session=True,
                 env={**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1", **_no_screen()},
             )
@@ -72,15 +74,29 @@ class WorkerProcess:
 
     def last_words(self) -> str:
         """The end of what it wrote to its output."""
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - _MOST_SAID))
-        return self._said.read().decode(errors="replace").strip()
+        return self.output.end(_MOST_SAID)
+
+    def how_it_ended(self) -> str:
+        """What became of it, where it is no longer there.
+
+        Returns:
+            ``"exit code 3"``, ``"crashed (SIGSEGV)"``, ``"killed (SIGKILL)"``; nothing where it
+            ended in good order.
+        """
+        code = self._process.returncode
+        if code is None or code >= 0:
+            return f"exit code {code}" if code else ""
+        try:
+            number = signal.Signals(-code)
+        except ValueError:
+            return f"signal {-code}"
+        return f"{'crashed' if number in _CRASHES else 'killed'} ({number.name})"
 
     def close(self) -> None:
         """Let it end: kill it, and give back what it held."""
         self.kill()
         self._listener.join(timeout=1)
-        self._said.close()
+        self.output.close()
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):

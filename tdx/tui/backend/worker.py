@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from tdx.tui.backend.answering import answer
 from tdx.tui.backend.job import Job
 from tdx.tui.backend.messages import Ask, Cancel, Push, Ready, Tell
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int) -> None:
@@ -24,9 +29,30 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # Where a library crashes, the output says in which call.
+    faulthandler.enable()
+    _end_with_parent()
     # Where processors are few, the screen goes before what is computed for it.
     os.nice(10)
     _Worker(Connection(descriptor)).run()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when the app is gone.
+
+    The listening thread does so too, but cannot while a library that is stuck holds the lock of
+    the interpreter. Only Linux knows how.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end() -> NoReturn:
+    """End this process and all that it has started: there is nobody to answer any more."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 class _Worker:
@@ -58,7 +84,7 @@ class _Worker:
                     self._waiting.put(message)
                 elif isinstance(message, Cancel | Tell):
                     self._pass_on(message)
-        os._exit(0)
+        _end()
 
     def _pass_on(self, message: Cancel | Tell) -> None:
         job = self._jobs.get(message.number)
@@ -77,4 +103,4 @@ class _Worker:
             with self._sending:
                 self._pipe.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            os._exit(0)
+            _end()

@@ -55,11 +55,16 @@ def trouble_at(workspace: Workspace) -> tuple[Problem | None, tuple[Lint, ...]]:
     problem = seen.problems.get(number)
     fresh = seen.checked == workspace.editor.revision
     lints = seen.lints.get(number, ()) if fresh else ()
-    said = tuple(lint for lint in lints if lint.finding.title is not None)
+    said = tuple(lint for lint in lints if lint.finding.title is not None or _is_of_steps(lint))
     if said and len(said) == len(lints):
         # A rule says better what the error says; where both are to be heard, both are found.
         problem = None
     return problem, said
+
+
+def _is_of_steps(lint: Lint) -> bool:
+    """Whether only steps have shown it, which no look at the specs would."""
+    return lint.finding.check == "steps"
 
 
 def fixable(workspace: Workspace) -> Lint | None:

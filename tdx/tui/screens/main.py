@@ -10,6 +10,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static, TabbedContent, TabPane
 
+from tdx.inspection.overview import Problem
 from tdx.pipeline.entries import TransformInfo
 from tdx.pipeline.model import StageConfig
 from tdx.tui import bindings
@@ -197,13 +198,21 @@ class MainScreen(Screen[None]):
     # ------------------------------------------------------------------ the worker
 
     def action_check(self) -> None:
-        self.workspace.check_with_steps()
+        self.workspace.check_with_steps(self._checked)
         self.notify("checking with steps …", timeout=2)
 
+    def _checked(self, problem: Problem | None) -> None:
+        if problem is None:
+            self.notify("checked with steps", timeout=3)
+        else:
+            self.notify(problem.message, title="Not checked", severity="error", timeout=6)
+
     def action_cancel(self) -> None:
-        self.workspace.cancel()
-        self.workspace.refresh()
-        self.notify("the worker was started anew", timeout=3)
+        if self.workspace.cancel():
+            self.notify("cancelled; the same key starts the worker anew", timeout=4)
+        else:
+            self.workspace.refresh()
+            self.notify("the worker was started anew", timeout=3)
 
     def action_details(self) -> None:
         self.dialogs.details()

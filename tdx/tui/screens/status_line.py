@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from textual.content import Content
 from textual.widgets import Static
 
 from tdx.tui.workspace import Seen, Workspace
+
+PATIENCE = 5.0
+"""Seconds after which it is said how long the worker has been at work."""
+_BUSY = ("looking", "checking")
 
 
 class StatusLine(Static):
@@ -20,10 +25,24 @@ class StatusLine(Static):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="status")
         self.workspace = workspace
+        self._since: float | None = None
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self.refresh())
-        self.workspace.looked.subscribe(self, lambda _: self.refresh())
+        self.workspace.looked.subscribe(self, self._looked)
+        self.set_interval(1.0, lambda: self.refresh() if self._long() else None)
+
+    def _looked(self, seen: Seen) -> None:
+        if seen.status not in _BUSY:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+        self.refresh()
+
+    def _long(self) -> str:
+        """For how long the worker has been at it, where that is unusual, and what ends it."""
+        seconds = 0.0 if self._since is None else time.monotonic() - self._since
+        return f" for {seconds:.0f} s · Ctrl+K ends it" if seconds > PATIENCE else ""
 
     def render(self) -> Content:
         left, right = self._left(), self._right()
@@ -40,7 +59,8 @@ class StatusLine(Static):
         seen = self.workspace.seen
         parts = [part for part in (_facts(seen), _trouble(seen)) if part.plain]
         state = {
-            "looking": Content.styled("⟳ looking", "$accent"),
+            "looking": Content.styled(f"⟳ looking{self._long()}", "$accent"),
+            "checking": Content.styled(f"⟳ checking{self._long()}", "$accent"),
             "failed": Content.styled("✕ worker", "$error"),
         }.get(seen.status)
         shown = [*parts, *([state] if state else [])]
