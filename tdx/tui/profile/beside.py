@@ -43,7 +43,7 @@ def _time(mode: str) -> Column:
     return Column(
         mode,
         mode,
-        len(mode) + 1 if len(mode) > 7 else 8,
+        8,
         lambda line: _us(line, mode),
         text,
         lambda line: "dim" if _us(line, mode) is None else "",

@@ -10,6 +10,7 @@ import numpy as np
 
 from tdx.profiling import marginal as marginals
 from tdx.profiling.machine import Machine
+from tdx.profiling.passes.operators import SLOWED
 from tdx.profiling.result import ModeProfile, Profile, Row
 from tdx.profiling.statistics import Numbers
 from tdx.tui.profile.requests import (
@@ -79,7 +80,7 @@ def _mode(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(mode.notes),
+        notes=tuple(note for note in mode.notes if note != SLOWED),  # the face says so itself
         error=mode.error,
     )
 

@@ -129,7 +129,7 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
     def _title(self, column: Column) -> Text:
         if column.id == self.sort_by:
             down = column.largest_first != self.inverted
-            title = f"{column.title}{'↓' if down else '↑'}"
+            title = f"{column.title[: column.width - 1]}{'↓' if down else '↑'}"
             return Text(title, style=self._style("sorted"), justify=_side(column))
         return Text(column.title, justify=_side(column))
 

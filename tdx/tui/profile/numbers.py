@@ -45,9 +45,11 @@ def few(value: float) -> str:
     """A number of calls, which is often whole.
 
     Example:
-        >>> [few(each) for each in (2.0, 0.25, 1234.0)]
-        ['2', '0.25', '1,234']
+        >>> [few(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
+        ['2', '0.25', '0.001', '1,234']
     """
+    if 0 < value < 0.1:
+        return f"{value:.1g}"
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
 
 

@@ -36,14 +36,16 @@ class PartPane(Container):
         self.display = line is not None
         if line is None:
             return
-        bars = 6 if room.height >= HIGH else 1 if room.height < LOW else 3
         row = line.looked_at
         has_operators = row.operators is not None
+        bars = 1 if room.height < LOW else 6 if room.height >= HIGH and not has_operators else 3
         beside = has_operators and room.width >= _BESIDE and bars > 1
         self.set_class(beside, "-beside")
         width = max(10, room.width // 2 - 2 if beside else room.width)
         self.query_one("#profile-histogram", Static).update(histogram(line, width, bars))
         operators = self.query_one("#profile-operators", Static)
         operators.display = has_operators
-        height = bars + 3 if beside else 1 if bars == 1 else bars + 1
+        height = bars + 3 if beside else 1 if bars == 1 else 5
         operators.update(operators_text(row, width, height))
+        # The table does not jump as the cursor goes from part to part.
+        self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)

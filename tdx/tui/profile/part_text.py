@@ -11,6 +11,8 @@ from tdx.tui.profile.numbers import bar, columns, few, micros
 from tdx.tui.profile.requests import CostRow, OperatorCost
 
 _BAR = 8
+_FEW = 12
+"""Calls below which bars say nothing that the figures do not."""
 
 
 def histogram(line: Line, width: int, height: int) -> Content:
@@ -25,6 +27,8 @@ def histogram(line: Line, width: int, height: int) -> Content:
     head, facts = _head(line, row), _facts(row)
     wide = max(1, min(6, (width - 1) // len(row.counts)))
     low, high = micros(row.low_us), f"{micros(row.high_us)}+"
+    if row.n < _FEW:
+        return Content("\n").join([head, Content(facts), *_more(row)])
     if height == 1:
         half = columns(row.counts, max(1, wide // 2), 1)[0]
         bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
@@ -99,7 +103,8 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
 
 def _operators_head(found: tuple[OperatorCost, ...], width: int) -> Content:
     calls = sum(each.calls for each in found)
-    note = f"  µs and calls of a step, {few(calls)} in all" if width >= 48 else "  µs, calls a step"
+    note = f"  µs and calls of a step, {few(calls)} in all; that pass is slower than the table"
+    note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
     return Content.assemble(("operators", "bold"), (note, "dim"))
 
 

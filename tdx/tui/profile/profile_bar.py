@@ -28,7 +28,7 @@ class ProfileBar(Container):
             yield Input(str(REPEATS), type="integer", id="profile-repeats", compact=True)
         with Horizontal():
             for name in EXTRAS:
-                yield Button(name, id=f"profile-{name}", compact=True)
+                yield Button(name, id=f"profile-{name}-too", compact=True)
             yield Button("advice", id="profile-advice", compact=True)
 
     def show_running(self, runs: bool) -> None:
@@ -43,7 +43,7 @@ class ProfileBar(Container):
 
     def show_extra(self, name: Extra, is_on: bool) -> None:
         """Say whether something is measured besides time."""
-        self.query_one(f"#profile-{name}", Button).set_class(is_on, "-on")
+        self.query_one(f"#profile-{name}-too", Button).set_class(is_on, "-on")
 
     @property
     def settings(self) -> Settings:

@@ -200,7 +200,7 @@ compared with the one that is shown."""
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        name = (event.button.id or "").removeprefix("profile-")
+        name = (event.button.id or "").removeprefix("profile-").removesuffix("-too")
         if name == "run":
             (self.action_cancel if self.measuring.runs else self.action_measure)()
         elif name == "mode":

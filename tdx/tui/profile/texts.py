@@ -56,9 +56,10 @@ def run_text(run: Run, wanted: Shown, other: Run | None) -> str:
 
 
 def _found(run: Run, mode: ModeCosts, wanted: Shown, other: Run | None, low: bool) -> list[Content]:
+    several = len(shown_modes(run, wanted)) > 1
     parts: list[Content | str | tuple[str, str]] = [_step(run, mode, wanted)]
     comparison = None if other is None else compared(run, other, mode.mode)
-    if comparison is not None and other is not None:
+    if comparison is not None and other is not None and not several:
         parts += ["  ", delta_text(comparison.step, other, low)]
     style = _JUDGED.get(mode.judgement, "dim")
     if low:

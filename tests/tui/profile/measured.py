@@ -23,12 +23,17 @@ from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.requests import (
     PARTLY,
     PROGRESS,
+    AdviceFound,
+    Advise,
     CostRow,
     Costs,
+    Marginal,
     Measure,
     ModeCosts,
+    OperatorCost,
     Progress,
     Sync,
+    Tried,
 )
 from tdx.tui.workspace import Workspace
 
@@ -64,7 +69,15 @@ def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any
     )
 
 
-def mode_costs(pipeline: Pipeline, mode: str, gpu: bool = False, **more: Any) -> ModeCosts:
+def _extras(index: int, name: str) -> dict[str, Any]:
+    operators = (OperatorCost("aten::add", 2.0, 1.2), OperatorCost("aten::mul", 0.25, 0.3))
+    saved = Marginal(name, 2.5 + index, 0.2)
+    return {"operators": operators, "marginals": {index: saved}}
+
+
+def mode_costs(
+    pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **told: Any
+) -> ModeCosts:
     """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
     times = {"eager": 5.0, "compiled": 0.5}.get(mode, 1.0)
     device: dict[str, Any] = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True}
@@ -73,7 +86,8 @@ def mode_costs(pipeline: Pipeline, mode: str, gpu: bool = False, **more: Any) ->
     rows = [row("policy", -1, "random", "step", 0.3), row("env", -1, "Pendulum-v1", "step", 25.0)]
     for index, stage in enumerate(pipeline.transforms):
         rows.append(row("stage", index, stage.name, "reset", 0.05))
-        rows.append(row("stage", index, stage.name, "forward", times * (2.0 + index), **device))
+        more = {**device, **(_extras(index, stage.name) if extras else {})}
+        rows.append(row("stage", index, stage.name, "forward", times * (2.0 + index), **more))
     rows.append(row("engine", -1, "unattributed", "step", 1.0))
     step = sum(each.step_us for each in rows)
     noise = {
@@ -81,13 +95,27 @@ def mode_costs(pipeline: Pipeline, mode: str, gpu: bool = False, **more: Any) ->
         "judgement": "quiet",
         "noise_text": "the repeats are within ±2.0% of each other",
     }
-    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **more})
+    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **told})
 
 
 def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
     """A pipeline in some modes."""
     found = tuple(mode_costs(pipeline, mode, **more) for mode in modes or ("planned",))
     return Costs(found, 1, "cpu", "a machine")
+
+
+def advice(pipeline: Pipeline, error: str | None = None) -> AdviceFound:
+    """One change that is worth it, and one that is none and no edit."""
+    if error is not None:
+        return AdviceFound("planned", error=error)
+    shorter = pipeline.with_stages(*(s for s in pipeline.transforms if s.name != "StepCounter"))
+    found = "nobody reads what it writes, and it does not come out"
+    return AdviceFound(
+        "planned",
+        (Tried("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
+        (Tried("compile=True", "the device waits", 50.0, 0.1, 1.0, "close", None),),
+        ("put Resize first: other values come out",),
+    )
 
 
 class StandIn(InlineBackend):
@@ -103,6 +131,8 @@ class StandIn(InlineBackend):
         self.waits = False
         self.cancelled = 0
         self.restarted: list[str] = []
+        self.advised = 0
+        self.advice_error: str | None = None
         self._open_ticket: Ticket[Any] | None = None
 
     def ask(
@@ -115,6 +145,11 @@ class StandIn(InlineBackend):
     ) -> Ticket[T]:
         if isinstance(request, Look | Check) and not self.looks:
             return Ticket(0, asyncio.get_running_loop().create_future())
+        if isinstance(request, Advise):
+            self.advised += 1
+            told: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
+            told.future.set_result(advice(request.pipeline, self.advice_error))
+            return told
         if not isinstance(request, Measure):
             return super().ask(request, worker=worker, line=line, on_push=on_push)
         self.asked.append(request)
@@ -125,7 +160,8 @@ class StandIn(InlineBackend):
             on_push(PARTLY, self.partly)
         self._open_ticket = ticket
         if not self.waits:
-            self.end(self.answer or costs(request.pipeline, *request.modes, gpu=self.gpu))
+            more = {"gpu": self.gpu, "extras": bool(request.extras)}
+            self.end(self.answer or costs(request.pipeline, *request.modes, **more))
         return ticket
 
     def end(self, answer: Costs | Problem) -> None:
@@ -177,6 +213,11 @@ class Profiler:
         while not self.tab.is_drawn:
             await asyncio.sleep(0.01)
         await self.pilot.pause()
+
+    @property
+    def messages(self) -> list[str]:
+        """The notices."""
+        return [each.message for each in self.app._notifications]
 
     @property
     def rows(self) -> list[list[str]]:

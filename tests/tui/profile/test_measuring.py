@@ -13,7 +13,7 @@ from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.client import ProcessBackend, RequestError
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.answers import measure
-from tdx.tui.profile.requests import PARTLY, PROGRESS, Costs, Measure, Progress
+from tdx.tui.profile.requests import EXTRAS, PARTLY, PROGRESS, Costs, Measure, ModeName, Progress
 
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
@@ -21,9 +21,8 @@ PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 def test_both_modes_are_measured_and_add_up() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})
-    request = Measure(
-        PENDULUM, ("eager", "planned"), steps=30, repeats=2, warmup=5, extras=frozenset(["memory"])
-    )
+    both: tuple[ModeName, ...] = ("eager", "planned")
+    request = Measure(PENDULUM, both, 30, 2, warmup=5, extras=frozenset(EXTRAS))
     found = measure(request, job)
     assert [mode.mode for mode in found.modes] == ["eager", "planned"]
     for mode in found.modes:
