@@ -46,7 +46,8 @@ class ChainPane(Vertical):
     def _count(self) -> None:
         draft = self.workspace.draft
         total, on_ = len(draft.stages), len(draft.positions)
-        self.border_subtitle = f"{on_} of {total} on" if on_ < total else f"{total} stages"
+        word = "stage" if total == 1 else "stages"
+        self.border_subtitle = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
 
     def action_step(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
