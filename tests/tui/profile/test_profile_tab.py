@@ -223,7 +223,7 @@ async def test_a_part_is_found_by_its_name() -> None:
         await app.settle()
         assert "nothing is measured yet; r measures" in app.messages
         await app.press("r")
-        app.app.query_one(CostTable).focus()
+        app.app.screen.set_focus(app.app.query_one(CostTable))
         tab.begin_search()
         await app.press(*"for", "space", *"step")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
