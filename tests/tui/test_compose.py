@@ -246,7 +246,11 @@ async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
 
 async def test_sample_pipeline_is_an_edit_like_any_other() -> None:
     async with driven("RewardSum") as app:
-        await app.press("p", "text:pendulum", "enter")
+        await app.press("p")
+        names = sorted(path.stem for path in Path("sample_pipelines").glob("*.yaml"))
+        lines = app.text("#choose-list", lines=True).split("\n")
+        assert [line.split()[0] for line in lines if line.strip()] == names
+        await app.press("text:pendulum", "enter")
         assert "CatFrames" in app.stages[-1]
         await app.press("u")
         assert app.stages == ["RewardSum"]

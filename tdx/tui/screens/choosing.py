@@ -17,6 +17,8 @@ from textual.widgets.option_list import Option
 from tdx.pipeline.editing.fuzzy import fuzzy_sorted
 
 MOST_SHOWN = 400
+_FEW = 8
+"""Choices up to which the dialog is no higher than they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class ChooseScreen(ModalScreen[str | None]):
             for choice, match in found[:MOST_SHOWN]
         )
         options.highlighted = 0 if found else None
+        self.set_class(0 < len(self._choices) <= _FEW, "-few")
         note = f"{len(found)} of {len(self._choices)}"
         if not found and self._free and words:
             note = f"Enter takes {words} as it is"
