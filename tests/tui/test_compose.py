@@ -13,6 +13,7 @@ from tdx.tui.compose.form_row import WordSuggester
 from tests.tui.driving import Driver, driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
+ROOT = Path(__file__).parents[2]
 
 
 async def test_add_from_the_catalogue_goes_behind_the_selection() -> None:
@@ -247,7 +248,7 @@ async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
 async def test_sample_pipeline_is_an_edit_like_any_other() -> None:
     async with driven("RewardSum") as app:
         await app.press("p")
-        names = sorted(path.stem for path in Path("sample_pipelines").glob("*.yaml"))
+        names = sorted(path.stem for path in (ROOT / "sample_pipelines").glob("*.yaml"))
         lines = app.text("#choose-list", lines=True).split("\n")
         assert [line.split()[0] for line in lines if line.strip()] == names
         await app.press("text:pendulum", "enter")
