@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tdx.cli.completion import complete_rules
+from tdx.cli.check_options import Diff, File, Fix, Ignore, Policy, Select, Strict
 from tdx.cli.options import FindingsOptions, PipelineOptions
 
 if TYPE_CHECKING:
     from tdx.pipeline import PipelineFile
 
-_RULES = "Rules"
-
 
 def check(
     pipeline: PipelineOptions,
     output: FindingsOptions,
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="A pipeline file; the same as --pipeline FILE."),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="POLICY",
-            help="The policy that is to run on it, random or module:name with --allow-code; "
-            "what it reads and carries is checked too.",
-            rich_help_panel="Pipeline",
-        ),
-    ] = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--select",
-            metavar="CODES",
-            autocompletion=complete_rules,
-            help="Look for these rules only: TDX421,TDX44. `tdx explain` lists them.",
-            rich_help_panel=_RULES,
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore",
-            metavar="CODES",
-            autocompletion=complete_rules,
-            help="Leave these rules out.",
-            rich_help_panel=_RULES,
-        ),
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Let advice count like a warning.", rich_help_panel=_RULES),
-    ] = False,
-    diff: Annotated[
-        bool,
-        typer.Option("--diff", help="Show the mended pipeline as a diff.", rich_help_panel=_RULES),
-    ] = False,
-    fix: Annotated[
-        bool,
-        typer.Option(
-            "--fix",
-            help="Write the mended pipeline into its file; for --env and --t print its options.",
-            rich_help_panel=_RULES,
-        ),
-    ] = False,
+    file: File = None,
+    policy: Policy = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    strict: Strict = False,
+    diff: Diff = False,
+    fix: Fix = False,
 ) -> int:
     """Check a pipeline: that it can be built, keeps what its specs promise, and breaks no rule.
 

@@ -122,16 +122,24 @@ def profile(
     if dry_run:
         return _estimate(request, output)
     held = _Baseline.read(baseline, fail_if, force, plan)
+    layout = Layout(cast(Any, sort), top, histogram)
+    found, extras, stopped = _measured(request, held, marginal=marginal, advice=advice)
+    files.write(found, extras)
+    if not files.take_stdout:
+        _show(found, layout, extras, output)
+    end_with(stopped)
+    return ExitCode.FINDINGS if extras.failed else ExitCode.OK
+
+
+def _measured(
+    request: Request, held: _Baseline, *, marginal: bool, advice: bool
+) -> tuple[Profile, Extras, str | None]:
+    """The profile, all that was found besides, and what ended it early."""
     found, costs = measured(request, with_marginal=marginal)
     stopped = error_of(found) or next((cost.error for cost in costs if cost.error), None)
     tried = advised(request, found) if advice and stopped is None else ()
     extras = replace(held.extras(found), marginal=costs, advice=tried)
-    layout = Layout(cast(Any, sort), top, histogram)
-    files.write(found, extras)
-    if not files.take_stdout:
-        _show(found, layout, extras, output)
-    end_with("interrupted" if any(each.interrupted for _, each in tried) else stopped)
-    return ExitCode.FINDINGS if extras.failed else ExitCode.OK
+    return found, extras, "interrupted" if any(each.interrupted for _, each in tried) else stopped
 
 
 def _estimate(request: Request, output: OutputOptions) -> int:
