@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 
@@ -116,6 +116,22 @@ def whole_number(option: str, at_least: int) -> Callable[[str], int]:
         return int(value)
 
     return parse
+
+
+def number_option(
+    option: str, at_least: int, told: str, *, metavar: str = "N", panel: str | None = None
+) -> Any:
+    """An option that is a whole number.
+
+    Args:
+        option: its name, as ``--steps``.
+        at_least: the least that it can be.
+        told: its help.
+        metavar: what stands for the number in the help.
+        panel: the part of the help that it is in.
+    """
+    parser = whole_number(option, at_least=at_least)
+    return typer.Option(option, metavar=metavar, parser=parser, help=told, rich_help_panel=panel)
 
 
 def seconds(option: str) -> Callable[[str], float]:

@@ -21,9 +21,9 @@ from tdx.cli.choices import (
     DiagramFormat,
     Format,
     members_of,
+    number_option,
     one_of,
     seconds,
-    whole_number,
 )
 from tdx.cli.completion import complete_env, complete_transform
 
@@ -134,6 +134,12 @@ class DebugOptions:
     debug: Debug = False
 
 
+FileArgument = Annotated[
+    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
+]
+"""The same as --pipeline, in commands that take nothing else by place."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
     """Which env, and which chain of transforms."""
@@ -182,13 +188,7 @@ class PipelineOptions:
     ] = None
     num_envs: Annotated[
         int | None,
-        typer.Option(
-            "--num-envs",
-            metavar="N",
-            parser=whole_number("--num-envs", at_least=1),
-            help="How many copies of the env run at once.",
-            rich_help_panel=_PIPELINE,
-        ),
+        number_option("--num-envs", 1, "How many copies of the env run at once.", panel=_PIPELINE),
     ] = None
     from_pixels: Annotated[
         bool,
@@ -221,13 +221,7 @@ class PipelineOptions:
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            parser=whole_number("--seed", at_least=0),
-            help="Seed of the env.",
-            rich_help_panel=_PIPELINE,
-        ),
+        number_option("--seed", 0, "Seed of the env.", panel=_PIPELINE),
     ] = None
     worker_timeout: Annotated[
         float | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
 _FILES, _LOOKS = "Files", "Output"
-
-
-def _number(option: str, at_least: int, told: str, panel: str | None = None) -> Any:
-    parser = whole_number(option, at_least=at_least)
-    return typer.Option(option, metavar="N", parser=parser, help=told, rich_help_panel=panel)
 
 
 def _file(option: str, told: str) -> Any:
@@ -78,13 +73,10 @@ def several(texts: list[str] | None, known: tuple[str, ...], option: str, **othe
     return tuple(dict.fromkeys(found))
 
 
-File = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
-]
-Steps = Annotated[int, _number("--steps", 1, "Steps of each repeat.")]
-Warmup = Annotated[int, _number("--warmup", 0, "Steps before the first repeat, not counted.")]
-Repeat = Annotated[int, _number("--repeat", 1, "How often it is rolled out.")]
-Threads = Annotated[int | None, _number("--threads", 1, "Threads of torch for one operator.")]
+Steps = Annotated[int, number_option("--steps", 1, "Steps of each repeat.")]
+Warmup = Annotated[int, number_option("--warmup", 0, "Steps before the first repeat, not counted.")]
+Repeat = Annotated[int, number_option("--repeat", 1, "How often it is rolled out.")]
+Threads = Annotated[int | None, number_option("--threads", 1, "Threads of torch for one operator.")]
 Modes = Annotated[
     list[str] | None,
     typer.Option(
@@ -154,7 +146,8 @@ Sort = Annotated[
     ),
 ]
 Top = Annotated[
-    int | None, _number("--top", 1, "Show the N rows that take most, and sum up the rest.", _LOOKS)
+    int | None,
+    number_option("--top", 1, "Show the N rows that take most, and sum up the rest.", panel=_LOOKS),
 ]
 Histograms = Annotated[
     bool,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.cli.options import OutputOptions
 from tdx.errors import ArgumentError, ExitCode
 
@@ -17,21 +17,11 @@ if TYPE_CHECKING:
 
 Steps = Annotated[
     int | None,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        parser=whole_number("--steps", at_least=1),
-        help="Compare the values of rollouts of N steps too.",
-    ),
+    number_option("--steps", 1, "Compare the values of rollouts of N steps too."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        "--seed",
-        metavar="S",
-        parser=whole_number("--seed", at_least=0),
-        help="Seed of both rollouts; 0 by default.",
-    ),
+    number_option("--seed", 0, "Seed of both rollouts; 0 by default.", metavar="S"),
 ]
 AllowCode = Annotated[
     bool,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.cli.completion import complete_env, complete_export, complete_import
 from tdx.cli.dump_completion import complete_dump_keys
 from tdx.cli.new_file import STDOUT
@@ -58,12 +58,7 @@ Episodes = Annotated[
 ]
 Fps = Annotated[
     int,
-    typer.Option(
-        "--fps",
-        metavar="N",
-        parser=whole_number("--fps", at_least=1),
-        help="Of a film: frames a second; 30 by default.",
-    ),
+    number_option("--fps", 1, "Of a film: frames a second; 30 by default."),
 ]
 Split = Annotated[
     bool, typer.Option("--split", help="Of a film: a file for each episode, in a folder.")

@@ -6,18 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.cli.options import OutputOptions, PipelineOptions
 from tdx.cli.policy import PolicyName
 
 Steps = Annotated[
     int,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        parser=whole_number("--steps", at_least=1),
-        help="How many steps to make after the reset.",
-    ),
+    number_option("--steps", 1, "How many steps to make after the reset."),
 ]
 
 

@@ -15,7 +15,7 @@ from tdx.cli.measuring import (
     subject_of,
     swept,
 )
-from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
 from tdx.cli.policy import PolicyName
 from tdx.cli.profile_files import ProfileFiles
 from tdx.cli.profile_options import (
@@ -26,7 +26,6 @@ from tdx.cli.profile_options import (
     Baseline,
     DryRun,
     FailIf,
-    File,
     Force,
     Histograms,
     Html,
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 def profile(
     pipeline: PipelineOptions,
     output: OutputOptions,
-    file: File = None,
+    file: FileArgument = None,
     steps: Steps = 1000,
     warmup: Warmup = 100,
     repeat: Repeat = 5,

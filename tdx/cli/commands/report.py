@@ -7,23 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.choices import whole_number
-from tdx.cli.options import DebugOptions, PipelineOptions
+from tdx.cli.choices import number_option
+from tdx.cli.options import DebugOptions, FileArgument, PipelineOptions
 
 _STEPS = 200
 
-File = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
-]
 Out = Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to; - is stdout.")]
 Steps = Annotated[
     int,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        parser=whole_number("--steps", at_least=1),
-        help="Steps of the rollout that is plotted; 200 by default.",
-    ),
+    number_option("--steps", 1, "Steps of the rollout that is plotted; 200 by default."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
 
@@ -31,7 +23,7 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is t
 def report(
     pipeline: PipelineOptions,
     debug: DebugOptions,
-    file: File = None,
+    file: FileArgument = None,
     out: Out = "report.html",
     steps: Steps = _STEPS,
     force: Force = False,

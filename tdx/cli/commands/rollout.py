@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.cli.key_completion import complete_stored_keys
-from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
 from tdx.cli.policy import PolicyName
 from tdx.errors import ArgumentError, TdxError
 
@@ -21,25 +21,14 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
     from tdx.rollouts import DumpRequest, Goal, Manifest
 
-File = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
-]
 Steps = Annotated[
     int | None,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        parser=whole_number("--steps", at_least=1),
-        help="How many steps each env makes.",
-    ),
+    number_option("--steps", 1, "How many steps each env makes."),
 ]
 Episodes = Annotated[
     int | None,
-    typer.Option(
-        "--episodes",
-        metavar="N",
-        parser=whole_number("--episodes", at_least=1),
-        help="How many episodes all envs make together, in the place of --steps.",
+    number_option(
+        "--episodes", 1, "How many episodes all envs make together, in the place of --steps."
     ),
 ]
 Out = Annotated[
@@ -56,21 +45,13 @@ Keys = Annotated[
 ]
 ChunkSteps = Annotated[
     int | None,
-    typer.Option(
-        "--chunk",
-        metavar="N",
-        parser=whole_number("--chunk", at_least=1),
-        help="Write N steps at a time; by default as many as take 32 MiB, 10,000 at most.",
+    number_option(
+        "--chunk", 1, "Write N steps at a time; by default as many as take 32 MiB, 10,000 at most."
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        parser=whole_number("--workers", at_least=1),
-        help="Run N copies of the env in a process each.",
-    ),
+    number_option("--workers", 1, "Run N copies of the env in a process each."),
 ]
 Raw = Annotated[
     bool,
@@ -93,7 +74,7 @@ _KEPT_BY_RESUME = {"allow_code"}
 def rollout(
     pipeline: PipelineOptions,
     output: OutputOptions,
-    file: File = None,
+    file: FileArgument = None,
     steps: Steps = None,
     episodes: Episodes = None,
     policy: PolicyName = None,

@@ -8,9 +8,9 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.comparison import NOTHING
-from tdx.cli.views.spec_text import SpecText, shape_text
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.spec_text import SpecText, shape_text
 from tdx.inspection.stage_flow import KeyWrite, Lane, StageFlow
 from tdx.keys import NestedKey, format_key
 

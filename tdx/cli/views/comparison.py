@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Cell, Column, Style, Table
-from tdx.cli.views.spec_text import SpecText
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import Change, KeyChange
+from tdx.inspection.spec_text import SpecText
 from tdx.keys import format_key
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}

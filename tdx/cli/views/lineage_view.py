@@ -8,8 +8,8 @@ from typing import Any
 from tdx.cli.output.mermaid import mermaid_label
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
-from tdx.cli.views.spec_text import SpecText, shape_text
 from tdx.inspection.lineage import KeyVersion, Lineage, Place
+from tdx.inspection.spec_text import SpecText, shape_text
 
 _TITLES = ("lane", "version", "written by", "from", "read by", "spec")
 

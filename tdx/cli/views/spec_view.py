@@ -8,9 +8,9 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.comparison import MARKS, NOTHING, STYLES, comparison, spec_list
-from tdx.cli.views.spec_text import SpecText, shape_text
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import KeyChange, SpecReport
+from tdx.inspection.spec_text import SpecText, shape_text
 from tdx.keys import format_key
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.spec_text import domain_text, shape_text
+from tdx.inspection.spec_text import domain_text, shape_text
 from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
 from tdx.inspection.value_stats import ValueStats
 from tdx.inspection.values_report import ValuesReport
