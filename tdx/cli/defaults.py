@@ -36,14 +36,27 @@ def default_options(names: Collection[str | None], *, tolerant: bool = False) ->
     return {name: settings[name] for name in wanted if settings.is_set(name)}
 
 
-def pipeline_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings say of an env, for as far as its pipeline leaves it open."""
+def pipeline_settings(values: Mapping[str, Any], *, tolerant: bool = False) -> dict[str, Any]:
+    """What the settings say of an env, for as far as its pipeline leaves it open.
+
+    Args:
+        values: what the pipeline says.
+        tolerant: whether settings that cannot be read are passed over.
+
+    Raises:
+        TdxError: the settings cannot be read.
+    """
     wanted = [name for name in PIPELINE_SETTINGS if values[name] is None]
     if not wanted:
         return {}
     from tdx.settings import load_settings
 
-    settings = load_settings()
+    try:
+        settings = load_settings()
+    except TdxError:
+        if tolerant:
+            return {}
+        raise
     return {name: settings[name] for name in wanted if settings.is_set(name)}
 
 

@@ -17,17 +17,21 @@ if TYPE_CHECKING:
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
 
 
-def read_pipeline(options: PipelineOptions) -> Pipeline:
+def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeline:
     """The pipeline of ``--pipeline FILE``, or of ``--env`` and ``--t``.
 
     Options that say how the env runs go before what the file says, and stages given with ``--t``
     stand after those of the file.
 
+    Args:
+        options: the options.
+        tolerant: whether settings of the user that cannot be read are passed over.
+
     Raises:
         ArgumentError: neither an env nor a file is given, or both.
         PipelineError: the file or a stage cannot be read.
     """
-    return read_source(options)[0]
+    return read_source(options, tolerant=tolerant)[0]
 
 
 def with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
@@ -45,7 +49,9 @@ def with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
     return replace(options, pipeline=file)
 
 
-def read_source(options: PipelineOptions) -> tuple[Pipeline, PipelineFile | None]:
+def read_source(
+    options: PipelineOptions, *, tolerant: bool = False
+) -> tuple[Pipeline, PipelineFile | None]:
     """The pipeline as :func:`read_pipeline` gives it, and the file that it comes from, if any."""
     from tdx.pipeline import EnvConfig, Pipeline
     from tdx.pipeline.pipeline_file import PipelineFile
@@ -68,7 +74,7 @@ def read_source(options: PipelineOptions) -> tuple[Pipeline, PipelineFile | None
         raise ArgumentError(
             "no env is given", hint="add --env ID (`tdx list envs` has them) or --pipeline FILE"
         )
-    env = _with_options(pipeline.env, options)
+    env = _with_options(pipeline.env, options, tolerant)
     return replace(pipeline, env=env, transforms=stages), file
 
 
@@ -103,7 +109,7 @@ def _env_kwargs(text: str | None) -> dict[str, Any]:
         ) from None
 
 
-def _with_options(env: EnvConfig, options: PipelineOptions) -> EnvConfig:
+def _with_options(env: EnvConfig, options: PipelineOptions, tolerant: bool) -> EnvConfig:
     """The env with what was given on the command line in the place of what the file says."""
     given: dict[str, Any] = {
         "num_envs": options.num_envs,
@@ -115,7 +121,7 @@ def _with_options(env: EnvConfig, options: PipelineOptions) -> EnvConfig:
     }
     env = replace(env, **{name: value for name, value in given.items() if value is not None})
     open_ones = {name: getattr(env, name) for name in PIPELINE_SETTINGS}
-    return replace(env, **pipeline_settings(open_ones))
+    return replace(env, **pipeline_settings(open_ones, tolerant=tolerant))
 
 
 @contextmanager

@@ -38,7 +38,10 @@ def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> in
     if not on_terminal():
         given = sys.argv[2:] if file is None else ["--pipeline", *sys.argv[2:]]
         without = shlex.join(["tdx", "inspect", "spec", "--stages", *given])
-        raise ArgumentError("the terminal app needs a terminal", hint=f"without one: {without}")
+        why = ", and TERM is dumb" if _is_dumb() else ""
+        raise ArgumentError(
+            f"the terminal app needs a terminal{why}", hint=f"without one: {without}"
+        )
     options = with_file(pipeline, file)
     config = first_pipeline(options)
     # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.
@@ -56,7 +59,8 @@ def first_pipeline(options: PipelineOptions) -> Pipeline | None:
     from tdx.cli.source import read_pipeline
 
     if options.env is not None or options.pipeline is not None:
-        return read_pipeline(options)
+        # The app says what is wrong with the settings.
+        return read_pipeline(options, tolerant=True)
     if options.transforms:
         raise ArgumentError("stages are given without an env", hint="add --env ID")
     return None
@@ -67,4 +71,9 @@ def on_terminal() -> bool:
     if os.environ.get("TEXTUAL_DRIVER", "").endswith(_WEB_DRIVERS):
         return True
     streams = (sys.stdin, sys.stdout, sys.__stderr__)
-    return all(stream is not None and stream.isatty() for stream in streams)
+    return not _is_dumb() and all(stream is not None and stream.isatty() for stream in streams)
+
+
+def _is_dumb() -> bool:
+    """Whether it is a terminal on which nothing can be drawn, such as an editor's shell."""
+    return os.environ.get("TERM") == "dumb"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from pathlib import Path
 from typing import Literal
@@ -48,6 +49,9 @@ class Document:
         Raises:
             PipelineError: it cannot be read, or is not a pipeline.
         """
+        if Path(path).exists() and not Path(path).is_file():
+            # A pipe would let the reader wait for whoever writes into it.
+            raise PipelineError(f"{path} is no file")
         file = PipelineFile.load(path)
         document = cls(path, _text(Path(path)))
         document._stat = _stat(document.path)
@@ -149,6 +153,8 @@ class Document:
 
 
 def _text(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no file", str(path))
     with path.open(encoding="utf-8", newline="") as stream:
         return stream.read()
 

@@ -56,7 +56,7 @@ class AskScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -small") as dialog:
-            dialog.border_title = self._title
+            dialog.border_title = Content(self._title)
             dialog.border_subtitle = "Esc goes back"
             yield Static(Content(self._text), classes="ask-text")
             with Horizontal(classes="ask-replies"):

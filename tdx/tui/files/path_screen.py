@@ -119,7 +119,7 @@ class PathScreen(ModalScreen[str | None]):
         options.add_options(Option(_label(each)) for each in self._entries)
         chosen = self._purpose == "open" or typed.endswith("/")
         options.highlighted = 0 if self._entries and chosen else None
-        self.query_one("#path-note", Static).update(self._note(typed))
+        self.query_one("#path-note", Static).update(Content(self._note(typed)))
 
     def _note(self, typed: str) -> str:
         if not typed:

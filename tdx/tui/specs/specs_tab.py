@@ -194,7 +194,7 @@ searches the keys; `n` and `N` go from match to match."""
             places = [positions[n] if n < len(positions) else n for n in overview.working]
             text = lineage_text(overview.lineage, key, line.lane, places)
         lineage = self.query_one("#lineage", Static)
-        lineage.border_title = f"lineage of {key}" if key else "lineage"
+        lineage.border_title = Content(f"lineage of {key}" if key else "lineage")
         lineage.display = key is not None
         lineage.update(text)
 
