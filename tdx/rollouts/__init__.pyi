@@ -9,6 +9,7 @@ from .formats.registry import Format as Format
 from .formats.registry import export_formats as export_formats
 from .formats.results import Exported as Exported
 from .formats.results import Imported as Imported
+from .keeping import keep_rollout as keep_rollout
 from .manifest import Goal as Goal
 from .manifest import Manifest as Manifest
 from .overview import Listed as Listed

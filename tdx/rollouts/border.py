@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,25 @@ _MOST_READABLE = 10_000
 """Larger states, such as the weights of an encoder, are not written as text."""
 
 
+def chain_state(env: TransformedEnv) -> dict[str, Tensor]:
+    """What the stages of an env's chain hold, by stage and name."""
+    held = env.transform.state_dict()
+    return {name: value.detach() for name, value in held.items() if isinstance(value, Tensor)}
+
+
+def as_plain(held: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Tensors as plain data, without those that nobody would read."""
+    return {
+        name: {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "values": [_number(each) for each in value.cpu().flatten().tolist()],
+        }
+        for name, value in held.items()
+        if value.numel() <= _MOST_READABLE
+    }
+
+
 class Border:
     """Takes down and restores what a rollout goes on from.
 
@@ -33,8 +53,7 @@ class Border:
         self._built = {name: value.clone() for name, value in self._chain_state().items()}
 
     def _chain_state(self) -> dict[str, Tensor]:
-        held = self._env.transform.state_dict()
-        return {name: value.detach() for name, value in held.items() if isinstance(value, Tensor)}
+        return chain_state(self._env)
 
     def changed(self) -> dict[str, Tensor]:
         """What the chain's stages hold that is another than when they were built."""
@@ -46,15 +65,7 @@ class Border:
 
     def readable(self) -> dict[str, Any]:
         """The same as plain data, by stage and name."""
-        return {
-            name: {
-                "dtype": str(value.dtype).removeprefix("torch."),
-                "shape": list(value.shape),
-                "values": [_number(each) for each in value.cpu().flatten().tolist()],
-            }
-            for name, value in self.changed().items()
-            if value.numel() <= _MOST_READABLE
-        }
+        return as_plain(self.changed())
 
     def state(self, chunk: TensorDictBase, steps: int) -> dict[str, Any]:
         """All that is needed after a chunk, as plain values.
