@@ -19,10 +19,12 @@ from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.entries import catalogue
 from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
+from tdx.tui.backend.news import News, name_of
 from tdx.tui.compose.catalogue_pane import CataloguePane
 from tdx.tui.files.ending import watch_signals
 from tdx.tui.files.files import Files, Kept
 from tdx.tui.files.keys import FILES
+from tdx.tui.log.recorder import hear
 from tdx.tui.palette import TdxCommands
 from tdx.tui.preferences import Preferences, checked_keymap
 from tdx.tui.screens.hints import HintBook
@@ -32,7 +34,6 @@ from tdx.tui.themes import DEFAULT, THEMES
 from tdx.tui.workspace import Workspace
 
 LOOK = "look"
-_WORKERS = {LOOK: "the specs", "live": "the rollout", "profile": "the profile", "dump": "the dump"}
 
 
 class TdxApp(App[None]):
@@ -48,7 +49,7 @@ class TdxApp(App[None]):
     """
 
     TITLE = "tdx"
-    CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss"]
+    CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss", "log/log.tcss"]
     BINDINGS = [*bindings.APP, *FILES]
     COMMANDS = {TdxCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]
@@ -66,7 +67,7 @@ class TdxApp(App[None]):
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
-        self.backend: Backend = backend or ProcessBackend(self._worker_ended)
+        self.backend: Backend = backend or ProcessBackend(self._worker_ended, self._news)
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, kept)
         self.hints = hints or HintBook()
@@ -169,13 +170,18 @@ class TdxApp(App[None]):
         markup: bool = False,
     ) -> None:
         """Show a notice as it stands: what files, keys and envs are called is no markup."""
+        told = f"{title}: {message}" if title else message
+        self.workspace.journal.record(told, severity=severity)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def _news(self, news: News) -> None:
+        hear(self.workspace.journal, news)
 
     def _worker_ended(self, name: str, how: str, said: str) -> None:
         is_told = how.startswith(("killed", "crashed"))  # what was said before is about the call
         last = said.splitlines()[-1] if said and not is_told else ""
         text = ": ".join(each for each in (how, last) if each) or "it said nothing"
-        title = f"The process of {_WORKERS.get(name, name)} ended"
+        title = f"The process of {name_of(name)} ended"
         self.notify(text, title=title, severity="error")
         if name == LOOK:
             self.workspace.retry()

@@ -49,4 +49,5 @@ TABS = (
     Tab("specs", "Specs", "tdx.tui.specs.specs_tab:SpecsTab"),
     Tab("live", "Live", "tdx.tui.live.live_tab:LiveTab"),
     Tab("profile", "Profile", "tdx.tui.profile.profile_tab:ProfileTab"),
+    Tab("log", "Log", "tdx.tui.log.log_tab:LogTab"),
 )

@@ -15,6 +15,7 @@ from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
 from tdx.tui.backend.client import CANCELLED, Backend, RequestError, StaleError
 from tdx.tui.compose.requests import Check, Look
+from tdx.tui.log.journal import Journal
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -85,6 +86,9 @@ class Workspace:
         self.looked: Signal[Seen] = Signal(app, "looked")
         self._asking: set[asyncio.Task[None]] = set()
         self._retried = -1
+        self.journal = Journal()
+        self.details = ""
+        """Of the last look that failed: a traceback, or the last words of the worker."""
 
     @property
     def draft(self) -> Draft:
@@ -216,6 +220,7 @@ class Workspace:
         except RequestError as error:
             if revision == self.editor.revision:
                 problems: dict[int | None, Problem] = {None: _of_look(error)}
+                self.details = error.details
                 self._show(replace(self.seen, status="failed", problems=problems))
             return
         if revision != self.editor.revision:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.messages import Answer, Ask, Cancel, Failure, Push, Ready, Request, Tell
+from tdx.tui.backend.news import News, name_of
 from tdx.tui.backend.process import WorkerProcess
 
 T = TypeVar("T")
@@ -115,10 +116,16 @@ class ProcessBackend:
 
     Args:
         on_end: called with the name of a worker that ended by itself, how, and what it last said.
+        on_news: called with all else that is worth a line in a log.
     """
 
-    def __init__(self, on_end: Callable[[str, str, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_end: Callable[[str, str, str], None] | None = None,
+        on_news: Callable[[News], None] | None = None,
+    ) -> None:
         self.on_end = on_end
+        self.on_news = on_news
         self._workers: dict[str, _Held] = {}
         self._numbers = itertools.count(1)
         self._quiet_until = 0.0
@@ -156,7 +163,10 @@ class ProcessBackend:
         """See :meth:`Backend.restart`."""
         held = self._workers.pop(worker, None)
         if held is not None:
+            held.process.kill()
+            self._listen_to(worker, held, last=True)
             held.process.close()
+            self._tell(News(worker, "killed", f"the process of {name_of(worker)} was ended"))
             self._fail_all(held, RequestError(CANCELLED))
 
     def hold(self) -> None:
@@ -191,17 +201,29 @@ class ProcessBackend:
         )
         held = _Held(process)
         self._workers[name] = held
+        self._tell(News(name, "started", f"process {process.pid} started, for {name_of(name)}"))
         if self._tidying is None:
             self._tidying = loop.call_later(TIDY_EVERY, self._tidy)
         return held
 
     def _tidy(self) -> None:
         """See that an env that prints without end does not fill the disk."""
-        for held in self._workers.values():
+        for name, held in self._workers.items():
+            self._listen_to(name, held)
             held.process.output.trim()
         self._tidying = None
         if self._workers:
             self._tidying = asyncio.get_running_loop().call_later(TIDY_EVERY, self._tidy)
+
+    def _listen_to(self, name: str, held: _Held, *, last: bool = False) -> None:
+        """Pass on what a worker has printed."""
+        text, left_out = held.process.output.fresh(last=last)
+        if text:
+            self._tell(News(name, "printed", text, left_out=left_out))
+
+    def _tell(self, news: News) -> None:
+        if self.on_news is not None:
+            self.on_news(news)
 
     def _received(self, name: str, process: WorkerProcess, message: object) -> None:
         held = self._workers.get(name)
@@ -217,7 +239,10 @@ class ProcessBackend:
             self._settle(held, message.number, message.value)
         elif isinstance(message, Failure):
             self._deliver(held)
-            self._settle(held, message.number, RequestError(message.problem, message.details))
+            problem, details = message.problem, message.details
+            told = "\n".join(each for each in (problem.hint, details) if each)
+            self._tell(News(name, "failed", problem.message, told))
+            self._settle(held, message.number, RequestError(problem, details))
 
     def _schedule_delivery(self, held: _Held) -> None:
         if held.delivery is None:
@@ -264,6 +289,7 @@ class ProcessBackend:
             return
         del self._workers[name]
         process.kill()
+        self._listen_to(name, held, last=True)
         said, how = process.last_words(), process.how_it_ended()
         process.close()
         self._fail_all(held, RequestError(_died(how), said))

@@ -18,6 +18,7 @@ class Output:
     """A file without a name that processes write to, for as long as somebody holds it."""
 
     def __init__(self) -> None:
+        self._told = 0
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         # Whoever writes writes at the end, also where the file was made shorter meanwhile.
         flags = fcntl.fcntl(self.file, fcntl.F_GETFL)
@@ -38,6 +39,31 @@ class Output:
         """
         return self._end(most).decode(errors="replace").strip()
 
+    def fresh(self, *, last: bool = False) -> tuple[str, int]:
+        """What was written since this was asked before, in whole lines.
+
+        Args:
+            last: whether nothing more will come, so that a line need not be whole.
+
+        Returns:
+            The text, and how many bytes before it are left out because they are too many.
+
+        Example:
+            >>> output = Output()
+            >>> _ = os.write(output.file.fileno(), b"one line, and half a")
+            >>> output.fresh(), output.fresh(last=True)
+            (('', 0), ('one line, and half a', 0))
+            >>> output.close()
+        """
+        size = self._size()
+        self._told = min(self._told, size)
+        there = size - self._told
+        left_out = max(0, there - KEPT)
+        found = self._end(there - left_out)
+        whole = found if last or left_out else found[: found.rfind(b"\n") + 1]
+        self._told = size - len(found) + len(whole)
+        return whole.decode(errors="replace"), left_out
+
     def trim(self) -> None:
         """Throw away all but the end where it has become much: a disk is not without end."""
         if self._size() > MOST:
@@ -45,6 +71,7 @@ class Output:
             os.ftruncate(self.file.fileno(), 0)
             with suppress(OSError):  # the disk is full
                 os.write(self.file.fileno(), end)
+            self._told = self._size()
 
     def close(self) -> None:
         """Give the file back."""

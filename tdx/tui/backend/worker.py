@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import io
 import os
 import queue
 import signal
@@ -31,6 +32,10 @@ def main(descriptor: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     # Where a library crashes, the output says in which call.
     faulthandler.enable()
+    # What an env prints is in the log at once.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     _end_with_parent()
     # Where processors are few, the screen goes before what is computed for it.
     os.nice(10)

@@ -271,6 +271,8 @@ compared with the one that is shown."""
         else:
             text, ended = run_text(found, self.wanted, self.other), found.ended
             if self.is_seen:
+                journal = self.workspace.journal
+                journal.record(text, source="profile", severity="error" if ended else "information")
                 return
         severity: Literal["information", "error"] = "error" if ended else "information"
         self.notify(text, title="Profile", severity=severity, timeout=6, markup=False)

@@ -1,0 +1,1 @@
+"""The log: what the app has said, and what has happened."""

@@ -1,0 +1,192 @@
+"""The log: what is kept of what happens, and what a user can do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tdx.pipeline import Pipeline, PipelineFile
+from tdx.pipeline.editing import Draft
+from tdx.tui.backend.client import ProcessBackend, RequestError
+from tdx.tui.backend.news import News
+from tdx.tui.backend.output import KEPT, MOST, Output
+from tdx.tui.log import journal as journals
+from tdx.tui.log.journal import MOST_AT_ONCE, MOST_KEPT, MOST_OUTPUT, Journal
+from tdx.tui.log.plain import MOST as MOST_LENGTH
+from tdx.tui.log.plain import plain, plain_lines
+from tdx.tui.log.recorder import hear
+from tests.tui.asked import Fail
+from tests.tui.driving import Driver, driven
+from tests.tui.printing import Print
+from tests.tui.test_snapshots import all_the_same
+
+NASTY = "\x1b[31mred\x1b[0m [bold]b[/bold] \x07\x9b2J\u202egnp.\x1b]0;title\x07\x00 end\r"
+
+
+def texts(journal: Journal) -> list[str]:
+    return [entry.text for entry in journal.entries]
+
+
+def test_what_would_do_something_to_a_terminal_is_made_harmless() -> None:
+    (line,) = plain_lines(NASTY)
+    assert line == "red [bold]b[/bold] ␇�2J�gnp.␀ end"
+    assert line.isprintable()
+    assert plain_lines("1 %\r50 %\r100 %\r\ndone\n\n  \n") == ["100 %", "done"]
+    assert plain("a\tb\ud800") == "a   b�"
+    assert len(plain("x" * 10 * MOST_LENGTH)) == MOST_LENGTH
+    assert plain("ünï → 日本 🎲") == "ünï → 日本 🎲"
+
+
+def test_the_journal_is_bounded_and_errors_outlive_what_is_printed() -> None:
+    journal = Journal()
+    journal.record("it broke", severity="error", details="x" * 100_000)
+    for n in range(50):
+        journal.printed("live", "".join(f"step {n} {m}\n" for m in range(MOST_AT_ONCE + 5)))
+    assert "it broke" in texts(journal)
+    assert len(journal.entries) == MOST_OUTPUT + 1
+    assert "… 5 lines left out …" in texts(journal)
+    assert len(journal.entries[0].details) < 50_000
+    for n in range(2 * MOST_KEPT):
+        journal.record(f"message {n}")
+    assert len(journal.entries) == MOST_OUTPUT + MOST_KEPT
+    journal.clear()
+    assert journal.entries == []
+
+
+def test_the_same_in_a_row_is_one_line_with_a_count() -> None:
+    journal = Journal(now=lambda: 0.0)
+    journal.printed("live", "warn\nwarn\nwarn\n")
+    journal.record("saved")
+    journal.printed("live", "warn\n", left_out=12_345)
+    found = [(entry.text, entry.times) for entry in journal.entries]
+    assert found == [("warn", 3), ("saved", 1), ("… 12,345 bytes left out …", 1), ("warn", 1)]
+    assert journal.entries[0].whole.endswith("output      live     warn (×3)")
+
+
+def test_output_is_read_in_whole_lines_and_little_of_much() -> None:
+    output = Output()
+    output.file.write(b"one\ntw")
+    output.file.flush()
+    assert output.fresh() == ("one\n", 0)
+    output.file.write(b"o\n")
+    output.file.flush()
+    assert output.fresh() == ("two\n", 0)
+    output.file.write(b"much of it\n" * (2 * MOST // 11))
+    output.file.flush()
+    text, left_out = output.fresh()
+    assert len(text) == KEPT
+    assert left_out > MOST
+    output.trim()
+    assert output.fresh() == ("", 0)
+    output.file.write(b"after\n")
+    output.file.flush()
+    assert output.fresh() == ("after\n", 0)
+    output.close()
+
+
+async def test_workers_tell_what_they_do_and_print() -> None:
+    journal = Journal()
+    backend = ProcessBackend(on_news=lambda news: hear(journal, news))
+    try:
+        await backend.ask(Print(f"{NASTY}\nsecond"), worker="live")
+        for _ in range(400):
+            if "second" in texts(journal):
+                break  # a line is there as soon as it is written
+            await asyncio.sleep(0.1)
+        with pytest.raises(RequestError):
+            await backend.ask(Fail("other"), worker="live")
+        backend.ask(Print("nearly the last words"), worker="live")
+        with pytest.raises(RequestError):
+            await backend.ask(Fail("exit"), worker="live")
+        await backend.ask(Print(""), worker="live")
+        backend.restart("live")
+    finally:
+        backend.close()
+    found = texts(journal)
+    assert found[0].startswith("process ")
+    assert found[0].endswith(" started, for the rollout")
+    assert "red [bold]b[/bold] ␇�2J�gnp.␀ end" in found
+    failed = next(entry for entry in journal.entries if entry.severity == "error")
+    assert failed.text == "ValueError: unforeseen"
+    assert "asked.py" in failed.details
+    assert found.index("careful, nearly the last words") < found.index("last words")
+    assert found[-1] == "the process of the rollout was ended"
+
+
+async def filled(app: Driver) -> None:
+    """Let some things happen."""
+    journal = app.app.workspace.journal
+    journal.clear()
+    app.app.notify("saved [bold]a[/bold].yaml")
+    app.app.notify("Not there", title="Not opened", severity="error")
+    app.app.notify("a key is taken", title="Settings", severity="warning")
+    hear(journal, News("live", "printed", f"{NASTY}\nstep 1\nstep 1\nstep 2\n"))
+    hear(journal, News("live", "failed", "ValueError: no", "Traceback\n  line 3"))
+    app.app.clear_notifications()
+    await app.settle()
+
+
+async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
+    async with driven("RewardSum") as app:
+        await filled(app)
+        await app.press("5")
+        assert app.app.focused is app.find("LogView")
+        said = app.text("LogTab")
+        assert "· saved [bold]a[/bold].yaml" in said
+        assert "✕ Not opened: Not there" in said
+        assert "» red [bold]b[/bold] ␇" in said
+        assert "step 1 ×2" in said
+        assert "warnings 3" in said
+        assert "Traceback line 3" in app.text("#log-details")
+        await app.press("enter")
+        assert "ValueError: no" in app.text(".dialog")
+        await app.press("escape", "slash", "text:STEP", "enter")
+        assert app.find("LogView").pointed.text == "step 1"
+        assert "1 of 2 matches" in app.text("LogTab SearchLine")
+        await app.press("n")
+        assert app.find("LogView").pointed.text == "step 2"
+        await app.press("n", "N", "escape")
+        assert not app.find("LogTab SearchLine").display
+        await app.press("f")
+        assert "step 1" not in app.text("LogTab")
+        assert "a key is taken" in app.text("LogTab")
+        await app.press("home")
+        app.app.notify("another", severity="warning")
+        await app.settle()
+        assert app.find("LogView").at == 0
+        await app.press("end", "f")
+        assert "a key is taken" not in app.text("LogView")
+        await app.pilot.click("#log-all")
+        await app.press("y")
+        assert "output      live     step 1 (×2)\n" in app.app.clipboard
+        assert "    Traceback\n      line 3" in app.app.clipboard
+        await app.press("x")
+        assert "Nothing has happened yet." in app.text("LogTab")
+
+
+async def test_problems_of_the_chain_are_kept_once_each() -> None:
+    async with driven("RewardSum", "StepCounter") as app:
+        workspace, journal = app.app.workspace, app.app.workspace.journal
+        broken = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", 'CatFrames(in_keys=["none"])'))
+        before = workspace.draft
+        workspace.edit("break it", broken)
+        await app.settle()
+        workspace.refresh()
+        await app.settle()
+        (entry,) = [each for each in journal.entries if each.severity == "error"]
+        assert entry.text.startswith("stage 1 CatFrames: ")
+        workspace.edit("mend it", before)
+        await app.settle()
+        assert "stage 1 StepCounter works again" in texts(journal)
+
+
+async def test_the_log_looks_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals.Entry, "time", property(lambda entry: "12:34:56"))
+    root = Path(__file__).parents[2]
+    draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
+    async with driven(draft=draft) as app:
+        await filled(app)
+        await app.press("5", "slash", "text:step", "enter", "N")
+        assert await all_the_same(app, "log", tmp_path) == []
