@@ -53,7 +53,7 @@ class PlayingBackend(InlineBackend):
             # What the other tabs ask takes time, and is not what is tested here.
             return Ticket(next(self._serial), asyncio.get_running_loop().create_future())
         for ticket, _ in self._playing.values():
-            self._jobs[ticket.number].cancel()
+            self.cancel(ticket)
         ticket = Ticket(next(self._serial), asyncio.get_running_loop().create_future())
         self._jobs[ticket.number] = Job(kwargs["on_push"], {})
         task = asyncio.get_running_loop().create_task(self._play(ticket, request))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
+
+
+def _bits(four: int, dots: Sequence[int]) -> int:
+    return sum(dot for n, dot in enumerate(dots) if four >> n & 1)
+
+
+_CELLS = [chr(0x2800 + _bits(both >> 4, _LEFT) + _bits(both & 15, _RIGHT)) for both in range(256)]
 Numbers = Sequence[float | None]
 
 
@@ -28,19 +35,21 @@ def braille(lows: Numbers, highs: Numbers, width: int, height: int) -> list[str]
     tall = height * 4 - 1
     scale = tall / (most - least) if most > least else 0.0
     middle = 0 if scale else tall // 2
-    cells = [[0] * width for _ in range(height)]
+    columns: list[int] = []
     before: tuple[int, int] | None = None
     for x in range(width * 2):
         at = x * len(lows) // (width * 2)
         low, high = lows[at], highs[at]
         if low is None or high is None:
             before = None
+            columns.append(0)
             continue
         bottom = round((low - least) * scale) + middle
         top = round((high - least) * scale) + middle
-        _fill(cells, x, *_joined(bottom, top, before), tall)
+        first, last = _joined(bottom, top, before)
+        columns.append((1 << last + 1) - (1 << first) if last >= first else 0)
         before = bottom, top
-    return ["".join(chr(0x2800 + cell) for cell in row) for row in cells]
+    return [_row(columns, 4 * up) for up in reversed(range(height))]
 
 
 def _joined(bottom: int, top: int, before: tuple[int, int] | None) -> tuple[int, int]:
@@ -53,7 +62,9 @@ def _joined(bottom: int, top: int, before: tuple[int, int] | None) -> tuple[int,
     return bottom, top
 
 
-def _fill(cells: list[list[int]], x: int, bottom: int, top: int, tall: int) -> None:
-    for y in range(bottom, top + 1):
-        row, dot = divmod(tall - y, 4)
-        cells[row][x // 2] |= _DOTS[dot][x % 2]
+def _row(columns: Sequence[int], bottom: int) -> str:
+    """A line of cells; each column is a number whose lowest bit is its lowest dot."""
+    pairs = zip(columns[::2], columns[1::2], strict=True)
+    return "".join(
+        _CELLS[(left >> bottom & 15) << 4 | right >> bottom & 15] for left, right in pairs
+    )

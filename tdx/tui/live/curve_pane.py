@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from tdx.inspection.live.views import Curve
 from tdx.tui.live.braille import braille
+from tdx.tui.live.line_widget import RowWidget
 from tdx.tui.live.lines import cut
 
 _COLOURS = ("a", "b", "c", "d")
 _SCALE = 8
+Row = tuple[tuple[str, str, bool], ...]
+"""Parts of a line: a text, its style, and whether the trace that is shown stands there."""
 
 
-class CurvePane(Widget, can_focus=True):
+class CurvePane(RowWidget[Row], can_focus=True):
     """Draws curves; a click shows the step that is there."""
 
     HELP = """## The charts
@@ -29,6 +29,7 @@ Reward, return of the episode so far, and any key: `c` chooses them, or `Enter` 
 values. `b` zooms in to the latest traces and out again. A click shows the step that is there."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"curve--{name}" for name in _COLOURS),
+        *(f"curve--{name}-name" for name in _COLOURS),
         "curve--muted",
         "curve--cursor",
     }
@@ -36,9 +37,13 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
     CurvePane {
         height: 1fr;
         & > .curve--a { color: $primary; }
+        & > .curve--a-name { color: $primary; text-style: bold; }
         & > .curve--b { color: $success; }
+        & > .curve--b-name { color: $success; text-style: bold; }
         & > .curve--c { color: $accent; }
+        & > .curve--c-name { color: $accent; text-style: bold; }
         & > .curve--d { color: $secondary; }
+        & > .curve--d-name { color: $secondary; text-style: bold; }
         & > .curve--muted { color: $text-muted; }
         & > .curve--cursor { background: $panel-lighten-2; }
     }
@@ -56,76 +61,57 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
         self.border_title = "charts"
         self.curves: tuple[Curve, ...] = ()
         self.cursor: int | None = None
-        self._strips: list[Strip] | None = None
 
     def show(self, curves: Sequence[Curve]) -> None:
         """Draw these from now on."""
         self.curves = tuple(curves)
-        self._outdated()
+        self.outdated()
 
     def set_cursor(self, index: int | None) -> None:
         """Mark a trace; none where the latest is shown."""
         if index != self.cursor:
             self.cursor = index
-            self._outdated()
+            self.outdated()
 
     @property
     def plot_width(self) -> int:
         """The cells that a curve is wide."""
         return max(1, self.size.width - _SCALE - 1)
 
-    def on_resize(self) -> None:
-        self._outdated()
+    def row_parts(self, row: Row) -> Sequence[Segment]:
+        here = self.back("curve--cursor")
+        styled = ((text, self.part(f"curve--{name}"), is_here) for text, name, is_here in row)
+        return [
+            Segment(text, style + here if is_here else style) for text, style, is_here in styled
+        ]
 
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._strips = None
-
-    def render_line(self, y: int) -> Strip:
-        if self._strips is None:
-            self._strips = list(self._all())
-        if y < len(self._strips):
-            return self._strips[y]
-        return Strip.blank(self.size.width, self.rich_style)
-
-    def _outdated(self) -> None:
-        self._strips = None
-        self.refresh()
-
-    def _all(self) -> Iterator[Strip]:
+    def all_rows(self) -> Iterator[Row]:
         height = self.size.height
         shown = self.curves[: height // 3] or self.curves[: height // 2]
         for number, each in enumerate(shown):
             rows = height // len(shown) + (number < height % len(shown))
-            yield from self._drawn(each, rows, _COLOURS[number % len(_COLOURS)])
+            yield from self._chart(each, rows, _COLOURS[number % len(_COLOURS)])
 
-    def _drawn(self, curve: Curve, height: int, colour: str) -> list[Strip]:
-        width, style, muted = self.plot_width, self._part(colour), self._part("muted")
+    def _chart(self, curve: Curve, height: int, colour: str) -> Iterator[Row]:
         known = [each for each in (*curve.low, *curve.high) if each is not None]
         name = cut(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
-        head = Strip([Segment(name, style + Style(bold=True)), Segment(latest, muted)])
-        strips = [head.adjust_cell_length(self.size.width, self.rich_style)]
+        yield (name, f"{colour}-name", False), (latest, "muted", False)
         rows = height - 1
         scale = [""] * rows
-        if known:
+        if known and rows:
             scale[0] = f"{max(known):.3g}"
             if rows > 1 and min(known) != max(known):
                 scale[-1] = f"{min(known):.3g}"
         at = self._column(curve)
-        for text, mark in zip(braille(curve.low, curve.high, width, rows), scale, strict=True):
-            parts = [Segment(cut(mark, _SCALE).rjust(_SCALE) + "┤", muted)]
+        texts = braille(curve.low, curve.high, self.plot_width, rows)
+        for text, mark in zip(texts, scale, strict=True):
+            head = (cut(mark, _SCALE).rjust(_SCALE) + "┤", "muted", False)
             if at is None:
-                parts.append(Segment(text, style))
+                yield head, (text, colour, False)
             else:
-                cursor = self.get_component_rich_style("curve--cursor")
-                here = style + Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse)
-                parts += [
-                    *(Segment(text[:at], style), Segment(text[at : at + 1], here)),
-                    Segment(text[at + 1 :], style),
-                ]
-            strips.append(Strip(parts).adjust_cell_length(self.size.width, self.rich_style))
-        return strips
+                left, here, right = text[:at], text[at : at + 1], text[at + 1 :]
+                yield head, (left, colour, False), (here, colour, True), (right, colour, False)
 
     def _column(self, curve: Curve) -> int | None:
         """Where the trace stands that is shown."""
@@ -146,7 +132,3 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
         part = min(x * parts // self.plot_width, parts - 1)
         span = each.last - each.first + 1
         self.post_message(self.Picked(each.first + part * span // parts))
-
-    def _part(self, name: str) -> Style:
-        style = self.get_component_rich_style(f"curve--{name}")
-        return self.rich_style + Style(color=style.color, bold=style.bold, dim=style.dim)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from tdx.tui.live import keys
+from tdx.tui.live.line_widget import LineWidget
 
 KINDS = ("plain", "muted", "bold", "primary", "secondary", "accent", "good", "warn", "bad")
-Line = Sequence[tuple[str, str]]
+Line = tuple[tuple[str, str], ...]
 """Parts of a line: a text, and which of ``KINDS`` it is."""
 
 
-class Lines(ScrollView, can_focus=True):
+class Lines(ScrollView, LineWidget, can_focus=True):
     """Draws lines; a subclass says what they are and what opening one does."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*(f"line--{kind}" for kind in KINDS), "line--cursor"}
@@ -62,42 +62,57 @@ class Lines(ScrollView, can_focus=True):
         """Draw these lines from now on; those that stay as they are are not drawn anew."""
         before, self.lines = self.lines, lines
         if len(before) != len(lines):
-            self.virtual_size = Size(self.size.width, len(lines))
+            self._resize()
             self.cursor = max(0, min(self.cursor, len(lines) - 1))
             self.refresh()
             return
         top = int(self.scroll_offset.y)
-        for y in range(min(self.size.height, max(len(lines) - top, 0))):
-            if before[top + y] != lines[top + y]:
-                self.refresh_line(y)
+        seen = range(top, min(top + self.size.height, len(lines)))
+        self._again(*(at for at in seen if before[at] != lines[at]))
 
     def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self.lines))
+        self._resize()
 
-    def refresh_line(self, y: int) -> None:
-        """Draw one line anew, counted from the top of what is in sight."""
-        from textual.geometry import Region
+    def _resize(self) -> None:
+        """Take note of how many lines there are; the screen is laid out only for a scroll bar."""
+        size = Size(self.size.width, len(self.lines))
+        if (size.height > self.size.height) != self.show_vertical_scrollbar:
+            self.virtual_size = size
+            return
+        self.set_reactive(Lines.virtual_size, size)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = size.height
+        self.scroll_y = min(self.scroll_y, self.max_scroll_y)
 
-        self.refresh(Region(0, y, self.size.width, 1))
+    def _again(self, *lines: int) -> None:
+        """Draw lines anew, counted from the first of all."""
+        top, height = int(self.scroll_offset.y), self.size.height
+        seen = [at - top for at in lines if top <= at < top + height]
+        if seen:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in seen))
 
-    def render_line(self, y: int) -> Strip:
-        at, width = y + int(self.scroll_offset.y), self.size.width
+    def line_key(self, y: int) -> Hashable:
+        at = y + int(self.scroll_offset.y)
+        return (self.lines[at] if at < len(self.lines) else None), at == self.cursor
+
+    def line_parts(self, y: int) -> Sequence[Segment]:
+        at, width = y + int(self.scroll_offset.y), self.outer_size.width
         if at >= len(self.lines):
-            return Strip.blank(width, self.rich_style)
-        segments = [Segment(text, self._style(kind)) for text, kind in self.lines[at]]
-        style = self.rich_style
-        if at == self.cursor:
-            if self.app.native_ansi_color:
-                # The colours of the terminal may be those of the text on it.
-                text = "".join(part for part, _ in self.lines[at])
-                return Strip([Segment(text.ljust(width)[:width], Style(reverse=self.has_focus))])
-            style += Style(bgcolor=self.get_component_rich_style("line--cursor").bgcolor)
-        strip = Strip(segments).adjust_cell_length(width)
-        return Strip(Segment.apply_style(strip, style), width)
-
-    def _style(self, kind: str) -> Style:
-        style = self.get_component_rich_style(f"line--{kind}")
-        return Style(color=style.color, bold=style.bold, dim=style.dim, reverse=style.reverse)
+            return [Segment(" " * width, self.base)]
+        line = self.lines[at]
+        parts = [Segment(text, self.part(f"line--{kind}")) for text, kind in line]
+        if at != self.cursor:
+            return parts
+        if self.app.native_ansi_color:
+            # The colours of the terminal may be those of the text on it.
+            text = "".join(part for part, _ in line)
+            return [Segment(text.ljust(width)[:width], Style(reverse=self.has_focus))]
+        room = max(0, width - sum(part.cell_length for part in parts))
+        back = self.back("line--cursor")
+        return [
+            Segment(part.text, (part.style or self.base) + back)
+            for part in (*parts, Segment(" " * room, self.base))
+        ]
 
     def action_walk(self, by: int) -> None:
         self.move_to(self.cursor + by)
@@ -108,12 +123,12 @@ class Lines(ScrollView, can_focus=True):
 
     def move_to(self, at: int) -> None:
         """Put the cursor on a line and bring it into sight."""
-        self.cursor = max(0, min(at, len(self.lines) - 1))
+        before, self.cursor = self.cursor, max(0, min(at, len(self.lines) - 1))
         top, height = int(self.scroll_offset.y), self.size.height
         if height and not top <= self.cursor < top + height:
             to = self.cursor - (0 if self.cursor < top else height - 1)
             self.scroll_to(y=to, animate=False)
-        self.refresh()
+        self._again(before, self.cursor)
 
     def on_click(self, event: events.Click) -> None:
         inside = event.get_content_offset(self)

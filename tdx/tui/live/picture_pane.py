@@ -8,15 +8,19 @@ from functools import lru_cache
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from textual.strip import Strip
-from textual.widget import Widget
 
 from tdx.inspection.live.views import Picture
+from tdx.tui.live.line_widget import RowWidget
 from tdx.tui.live.lines import cut
 from tdx.tui.live.picture_grid import GAP, best_grid, scale
 
+Cell = tuple[int, int]
+"""The colours of a cell: of its upper half and of its lower half."""
+Row = tuple[str | tuple[Cell, ...], ...]
+"""Parts of a line: a text, or cells of an image."""
 
-class PicturePane(Widget, can_focus=True):
+
+class PicturePane(RowWidget[Row], can_focus=True):
     """Draws images side by side: what the env gives, and after each stage that changes it."""
 
     HELP = """## The pixels
@@ -33,28 +37,26 @@ of the chain. Where a stage is selected in the chain, the image before it and th
         self.border_title = "pixels"
         self.pictures: tuple[Picture, ...] = ()
         self.stage: int | None = None
-        self._strips: list[Strip] | None = None
 
     def show(self, pictures: Sequence[Picture]) -> None:
         """Draw these from now on."""
         if pictures != self.pictures:
             self.pictures = tuple(pictures)
-            self._outdated()
+            self.outdated()
 
     def set_stage(self, stage: int | None) -> None:
         """Draw the image before a stage and the one after it, where it writes one."""
         self.stage = stage
-        self._outdated()
+        self.outdated()
 
-    def on_resize(self) -> None:
-        self._outdated()
-
-    def render_line(self, y: int) -> Strip:
-        if self._strips is None:
-            self._strips = list(self._drawn()) if self.size.height > 1 else []
-        if y < len(self._strips):
-            return self._strips[y]
-        return Strip.blank(self.size.width, self.rich_style)
+    def row_parts(self, row: Row) -> Sequence[Segment]:
+        parts: list[Segment] = []
+        for each in row:
+            if isinstance(each, str):
+                parts.append(Segment(each, self.base))
+            else:
+                parts += _segments(each)
+        return parts
 
     def room(self) -> tuple[int, int]:
         """The most pixels of an image that there is room for, across and down."""
@@ -70,15 +72,13 @@ of the chain. Where a stage is selected in the chain, the image before it and th
         earlier = [each for each in self.pictures[: after[0]] if _key(each) == key]
         return [*earlier[-1:], *(self.pictures[n] for n in after)]
 
-    def _outdated(self) -> None:
-        self._strips = None
-        self.refresh()
-
-    def _drawn(self) -> Iterator[Strip]:
-        shown, style = self._chosen(), self.rich_style
+    def all_rows(self) -> Iterator[Row]:
+        if self.size.height < 2:
+            return
+        shown = self._chosen()
         if not shown:
-            yield Strip([Segment("no key holds an image", style + Style(dim=True))])
-            yield Strip([Segment("from_pixels of the env draws it", style + Style(dim=True))])
+            yield ("no key holds an image",)
+            yield ("from_pixels of the env draws it",)
             return
         grid = best_grid(shown, *self.size)
         for begin in range(0, len(shown), grid.columns):
@@ -86,25 +86,18 @@ of the chain. Where a stage is selected in the chain, the image before it and th
             heads = []
             for number, each in enumerate(row, start=begin):
                 text = f"{'→ ' if number else ''}{each.place} {'×'.join(map(str, each.shape))}"
-                heads.append(Segment(cut(text, grid.width).ljust(grid.width + GAP), style))
-            yield self._strip(heads)
+                heads.append(cut(text, grid.width).ljust(grid.width + GAP))
+            yield tuple(heads)
             images = [list(_half_cells(each, grid.width, grid.height)) for each in row]
             for y in range(max(map(len, images))):
-                parts: list[Segment] = []
+                parts: list[str | tuple[Cell, ...]] = []
                 for rows in images:
-                    cells = rows[y] if y < len(rows) else []
-                    parts += _segments(cells)
-                    parts.append(Segment(" " * (grid.width - len(cells) + GAP), style))
-                yield self._strip(parts)
-
-    def _strip(self, parts: Sequence[Segment]) -> Strip:
-        return Strip(parts).adjust_cell_length(self.size.width, self.rich_style)
+                    cells = rows[y] if y < len(rows) else ()
+                    parts += [cells, " " * (grid.width - len(cells) + GAP)]
+                yield tuple(parts)
 
 
-Cell = tuple[int, int]
-
-
-def _half_cells(picture: Picture, width: int, height: int) -> Iterator[list[Cell]]:
+def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
     """The rows of a picture, two pixels a cell; pixels left out or doubled to fill the room."""
     times = scale(picture, width, height)
     times = times if times < 1 else float(int(times))
@@ -114,13 +107,17 @@ def _half_cells(picture: Picture, width: int, height: int) -> Iterator[list[Cell
     for y in range(0, tall, 2):
         upper = (y * picture.height // tall) * stride
         lower = (min(y + 1, tall - 1) * picture.height // tall) * stride
-        yield [
-            (
-                int.from_bytes(rgb[upper + 3 * x : upper + 3 * x + 3]),
-                int.from_bytes(rgb[lower + 3 * x : lower + 3 * x + 3]),
-            )
-            for x in columns
-        ]
+        above = _pixels(rgb[upper : upper + stride])
+        below = _pixels(rgb[lower : lower + stride])
+        yield tuple([(above[x], below[x]) for x in columns])
+
+
+def _pixels(rgb: bytes) -> list[int]:
+    """Each pixel of a row as one number."""
+    return [
+        red << 16 | green << 8 | blue
+        for red, green, blue in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True)
+    ]
 
 
 def _segments(cells: Sequence[Cell]) -> Iterator[Segment]:
