@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BINS = 8
 _MOST_SHOWN = 6
 _MOST_BINNED = 65_536
+_MANY = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,28 @@ def _compared(
         return "changed", text, None
     if old is now or np.array_equal(old, now):
         return "same", text, 0.0
-    if now.dtype.kind == "b":
-        return "changed", text, float(np.count_nonzero(now != old) > 0)
-    with np.errstate(all="ignore"):
-        apart = np.abs(now.astype(np.float64) - old.astype(np.float64))
-    both_nan = np.isnan(now) & np.isnan(old) if now.dtype.kind == "f" else False
-    apart = np.where(both_nan, 0.0, apart)
-    delta = float(apart.max()) if apart.size else 0.0
+    delta = _largest_difference(now, old)
     return ("same" if delta == 0 else "changed"), text, delta
+
+
+def _largest_difference(now: np.ndarray[Any, Any], old: np.ndarray[Any, Any]) -> float:
+    """How far apart two arrays of a shape are that are not equal; nan beside nan is no distance."""
+    import numpy as np
+
+    if now.dtype.kind == "b":
+        return float(np.count_nonzero(now != old) > 0)
+    if now.dtype.kind == "u" and now.dtype == old.dtype:
+        # Images are large, and numbers of eight bytes for each of theirs take long to make.
+        return float((np.maximum(now, old) - np.minimum(now, old)).max())
+    with np.errstate(all="ignore"):
+        if now.dtype == old.dtype and now.dtype.kind == "f" and now.size > _MANY:
+            rough = float(np.abs(now - old).max())
+            if math.isfinite(rough):
+                return rough
+        apart = np.abs(now.astype(np.float64) - old.astype(np.float64))
+    if now.dtype.kind == "f":
+        apart = np.where(np.isnan(now) & np.isnan(old), 0.0, apart)
+    return float(apart.max()) if apart.size else 0.0
 
 
 def statistics(

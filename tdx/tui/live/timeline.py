@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
+from tdx.tui.live.line_widget import RowWidget
 from tdx.tui.live.requests import LiveState
 
 _NAMES = ("past", "future", "start", "trouble", "cursor", "mark", "text")
+_MARKS = {"┿": "start", "✕": "trouble", "◆": "mark"}
+Row = tuple[tuple[str, str], ...]
+"""Parts of the line: a text, and its style."""
 
 
-class Timeline(Widget):
+class Timeline(RowWidget[Row]):
     """One line that is a slider; begins of episodes and troubles are marked on it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"time--{name}" for name in _NAMES}
@@ -52,7 +54,7 @@ class Timeline(Widget):
         width = len(str(max(state.last, 0)))
         live = " ◉ live" if state.follows else f" ◀ {state.shown - state.last}"
         self._texts = (f"{state.first:>{width}} ", f" {state.last}{live}")
-        self.refresh()
+        self.outdated()
 
     @property
     def _track(self) -> tuple[int, int]:
@@ -60,32 +62,33 @@ class Timeline(Widget):
         begin = len(self._texts[0])
         return begin, max(4, self.size.width - begin - len(self._texts[1]))
 
-    def render_line(self, y: int) -> Strip:
-        state, style = self.state, self.rich_style
+    def all_rows(self) -> Iterator[Row]:
+        state = self.state
         if state is None or state.last < 0:
-            return Strip.blank(self.size.width, style)
+            return
         _, width = self._track
         at = self._column(state.shown, state, width)
-        cells = [("━", "past") if x <= at else ("─", "future") for x in range(width)]
-        for index in state.starts:
-            if index >= state.first:
-                cells[self._column(index, state, width)] = ("┿", "start")
-        for index in state.troubled:
-            if index >= state.first:
-                cells[self._column(index, state, width)] = ("✕", "trouble")
+        held = [index for index in state.starts if index >= state.first]
+        wrong = [index for index in state.troubled if index >= state.first]
+        marks = {self._column(index, state, width): "┿" for index in held}
+        marks |= {self._column(index, state, width): "✕" for index in wrong}
         if state.against is not None and state.against >= state.first:
-            cells[self._column(state.against, state, width)] = ("◆", "mark")
-        cells[at] = ("█", "trouble" if state.shown in state.troubled else "cursor")
-        names = {"text", "cursor", *(name for _, name in cells)}
-        styles = {name: self._part(name) for name in names}
-        parts = [Segment(self._texts[0], styles["text"])]
-        parts += [Segment(text, styles[name]) for text, name in cells]
-        parts.append(Segment(self._texts[1], styles["cursor" if state.follows else "text"]))
-        return Strip(parts).simplify().adjust_cell_length(self.size.width, style)
+            marks[self._column(state.against, state, width)] = "◆"
+        row = [(self._texts[0], "text")]
+        begin = 0
+        for column in sorted({*marks, at}):
+            row.append(_track(begin, column, at))
+            mark = marks.get(column, "")
+            troubled = state.shown in state.troubled
+            cursor = ("█", "trouble" if troubled else "cursor")
+            row.append(cursor if column == at else (mark, _MARKS[mark]))
+            begin = column + 1
+        row.append(_track(begin, width, at))
+        row.append((self._texts[1], "cursor" if state.follows else "text"))
+        yield tuple(row)
 
-    def _part(self, name: str) -> Style:
-        style = self.get_component_rich_style(f"time--{name}")
-        return self.rich_style + Style(color=style.color, bold=style.bold, dim=style.dim)
+    def row_parts(self, row: Row) -> Sequence[Segment]:
+        return [Segment(text, self.part(f"time--{name}")) for text, name in row if text]
 
     @staticmethod
     def _column(index: int, state: LiveState, width: int) -> int:
@@ -113,3 +116,10 @@ class Timeline(Widget):
     def on_mouse_up(self) -> None:
         self._dragging = False
         self.release_mouse()
+
+
+def _track(begin: int, end: int, at: int) -> tuple[str, str]:
+    """A stretch of the line, before what is shown or behind it."""
+    if begin < at:
+        return "━" * (end - begin), "past"
+    return "─" * (end - begin), "future"
