@@ -21,6 +21,7 @@ from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.news import News, name_of
 from tdx.tui.compose.catalogue_pane import CataloguePane
+from tdx.tui.files.crash import told_of_crash
 from tdx.tui.files.ending import watch_signals
 from tdx.tui.files.files import Files, Kept
 from tdx.tui.files.keys import FILES
@@ -173,6 +174,13 @@ class TdxApp(App[None]):
         told = f"{title}: {message}" if title else message
         self.workspace.journal.record(told, severity=severity)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def _fatal_error(self) -> None:
+        """Say a fault of the app itself on a few lines, once the edits are safe."""
+        if self.is_headless:
+            super()._fatal_error()
+        else:
+            self.panic(told_of_crash(self.files))
 
     def _news(self, news: News) -> None:
         hear(self.workspace.journal, news)

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -31,11 +31,11 @@ PATHS = ("/", "/?token=wrong", "/ws", "/page/page.js", "/static/js/textual.js", 
 
 
 @asynccontextmanager
-async def served(token: str | None, *command: str) -> AsyncIterator[str]:
-    """The address of a server whose app is a command."""
+async def served(token: str | None, *command: str, most: int = 8) -> AsyncIterator[str]:
+    """The address of a server whose app is a command, on so many pages at most."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = AppServer(command, Access(token, port))
+        server = AppServer(command, Access(token, port), most)
         runner = web.AppRunner(await server._make_app(), access_log=None)
         await runner.setup()
         await web.SockSite(runner, listening).start()
@@ -93,6 +93,29 @@ async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path
     assert [each.name for each in tmp_path.iterdir()] == ["said"]
 
 
+async def test_there_are_no_more_pages_than_may_be() -> None:
+    code = "import time; time.sleep(100)"
+    async with (
+        served(None, sys.executable, "-c", code, most=2) as address,
+        aiohttp.ClientSession() as session,
+    ):
+        one, two = [await session.ws_connect(f"{address}/ws") for _ in range(2)]
+        async with session.get(address) as answer:
+            assert (answer.status, answer.content_type) == (503, "text/html")
+            assert "2 pages of tdx are open" in await answer.text()
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await session.ws_connect(f"{address}/ws")
+        assert refused.value.status == 503
+        await one.close()
+        for _ in range(400):
+            async with session.get(address) as answer:
+                if answer.status == 200:
+                    break
+        third = await session.ws_connect(f"{address}/ws")
+        assert not third.closed
+        await asyncio.gather(two.close(), third.close())
+
+
 def test_arguments_of_the_app_are_those_of_the_server() -> None:
     options = PipelineOptions("Pendulum-v1", "g=9.8", ["CatFrames(4, dim=-1)", "--help"], seed=0)
     expected = "--env=Pendulum-v1 --env-kwargs=g=9.8 '--t=CatFrames(4, dim=-1)' --t=--help --seed=0"
@@ -102,9 +125,26 @@ def test_arguments_of_the_app_are_those_of_the_server() -> None:
 def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert run(["serve", "--port", str(port)]) == 3
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n")
+        assert run(["serve", "--port", str(port)]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: cannot listen at 127.0.0.1:{port}: address already in use"
+    assert "--port 0" in hint
+
+
+@pytest.mark.parametrize("host", ["256.0.0.1", "192.0.2.1", ".", "a" * 300, "no such host"])
+def test_host_that_is_none_of_this_machine(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = socket.getaddrinfo
+
+    def numbers_alone(*arguments: Any, **options: Any) -> Any:
+        return found(*arguments, **{**options, "flags": socket.AI_NUMERICHOST})
+
+    monkeypatch.setattr(socket, "getaddrinfo", numbers_alone)  # no question to the network
+    assert run(["serve", "--port", "0", "--host", host]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: cannot listen at {host}:0: ")
+    assert hint.startswith("hint: --host takes an address of this machine")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +153,7 @@ def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
         (["--t", "RewardSum"], "stages are given without an env"),
         (["--pipeline", "-"], "a page cannot read stdin"),
         (["--port", "70000"], "--port must be 65535 at most"),
+        (["--pages", "0"], "--pages"),
         (["--token", "short"], "--token must have 12 characters or more"),
         (["--env", "Pendulum-v1", "--t", "RewardSum("], "stage 0"),
     ],
@@ -137,7 +178,7 @@ def test_there_is_a_token_wherever_others_can_come(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tdx.tui.serving.serve._until_told", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for host in ("0.0.0.0", "127.0.0.1"):
-        assert serve([], host=host, port=0, token=None, say=said.append) == 0
+        assert serve([], host=host, port=0, token=None, pages=1, say=said.append) == 0
     assert [each.partition("?token=")[1:] for each in said][1] == ("", "")
     assert said[0].startswith("http://here:")
     assert len(said[0].partition("?token=")[2]) > 20

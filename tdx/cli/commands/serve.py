@@ -33,6 +33,15 @@ Port = Annotated[
         help="The port; 0 for any that is free.",
     ),
 ]
+Pages = Annotated[
+    int,
+    typer.Option(
+        "--pages",
+        metavar="N",
+        parser=whole_number("--pages", at_least=1),
+        help="How many pages may be open at once; each has processes of its own.",
+    ),
+]
 Token = Annotated[
     str | None,
     typer.Option(
@@ -53,6 +62,7 @@ class _Face(Protocol):
         host: str,
         port: int,
         token: str | None,
+        pages: int,
         say: Callable[[str], None],
     ) -> int: ...
 
@@ -64,6 +74,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    pages: Pages = 8,
 ) -> int:
     """Serve the terminal app to a browser, from this machine to this machine.
 
@@ -91,7 +102,7 @@ def serve(
     # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.
     face = cast("_Face", import_module("tdx.tui.serving.serve"))
     arguments = as_arguments(options)
-    return face.serve(arguments, host=host, port=port, token=token, say=_say)
+    return face.serve(arguments, host=host, port=port, token=token, pages=pages, say=_say)
 
 
 def _say(address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tdx.engine.traced.places import Place
 from tdx.engine.traced.traces import Direction
+from tdx.envs.base.failures import key_of
 from tdx.errors import ChainError, EnvError, TdxError, Where, first_line
 
 
@@ -25,7 +26,8 @@ def blamed(error: Exception, place: Place, direction: Direction, doing: str) -> 
         return error.at(stage=place.index, transform=place.name) if stage else error
     what = f"raised {type(error).__name__} in {during}: {first_line(error)}"
     if stage:
-        return ChainError(f"it {what}", where=Where(stage=place.index, transform=place.name))
+        where = Where(stage=place.index, transform=place.name, key=key_of(error))
+        return ChainError(f"it {what}", where=where)
     if place.kind == "env":
         return EnvError(f"the env {what}", where=Where(env=place.name))
     return ChainError(f"the policy {place.name} {what}", hint="mend the policy")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdx.errors import ChainError, EnvError, TdxError, Where, one_line
+from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
     from tdx.envs.base.env_base import EnvBase
 
 OWN_ERROR = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
 _STAGE = "_tdx_stage"
+_KEY = "_tdx_key"
 
 
 def at_step(error: Exception, step: int) -> Exception:
@@ -64,6 +66,18 @@ def from_stage(error: Exception, index: int, name: str) -> None:
     """Remember with an error that is none of the family which stage raised it."""
     if getattr(error, _STAGE, None) is None:
         setattr(error, _STAGE, Where(stage=index, transform=name))
+
+
+def from_key(error: Exception, key: NestedKey) -> None:
+    """Remember with an error at which key of its stage it was raised."""
+    if getattr(error, _KEY, None) is None:
+        setattr(error, _KEY, key)
+
+
+def key_of(error: Exception) -> NestedKey | None:
+    """The key at which a stage raised; none where that is not known."""
+    key: NestedKey | None = getattr(error, _KEY, None)
+    return key
 
 
 def _innermost(env: EnvBase) -> EnvBase:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.envs.base.failures import from_key
 from tdx.errors import ArgumentError, KeyNotFoundError, Where, nearest
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import Composite
@@ -106,7 +107,12 @@ def map_present(
     for source, target in pairs:
         value = read(tensordict, source)
         if value is not None:
-            write(tensordict, target, function(value))
+            try:
+                mapped = function(value)
+            except Exception as error:
+                from_key(error, source)
+                raise
+            write(tensordict, target, mapped)
     return tensordict
 
 

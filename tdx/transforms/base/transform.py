@@ -10,6 +10,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 from torch import nn
 
+from tdx.envs.base.failures import from_key
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.keys import NestedKey, normal_key
 from tdx.tensordicts import read, write
@@ -102,7 +103,12 @@ class Transform(TransformSpecs):
                 if self._missing_tolerance:
                     continue
                 raise self._missing(in_key, next_tensordict)
-            write(next_tensordict, out_key, self._apply_transform(value))
+            try:
+                mapped = self._apply_transform(value)
+            except Exception as error:
+                from_key(error, in_key)
+                raise
+            write(next_tensordict, out_key, mapped)
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -193,7 +199,12 @@ class Transform(TransformSpecs):
                 if self._missing_tolerance:
                     continue
                 raise self._missing(out_key, tensordict)
-            write(tensordict, in_key, self._inv_apply_transform(value))
+            try:
+                mapped = self._inv_apply_transform(value)
+            except Exception as error:
+                from_key(error, out_key)
+                raise
+            write(tensordict, in_key, mapped)
         return tensordict
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:

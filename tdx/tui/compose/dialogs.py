@@ -119,6 +119,8 @@ class Dialogs:
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
             for each in lints
         ]
+        if self._workspace.seen.status == "failed" and self._workspace.details:
+            said.append(self._workspace.details)
         text = "\n\n".join(said) or "Nothing is wrong here."
         self._read("What is wrong", text)
 

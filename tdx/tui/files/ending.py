@@ -1,4 +1,4 @@
-"""What happens when the app is ended from outside: SIGTERM, or a terminal that is closed."""
+"""What happens when the app is ended from outside: a signal, or a terminal that is closed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def watch_signals(app: App[None], files: Files, close: Callable[[], None]) -> No
     """Keep the session when the process is told to end.
 
     Args:
-        app: left in good order on SIGTERM, so that the terminal is as it was.
+        app: left in good order on SIGTERM and SIGINT, so that the terminal is as it was.
         files: keeps the session.
         close: ends what the app has started.
     """
     loop = asyncio.get_running_loop()
 
-    def terminated() -> None:
+    def told(number: int) -> None:
         files.keeper.leave_for_later()
-        app.exit(return_code=128 + signal.SIGTERM, message=_MESSAGE)
+        app.exit(return_code=128 + number, message=_MESSAGE)
 
     def hung_up() -> None:
         files.keeper.leave_for_later()
@@ -38,7 +38,8 @@ def watch_signals(app: App[None], files: Files, close: Callable[[], None]) -> No
         # There is no terminal any more that could be put in order.
         os._exit(128 + signal.SIGHUP)
 
-    loop.add_signal_handler(signal.SIGTERM, terminated)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told, number)
     loop.add_signal_handler(signal.SIGHUP, hung_up)
     if os.isatty(_STDIN):
         # Only the leader of a session is told; others would live on with nobody to see them.

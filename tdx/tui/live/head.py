@@ -6,6 +6,7 @@ from textual.content import Content
 
 from tdx.inspection.live.views import EnvCell
 from tdx.inspection.overview import Problem
+from tdx.keys import format_key
 from tdx.tui.live.requests import LiveState
 
 _MEGA = 2**20
@@ -40,7 +41,8 @@ def head(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> 
 def problem_note(problem: Problem) -> Content:
     """What is wrong, and what to do about it."""
     stage, name = problem.where.stage, problem.where.transform or problem.where.env
-    place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}: "
+    key = "" if problem.where.key is None else f", {format_key(problem.where.key)}"
+    place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}{key}: "
     hint = f"\n  → {problem.hint}" if problem.hint else ""
     return Content.assemble(("✕ ", "bold $error"), (place, "bold"), problem.message, (hint, "dim"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.errors import ExitCode, MissingPackageError, OutputError
+from tdx.errors import ArgumentError, ExitCode, MissingPackageError
 
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer
@@ -28,6 +29,7 @@ def serve(
     host: str,
     port: int,
     token: str | None,
+    pages: int,
     say: Callable[[str], None],
 ) -> int:
     """Serve the app until the process is told to end.
@@ -38,6 +40,7 @@ def serve(
         port: the port; any that is free where it is 0.
         token: what a browser must know; ``"random"`` for one that is drawn. Where the host is not
             this machine alone there is always one.
+        pages: how many may be open at once.
         say: tells the user the address.
 
     Returns:
@@ -45,7 +48,7 @@ def serve(
 
     Raises:
         MissingPackageError: textual-serve is not there.
-        OutputError: it cannot listen there.
+        ArgumentError: it cannot listen there.
     """
     try:
         from tdx.tui.serving.access import Access, is_loopback, random_token
@@ -59,7 +62,7 @@ def serve(
     with _listening(host, port) as listening:
         port = listening.getsockname()[1]
         command = [sys.executable, "-c", _START, json.dumps(sys.path), "tui", *arguments]
-        server = AppServer(command, Access(token, port))
+        server = AppServer(command, Access(token, port), pages)
         say(_address(host, port, token))
         asyncio.run(_until_told(server, listening))
     return ExitCode.OK
@@ -69,11 +72,27 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         where = f"{_in_address(host)}:{port}"
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        hint = "another port: --port N, or --port 0 for any that is free"
-        raise OutputError(f"cannot listen at {where}: {reason}", hint=hint) from error
+        raise ArgumentError(
+            f"cannot listen at {where}: {_reason(error)}", hint=_hint(error)
+        ) from None
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "that is no address"
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return (reason or str(error)).lower()
+
+
+def _hint(error: OSError | UnicodeError) -> str:
+    is_host = isinstance(error, UnicodeError | socket.gaierror)
+    if is_host or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+        return "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+    if getattr(error, "errno", None) == errno.EACCES:
+        return "ports below 1024 are not for everyone: --port 8000"
+    return "another port: --port N, or --port 0 for any that is free"
 
 
 async def _until_told(server: AppServer, listening: socket.socket) -> None:
