@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tdx.data.layout import Layout
 from tdx.engine import TransformedEnv
+from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
 from tdx.rollouts.chain_state import is_known, memory_of, restore_memory
 from tdx.rollouts.env_state import env_state, restore_env
@@ -21,9 +22,9 @@ _MOST_READABLE = 10_000
 """Larger states, such as the weights of an encoder, are not written as text."""
 
 
-def chain_state(env: TransformedEnv) -> dict[str, Tensor]:
+def chain_state(env: EnvBase) -> dict[str, Tensor]:
     """What the stages of an env's chain hold, by stage and name."""
-    held = env.transform.state_dict()
+    held = env.transform.state_dict() if isinstance(env, TransformedEnv) else {}
     return {name: value.detach() for name, value in held.items() if isinstance(value, Tensor)}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tensordict import TensorDictBase
 
-from tdx.engine import TransformedEnv
 from tdx.engine.planned.chunk_size import chunk_steps_for
+from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.writer import write_pipeline
@@ -24,7 +24,7 @@ UNKNOWN = "unknown"
 
 def keep_rollout(
     rollout: TensorDictBase,
-    env: TransformedEnv,
+    env: EnvBase,
     pipeline: Pipeline,
     path: str | Path,
     *,

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.engine import TransformedEnv
+from tdx.envs import EnvBase
 from tdx.rollouts.border import Border
 from tdx.rollouts.episodes import Flags
 from tdx.rollouts.manifest import Goal, Manifest
@@ -44,7 +45,7 @@ def silent(progress: Progress) -> None:
     """Tell nobody."""
 
 
-def flags_of(env: TransformedEnv) -> Flags:
+def flags_of(env: EnvBase) -> Flags:
     """The keys of an env's rewards and ends."""
     return Flags(tuple(env.reward_keys), tuple(env.done_keys))
 

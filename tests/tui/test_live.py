@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx import StepCounter
+from tdx import StepCounter, open_dump
 from tdx.pipeline import Pipeline
 from tdx.tui.live import keys
 from tdx.tui.live.curve_pane import CurvePane
@@ -67,6 +67,16 @@ async def test_makes_so_many_steps() -> None:
         assert app.player.session.tracer.steps == 13
         await app.press("n", "text:many", "enter")
         assert app.player.session.tracer.steps == 13
+
+
+async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with playing() as app:
+        await app.press("D")
+        assert "step first" in app.note
+        await app.press("s", "s", "D", "enter")
+        assert "2 steps are in" in app.note
+        assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 
 @pytest.mark.parametrize(

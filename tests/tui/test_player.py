@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tdx import StepCounter
+from tdx import RewardSum, StepCounter, open_dump
 from tdx.pipeline import Pipeline
+from tdx.rollouts import verify
 from tdx.tui.backend.job import Job
 from tdx.tui.live.player import Player, play
 from tdx.tui.live.requests import (
     Act,
     Command,
+    Keep,
     LiveState,
     Panes,
     Play,
@@ -127,3 +131,22 @@ def test_session_ends_when_it_is_cancelled() -> None:
     play(request, job)
     assert pushed[0] == "facts"
     assert "view" in pushed
+
+
+def test_steps_since_the_reset_are_kept_as_a_dump(tmp_path: Path) -> None:
+    watched = Watched(RewardSum())
+    assert "no step was made" in watched.tell(Keep(str(tmp_path / "none"))).said
+    watched.tell(Run(steps=5), turns=20)
+    watched.tell(Reset())
+    watched.tell(Run(steps=60), turns=90)  # an episode has 50
+    folder = tmp_path / "live"
+    assert watched.tell(Keep(str(folder))).said == f"60 steps are in {folder}"
+    assert "there is a dump in" in watched.tell(Keep(str(folder))).said
+    dump = open_dump(folder)
+    assert verify(folder).problems == ()
+    assert [episode.length for episode in dump.manifest.episodes] == [50, 10]
+    sums = dump.data["next", "reward"][:50].cumsum(0)
+    torch.testing.assert_close(dump.data["next", "episode_reward"][:50], sums)
+    last = watched.player.session.history[-1].tensordict
+    assert bool((dump.data[-1] == last).all())
+    assert (dump.manifest.policy, dump.manifest.seed) == ("live", 0)

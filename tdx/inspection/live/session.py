@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from tdx.engine.traced import Promises, StepTrace, Stop, TraceHistory, Tracer, parse_stop
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
@@ -84,6 +85,7 @@ class LiveSession:
         }
         self._keyed: OrderedDict[tuple[str, int | None], Track] = OrderedDict()
         self._stop: Stop | None = None
+        self._begun = 0
 
     # What happens
 
@@ -93,6 +95,7 @@ class LiveSession:
         Raises:
             TdxError: the env or a stage raised; the trace until then is in the history.
         """
+        self._begun = self.tracer.traces
         return self._made(lambda: self.tracer.reset(seed=seed))
 
     def advance(self, action: TensorDictBase | None = None) -> StepTrace:
@@ -154,6 +157,21 @@ class LiveSession:
         """
         reason = None if self._stop is None else self._stop.check(trace)
         return None if reason is None else reason.message
+
+    def rollout(self) -> TensorDictBase:
+        """The steps since :meth:`reset` that the history holds, ``[*B, T]``.
+
+        Raises:
+            ArgumentError: there is none.
+        """
+        steps = [
+            trace.tensordict
+            for trace in self.history
+            if trace.index >= self._begun and trace.phase == "step" and trace.error is None
+        ]
+        if not steps:
+            raise ArgumentError("no step was made since the reset", hint="step first")
+        return torch.stack(steps, len(self.env.batch_size))
 
     # What there is to see
 

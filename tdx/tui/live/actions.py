@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdx.tui.live.arrangement import PANES, Pane
-from tdx.tui.live.asking import ask_chart, ask_source, ask_steps, ask_until
+from tdx.tui.live.asking import ask_chart, ask_folder, ask_source, ask_steps, ask_until
 from tdx.tui.live.requests import (
     RATES,
     Act,
     Command,
     Compare,
+    Facts,
     Focus,
+    Keep,
     LiveState,
     Pause,
     Rate,
@@ -43,6 +45,7 @@ class LiveActions(TabBody):
     front: Pane
     curves: tuple[str, ...]
     window: int | None
+    facts: Facts | None
     rows: int
     details: str
     values: ValueTable
@@ -104,6 +107,12 @@ class LiveActions(TabBody):
         self.lay_out()
         if text is not None:
             self._tell(Run(until=text))
+
+    def action_keep(self) -> None:
+        if self.state is None or not self.state.steps or self.facts is None:
+            self.say("step first")
+            return
+        ask_folder(self.app, self.facts.env, lambda path: self._tell(Keep(path)))
 
     def action_rate(self, by: int) -> None:
         at = RATES.index(self.rate) if self.rate in RATES else RATES.index(20)

@@ -1,4 +1,4 @@
-"""The questions of the live tab: how many steps, until when, which action, which chart."""
+"""The questions of the live tab: how many steps, until when, which action, chart and folder."""
 
 from __future__ import annotations
 
@@ -83,6 +83,19 @@ def _source(text: str, known: Sequence[str]) -> str:
     if path.is_dir() or path.suffix in _SEQUENCES:
         return f"sequence:{path}"
     return f"module:{path}" if path.suffix else text
+
+
+def ask_folder(app: App[Any], env: str, then: Callable[[str], None]) -> None:
+    """Ask into which folder to dump the steps."""
+
+    def chosen(path: str | None) -> None:
+        if path is not None:
+            then(str(Path(path).expanduser().absolute()))
+
+    name = f"{env.rpartition('/')[2].partition('-v')[0].lower()}-live"
+    known = [Choice(name, name, "a new folder here")]
+    title = "Dump the steps since the reset into which folder? Any name can be typed"
+    app.push_screen(ChooseScreen(title, known, free=True), chosen)
 
 
 def ask_chart(

@@ -41,6 +41,7 @@ LIVE = (
     Binding("o", "only_written", "only what is written", id="live.only_written", show=False),
     Binding("c", "chart", "chart a key", id="live.chart", show=False),
     Binding("b", "window", "zoom the charts", id="live.window", show=False),
+    Binding("D", "keep", "dump these steps", id="live.keep", show=False),
     Binding("v", "view", "next pane", id="live.view"),
     Binding("comma", "env(-1)", "env before", id="live.env_before", show=False, key_display=","),
     Binding("full_stop", "env(1)", "env after", id="live.env_after", show=False, key_display="."),

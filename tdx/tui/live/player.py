@@ -21,6 +21,7 @@ from tdx.tui.live.requests import (
     Compare,
     Facts,
     Focus,
+    Keep,
     LiveState,
     Panes,
     Pause,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 VIEW_INTERVAL = 1 / 15
 CURVE_INTERVAL = 1 / 8
+VIEW_SHARE = 6
+"""How many times as long as views took to be made there are none: steps go first."""
 EVERY_STEP = 30
 """The most steps a second of which each is shown."""
 IDLE = 0.02
@@ -80,7 +83,7 @@ class Player:
     ) -> None:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
-        self._allow_code = request.allow_code
+        self._allow_code, self._pipeline = request.allow_code, request.pipeline
         self.session = LiveSession(env, clock=clock)
         self.runs = request.runs
         self.rate = request.rate
@@ -97,6 +100,7 @@ class Player:
         self._heard = 0
         self._due = 0.0
         self._pushed = self._drawn = -1.0
+        self._interval = VIEW_INTERVAL
         self._stale = True
         self._times: deque[float] = deque(maxlen=100)
         self._push_facts(request.pipeline.env.id, len(request.pipeline.transforms))
@@ -141,6 +145,8 @@ class Player:
             self._due = self._clock()
         elif isinstance(command, Act):
             self._act(command)
+        elif isinstance(command, Keep):
+            self._keep(command)
         else:
             self._look(command)
 
@@ -177,6 +183,17 @@ class Player:
             self.session.tracer.follow(policy.after(0))
             self._action = None
         self.source = command.source
+
+    def _keep(self, command: Keep) -> None:
+        from tdx.rollouts import keep_rollout
+
+        try:
+            rollout = self.session.rollout()
+            kept = keep_rollout(rollout, self.env, self._pipeline, command.path, policy="live")
+        except TdxError as error:
+            self._said = error.message
+        else:
+            self._said = f"{kept.steps:,} steps are in {command.path}"
 
     # What it does
 
@@ -243,7 +260,7 @@ class Player:
     def _show(self, now: float) -> None:
         """Send what changed; while it runs only so often."""
         seldom = self.runs and (self.rate is None or self.rate > EVERY_STEP)
-        if not self._stale or (seldom and now - self._pushed < VIEW_INTERVAL):
+        if not self._stale or (seldom and now - self._pushed < self._interval):
             return
         self._stale = False
         self._pushed = now
@@ -253,6 +270,7 @@ class Player:
             self._failed(error)
             self._stale = False
         self._push("state", self.state())
+        self._interval = max(VIEW_INTERVAL, VIEW_SHARE * (self._clock() - now))
 
     def _push_views(self, now: float) -> None:
         session, panes = self.session, self.panes

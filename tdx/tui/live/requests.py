@@ -135,7 +135,14 @@ class Panes:
     cells: int = 0
 
 
-Command = Reset | Run | Pause | Rate | Show | Compare | Focus | Act | Panes
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write the steps since the reset as a dump into a new folder."""
+
+    path: str
+
+
+Command = Reset | Run | Pause | Rate | Show | Compare | Focus | Act | Panes | Keep
 
 
 @dataclass(frozen=True, slots=True)
