@@ -267,7 +267,7 @@ async def test_stage_that_is_off_is_there_when_the_file_is_opened_again(tmp_path
         await app.press("down", "space", "ctrl+s")
         while app.app.workspace.editor.is_modified:
             await app.pilot.pause(0.02)
-    assert "  # off: RewardSum\n  - InitTracker\n" in path.read_text()
+    assert "  # off: RewardSum  # sums\n  - InitTracker\n" in path.read_text()
     assert [each.name for each in PipelineFile.load(path).pipeline.transforms] == ["InitTracker"]
     async with driven(draft=Draft.of(PipelineFile.load(path).pipeline)) as app:
         assert app.stages == ["(RewardSum)", "InitTracker"]

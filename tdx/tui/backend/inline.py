@@ -46,7 +46,7 @@ class InlineBackend:
         job = Job(on_push or _ignored, self._shelves.setdefault(worker, {}))
         self._open[ticket.number], self._jobs[ticket.number] = ticket, job
         if request.endless:
-            loop.call_soon(self._fail, ticket, RequestError(_ENDLESS))
+            loop.call_soon(self._refuse, ticket)
         else:
             loop.call_soon(self._answer, ticket, request)
         return ticket
@@ -87,9 +87,12 @@ class InlineBackend:
         elif not ticket.future.done():
             ticket.future.set_result(result.value)
 
+    def _refuse(self, ticket: Ticket[Any]) -> None:
+        del self._jobs[ticket.number]
+        self._fail(ticket, RequestError(_ENDLESS))
+
     def _fail(self, ticket: Ticket[Any], error: RequestError) -> None:
         self._open.pop(ticket.number, None)
-        self._jobs.pop(ticket.number, None)
         if not ticket.future.done():
             ticket.future.set_exception(error)
             ticket.future.exception()
