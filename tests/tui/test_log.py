@@ -31,7 +31,7 @@ def texts(journal: Journal) -> list[str]:
 
 def test_what_would_do_something_to_a_terminal_is_made_harmless() -> None:
     (line,) = plain_lines(NASTY)
-    assert line == "red [bold]b[/bold] ␇�2J�gnp.␀ end"
+    assert line == "red [bold]b[/bold] ^G�2J�gnp.^@ end"
     assert line.isprintable()
     assert plain_lines("1 %\r50 %\r100 %\r\ndone\n\n  \n") == ["100 %", "done"]
     assert plain("a\tb\ud800") == "a   b�"
@@ -107,7 +107,7 @@ async def test_workers_tell_what_they_do_and_print() -> None:
     found = texts(journal)
     assert found[0].startswith("process ")
     assert found[0].endswith(" started, for the rollout")
-    assert "red [bold]b[/bold] ␇�2J�gnp.␀ end" in found
+    assert "red [bold]b[/bold] ^G�2J�gnp.^@ end" in found
     failed = next(entry for entry in journal.entries if entry.severity == "error")
     assert failed.text == "ValueError: unforeseen"
     assert "asked.py" in failed.details
@@ -136,7 +136,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         said = app.text("LogTab")
         assert "· saved [bold]a[/bold].yaml" in said
         assert "✕ Not opened: Not there" in said
-        assert "» red [bold]b[/bold] ␇" in said
+        assert "» red [bold]b[/bold] ^G" in said
         assert "step 1 ×2" in said
         assert "warnings 3" in said
         assert "Traceback line 3" in app.text("#log-details")

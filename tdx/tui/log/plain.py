@@ -24,7 +24,7 @@ def plain_lines(text: str) -> list[str]:
 
     Example:
         >>> plain_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
-        ['red', '100 %', '␇bell']
+        ['red', '100 %', '^Gbell']
     """
     lines = _SEQUENCE.sub("", text.replace("\r\n", "\n")).split("\n")
     return [plain(line.rstrip("\r").rpartition("\r")[2]) for line in lines if line.strip()]
@@ -45,5 +45,5 @@ def plain_text(text: str) -> str:
 def _shown(sign: str) -> str:
     code = ord(sign)
     if code < 0x20:
-        return chr(0x2400 + code)
+        return f"^{chr(0x40 + code)}"
     return "�" if code in _C1 or code in _SURROGATES or code in _TURNS else sign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Literal
 
 from textual import on
@@ -16,6 +17,8 @@ from textual.widgets.option_list import Option
 from tdx.tui.profile.numbers import micros, percent
 from tdx.tui.profile.requests import AdviceFound, Tried
 
+_WIDTH = 66
+"""Columns that there are on the smallest terminal."""
 _VALUES = {
     "same": "the same values",
     "close": "values within 1 %",
@@ -76,7 +79,7 @@ class AdviceScreen(ModalScreen[Tried | Literal["again"] | None]):
             for at, each in enumerate(tried)
         ]
         refused = [
-            Option(Content.assemble(("not tried: ", "bold"), why), disabled=True)
+            Option(Content(_indented(f"not tried: {why}")), disabled=True)
             for why in self._found.refused
         ]
         return [*options, *refused]
@@ -130,19 +133,20 @@ def _head(found: AdviceFound, is_current: bool) -> Content:
 def _option(tried: Tried, is_worth: bool) -> Content:
     share = -tried.saved_us / tried.before_us if tried.before_us else 0.0
     head = Content.assemble(
-        (f"{percent(share):>6}  ", "bold $text-success" if is_worth else "dim"),
+        (f"{percent(share) if is_worth else '≈':>6}  ", "bold $text-success" if is_worth else ""),
         (tried.change, "bold" if is_worth else ""),
     )
     after = tried.before_us - tried.saved_us
-    measured = (
-        f"{micros(tried.before_us)} → {micros(after)} µs a step, "
-        f"± {micros(tried.noise_us)}; {_VALUES[tried.values]}"
-    )
-    note = "" if is_worth else "no gain beyond the noise: "
-    lines = [head]
+    measured = f"{micros(tried.before_us)} → {micros(after)} µs a step ± {micros(tried.noise_us)}"
+    rest = [f"{measured}, {_VALUES[tried.values]}"]
     if is_worth:
-        lines.append(Content.styled(f"{'':8}because {tried.found}", "$text-muted"))
-    lines.append(Content.styled(f"{'':8}{note}{measured}", "$text-muted"))
+        rest.insert(0, f"because {tried.found}")
     if tried.pipeline is None:
-        lines.append(Content.styled(f"{'':8}where it is run: no edit of the chain", "$text-muted"))
-    return Content("\n").join(lines)
+        rest.append("it is done where the chain is run: no edit")
+    notes = (Content.styled(_indented(each), "dim") for each in rest)
+    return Content("\n").join([head, *notes])
+
+
+def _indented(text: str) -> str:
+    margin = " " * 8
+    return fill(text, _WIDTH, initial_indent=margin, subsequent_indent=margin)

@@ -59,7 +59,9 @@ def _saves(first: str, mode: str) -> Column:
 
     def text(line: Line) -> str:
         found = ratio(line)
-        return "" if found is None else percent(found)
+        if found is None:
+            return ""
+        return "≈" if abs(found) < 0.005 else percent(found)
 
     return Column(
         f"{mode}_saves",

@@ -60,6 +60,10 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
         self._lines = list(lines)
         self._draw()
 
+    def on_mount(self) -> None:
+        # Cells have the colours of the theme in which they were made.
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.call_later(self._draw))
+
     def on_resize(self) -> None:
         wanted = [(column.id, column.width) for column in self._columns()]
         if wanted != [(column.id, column.width) for column in self._shown]:

@@ -28,7 +28,9 @@ class ProfileBar(Container):
             yield Input(str(REPEATS), type="integer", id="profile-repeats", compact=True)
         with Horizontal():
             for name in EXTRAS:
-                yield Button(name, id=f"profile-{name}-too", compact=True)
+                button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
+                button.styles.line_pad = 0
+                yield button
             yield Button("advice", id="profile-advice", compact=True)
 
     def show_running(self, runs: bool) -> None:
@@ -43,7 +45,9 @@ class ProfileBar(Container):
 
     def show_extra(self, name: Extra, is_on: bool) -> None:
         """Say whether something is measured besides time."""
-        self.query_one(f"#profile-{name}-too", Button).set_class(is_on, "-on")
+        button = self.query_one(f"#profile-{name}-too", Button)
+        button.label = f"{'●' if is_on else '○'} {name}"
+        button.set_class(is_on, "-on")
 
     @property
     def settings(self) -> Settings:

@@ -11,6 +11,7 @@ from tdx.tui.profile.numbers import micros, percent, signed
 from tdx.tui.profile.requests import ModeCosts
 from tdx.tui.profile.runs import Delta, Run, compared
 
+_MOST_NAMED = 3
 _JUDGED = {"quiet": "$text-success", "noisy": "$text-error", "unknown": "$text-warning"}
 _TONES = {"slower": "$text-error", "faster": "$text-success", "same": "dim"}
 
@@ -87,10 +88,12 @@ def _step(run: Run, mode: ModeCosts, wanted: Shown) -> Content:
 
 def _waits(mode: ModeCosts) -> list[Content]:
     """Who makes the host wait for the accelerator; nobody sees that in the times."""
-    named = [row.label for row in mode.rows if row.syncs]
+    named = list(dict.fromkeys(row.label for row in mode.rows if row.syncs))
     if not named:
         return []
-    text = f"hidden syncs: the host waits for the GPU in {', '.join(dict.fromkeys(named))}"
+    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+    where = ", ".join([*named[:_MOST_NAMED], *more])
+    text = f"hidden syncs: the host waits for the GPU in {where}"
     return [Content.styled(text, "$text-warning")]
 
 
