@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.style import Style
+from textual.command import CommandList
 
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.hints import HintBook
@@ -94,6 +95,16 @@ primary = "blueish"
 primary = "red"
 dark = "yes"
 """
+
+
+async def test_theme_is_chosen_by_its_name() -> None:
+    async with driven() as app:
+        await app.press("t", "text:ansi-light")
+        while app.find(CommandList).option_count != 1:
+            await app.pilot.pause(0.02)
+        await app.press("enter")
+        assert app.app.theme == "ansi-light"
+        assert app.find("#chain").has_focus
 
 
 async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: Path) -> None:
