@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.tui.compose.chain_rows import Row, chain_rows
-from tdx.tui.workspace import Workspace
+from tdx.tui.workspace import ENV, Workspace
 
 _MARKS = {
     "": ("●", "on"),
@@ -63,6 +63,7 @@ The env is on top; its data flow down through the stages. The cursor says what t
         super().__init__(id="chain")
         self.workspace = workspace
         self.rows: list[Row] = []
+        self._cursor = ENV
         self._dragged: int | None = None
         self._target: int | None = None
 
@@ -78,12 +79,16 @@ The env is on top; its data flow down through the stages. The cursor says what t
         if rows != self.rows:
             self.rows = rows
             self._measure()
+            self.refresh()
             self.follow()
 
     def follow(self) -> None:
-        """Keep the cursor in sight."""
-        self.refresh()
-        at = next((n for n, row in enumerate(self.rows) if row.place == self.workspace.place), 0)
+        """Keep the cursor in sight; what it leaves and what it comes to is drawn anew."""
+        before, self._cursor = self._cursor, self.workspace.place
+        for n, row in enumerate(self.rows):
+            if row.place in (before, self._cursor):
+                self.refresh_line(n)
+        at = next((n for n, row in enumerate(self.rows) if row.place == self._cursor), 0)
         top, height = int(self.scroll_offset.y), self.size.height
         if height and not top <= at < top + height:
             self.scroll_to(y=at - (0 if at < top else height - 1), animate=False)
