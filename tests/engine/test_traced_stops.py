@@ -42,6 +42,7 @@ from tdx.engine.traced import (
 )
 from tests.engine.test_traced import Clock
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
+from tests.inspection.live.stages import Ragged
 
 
 class Spoils(Transform):
@@ -190,6 +191,53 @@ def test_words_and_comparisons_are_joined() -> None:
         parse_stop("truncatd")
     with pytest.raises(ArgumentError, match=r"'reward > 0\.5'"):
         parse_stop("")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("reward > 1 and", "a condition is missing behind 'and'", "such as 'reward > 0.5 and"),
+        ("or done", "a condition is missing before 'or'", "such as"),
+        ("done and or nan", "a condition is missing behind 'and'", "such as"),
+        ("(done or nan", "a bracket is not closed: '(done or nan'", ""),
+        ("done) or nan", "a bracket is closed that was not opened: 'done) or nan'", ""),
+        ("(done) nan", "what joins 'nan' to what is before it?", "'and' or 'or'"),
+        ("reward > 1 and dnoe", "'dnoe' is no condition to stop by", "did you mean done?"),
+        ("__import__('os')", "'__import__' is no condition to stop by", ""),
+    ],
+)
+def test_conditions_that_cannot_be_read(text: str, said: str, hint: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        parse_stop(text)
+    assert said in raised.value.message
+    assert "\n" not in raised.value.message
+    assert hint in (raised.value.hint or "")
+
+
+def test_and_binds_closer_than_or_and_brackets_closest() -> None:
+    stop = parse_stop("done or reward > 3 and nan")
+    assert isinstance(stop, AnyOf)
+    assert [type(each) for each in stop.stops] == [Done, AllOf]
+    stop = parse_stop("(done or band.and > 3) and nan")
+    assert isinstance(stop, AllOf)
+    assert [type(each) for each in stop.stops] == [AnyOf, NotFinite]
+
+
+def test_of_a_batch_both_sides_are_met_in_the_same_env() -> None:
+    def run(text: str) -> str:
+        return Tracer(Ragged((2, 5))).run(9, until=text).reason.message
+
+    # The second env has ten times the reward of the first.
+    assert (
+        run("count >= 2 and reward < 25") == "count is 2, count >= 2 and reward is 2, reward < 25"
+    )
+    assert run("reward > 15 and count <= 1") == "9 steps made"
+    assert (
+        run("reward > 15 and count <= 2") == "reward is 20, reward > 15 and count is 2, count <= 2"
+    )
+    assert run("terminated and (reward > 45 or nan)").startswith(
+        "terminated is set and reward is 50"
+    )
 
 
 def test_conditions_are_joined() -> None:

@@ -1,15 +1,24 @@
-"""Stop conditions as people write them: ``"done or reward > 0.5"``."""
+"""Stop conditions as people write them: ``"done or reward > 0.5 and step_count >= 10"``."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from torch import Tensor
 
-from tdx.engine.traced.stops import AnyOf, Done, NotFinite, OutOfSpec, Stop, StopReason, Truncated
+from tdx.engine.traced.stops import (
+    AllOf,
+    AnyOf,
+    Done,
+    NotFinite,
+    OutOfSpec,
+    Stop,
+    StopReason,
+    Truncated,
+)
 from tdx.engine.traced.traces import StepTrace
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.keys import NestedKey, format_key, normal_key
@@ -24,7 +33,7 @@ _OPERATORS: dict[str, Compare] = {
     "<": operator.lt,
 }
 _COMPARISON = re.compile(
-    r"\s*(?P<key>[^\s<>=!]+)\s*(?P<op>>=|<=|==|!=|>|<)\s*"
+    r"\s*(?P<key>[^\s<>=!()]+)\s*(?P<op>>=|<=|==|!=|>|<)\s*"
     r"(?P<number>[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan))\s*"
 )
 
@@ -70,9 +79,26 @@ class KeyIs(Stop):
 
     def check(self, trace: StepTrace) -> StopReason | None:
         value = self._value(trace)
-        if value is None:
+        return None if value is None else self._told(trace, value, self._compare(value))
+
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        value, count = self._value(trace), trace.tensordict.batch_size.numel()
+        if value is None or value.shape[: trace.tensordict.ndim] != trace.tensordict.batch_size:
             return None
-        met = _OPERATORS[self.op](value, self.number)
+        return self._compare(value).reshape(count, -1).any(1)
+
+    def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
+        value = self._value(trace)
+        if value is None or self.rows(trace) is None:
+            return self.check(trace)
+        value = value.reshape(len(rows), -1)[rows]
+        return self._told(trace, value, self._compare(value))
+
+    def _compare(self, value: Tensor) -> Tensor:
+        met: Tensor = _OPERATORS[self.op](value, self.number)
+        return met
+
+    def _told(self, trace: StepTrace, value: Tensor, met: Tensor) -> StopReason | None:
         if not bool(met.any()):
             return None
         first = value[met].reshape(-1)[0].item()
@@ -88,10 +114,20 @@ class KeyIs(Stop):
         if trace.phase == "reset":
             # Rewards, for one, come with the first step.
             return None
-        known = [format_key(normal_key(key)) for key in trace.env_tensordict.keys(True, True)]
+        self.check_key(normal_key(key) for key in trace.env_tensordict.keys(True, True))
+        return None
+
+    def check_key(self, keys: Iterable[NestedKey]) -> None:
+        """Complain where the key is none of those that there are.
+
+        Raises:
+            KeyNotFoundError: it is not; the hint says which is near.
+        """
+        known = [format_key(key) for key in keys]
         name = format_key(self.key)
-        hint = did_you_mean(name, known, otherwise=f"the keys are {', '.join(known)}")
-        raise KeyNotFoundError(f"a run is to stop by {name!r}, which is no key", hint=hint)
+        if name not in known:
+            hint = did_you_mean(name, known, otherwise=f"the keys are {', '.join(known)}")
+            raise KeyNotFoundError(f"a run is to stop by {name!r}, which is no key", hint=hint)
 
 
 _WORDS: dict[str, Callable[[], Stop]] = {
@@ -104,23 +140,86 @@ _WORDS: dict[str, Callable[[], Stop]] = {
 
 
 def parse_stop(text: str) -> Stop:
-    """A condition from text: a word, or a comparison; several with ``or`` between.
+    """A condition from text: words and comparisons, with ``and``, ``or`` and brackets between.
 
-    The words are ``done``, ``terminated``, ``truncated``, ``nan`` and ``spec``.
+    The words are ``done``, ``terminated``, ``truncated``, ``nan`` and ``spec``. ``and`` binds
+    closer than ``or``; of a batch both of its sides have to be met in the same env.
 
     Args:
-        text: such as ``"done or reward > 0.5"``. It is parsed, never evaluated.
+        text: such as ``"done or reward > 0.5 and steps >= 10"``. It is parsed, never evaluated.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: it is none.
 
     Example:
         >>> [type(stop).__name__ for stop in parse_stop("nan or reward > 0.5").stops]
         ['NotFinite', 'KeyIs']
     """
-    parts = re.split(r"\s+or\s+", text.strip())
-    stops = [_parsed(part) for part in parts]
-    return stops[0] if len(stops) == 1 else AnyOf(*stops)
+    return _Reading(text).whole()
+
+
+def keys_of(stop: Stop) -> Iterator[KeyIs]:
+    """Every comparison on a key in a condition."""
+    if isinstance(stop, KeyIs):
+        yield stop
+    elif isinstance(stop, AnyOf):
+        for each in stop.stops:
+            yield from keys_of(each)
+
+
+# Words stand alone, so that a key may begin with "and".
+_JOINTS = re.compile(r"([()]|(?<![^\s()])(?:and|or)(?![^\s()]))")
+
+
+class _Reading:
+    """Reads a condition from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.left = [part.strip() for part in _JOINTS.split(text) if part.strip()]
+        self.before = ""
+
+    def whole(self) -> Stop:
+        stop = self._any()
+        if self.left[:1] == [")"]:
+            raise ArgumentError(f"a bracket is closed that was not opened: {self.text!r}")
+        if self.left:
+            hint = "join conditions by 'and' or 'or'"
+            raise ArgumentError(f"what joins {self.left[0]!r} to what is before it?", hint=hint)
+        return stop
+
+    def _any(self) -> Stop:
+        stops = [self._all()]
+        while self._took("or"):
+            stops.append(self._all())
+        return stops[0] if len(stops) == 1 else AnyOf(*stops)
+
+    def _all(self) -> Stop:
+        stops = [self._one()]
+        while self._took("and"):
+            stops.append(self._one())
+        return stops[0] if len(stops) == 1 else AllOf(*stops)
+
+    def _one(self) -> Stop:
+        if self._took("("):
+            stop = self._any()
+            if not self._took(")"):
+                raise ArgumentError(f"a bracket is not closed: {self.text!r}")
+            return stop
+        if self.left and self.left[0] not in ("and", "or", ")"):
+            self.before = self.left.pop(0)
+            return _parsed(self.before)
+        if not self.before and not self.left:
+            return _parsed("")
+        place = f"behind {self.before!r}" if self.before else f"before {self.left[0]!r}"
+        hint = "such as 'reward > 0.5 and step_count >= 10'"
+        raise ArgumentError(f"a condition is missing {place}", hint=hint)
+
+    def _took(self, part: str) -> bool:
+        if self.left[:1] != [part]:
+            return False
+        self.before = self.left.pop(0)
+        return True
 
 
 def _parsed(text: str) -> Stop:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,14 @@ class Stop(ABC):
     def check(self, trace: StepTrace) -> StopReason | None:
         """Called with each trace; gives the reason to stop, or ``None`` to go on."""
 
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        """In which envs of a batch it is met, ``[rows]``; none where it is about no env alone."""
+        return None
+
+    def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
+        """The reason as it is in these envs of a batch, in which it is met."""
+        return self.check(trace)
+
     def __or__(self, other: Stop) -> AnyOf:
         return AnyOf(self, other)
 
@@ -81,12 +91,38 @@ class AnyOf(Stop):
         found = [stop.check(trace) for stop in self.stops]
         return next((reason for reason in found if reason is not None), None)
 
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        met = [stop.rows(trace) for stop in self.stops if stop.check(trace) is not None]
+        known = [rows for rows in met if rows is not None]
+        return reduce(or_, known) if known and len(known) == len(met) else None
+
+    def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
+        for stop in self.stops:
+            own = stop.rows(trace)
+            if stop.check(trace) is not None and (own is None or bool((own & rows).any())):
+                return stop.reason_in(trace, rows if own is None else own & rows)
+        return self.check(trace)
+
 
 class AllOf(AnyOf):
-    """Stops where several conditions hold at the same trace."""
+    """Stops where several conditions hold at the same trace, of a batch in the same env."""
 
     def check(self, trace: StepTrace) -> StopReason | None:
-        found = [stop.check(trace) for stop in self.stops]
+        rows = self.rows(trace)
+        return None if rows is not None and not bool(rows.any()) else self._joined(trace, rows)
+
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        known = [rows for stop in self.stops if (rows := stop.rows(trace)) is not None]
+        return reduce(and_, known) if known else None
+
+    def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
+        return self._joined(trace, rows)
+
+    def _joined(self, trace: StepTrace, rows: Tensor | None) -> StopReason | None:
+        found = [
+            stop.check(trace) if rows is None else stop.reason_in(trace, rows)
+            for stop in self.stops
+        ]
         reasons = [reason for reason in found if reason is not None]
         if len(reasons) < len(found):
             return None
@@ -141,6 +177,12 @@ class Done(Stop):
                 by = trace.writer(key)
                 return self._reason(trace, f"{format_key(key)} is set", by, key)
         return None
+
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        count = trace.tensordict.batch_size.numel()
+        values = [trace.env_tensordict.get(key, None) for key in self._keys]
+        flags = [value.reshape(count, -1).any(1) for value in values if isinstance(value, Tensor)]
+        return reduce(or_, flags) if flags and trace.phase == "step" else None
 
 
 class Truncated(Done):

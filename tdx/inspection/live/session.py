@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.engine.traced import Promises, StepTrace, Stop, TraceHistory, Tracer, parse_stop
+from tdx.engine.traced import Promises, StepTrace, Stop, TraceHistory, Tracer
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.ledger import Ledger
-from tdx.inspection.live.numbers import Rows, as_numbers
+from tdx.inspection.live.named import names_of, number_of
 from tdx.inspection.live.pictures import pictures
 from tdx.inspection.live.reading import troubles, view_trace
+from tdx.inspection.live.stopping import checked_stop
 from tdx.inspection.live.track import Array, Track, curve
 from tdx.inspection.live.views import Curve, EnvCell, EpisodeView, Picture, TraceView
-from tdx.keys import format_key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -32,7 +31,6 @@ MAX_TRACES = 5_000
 MAX_BYTES = 256 * 2**20
 _MOST_TRACKED = 4_000_000
 _MOST_KEYED = 4
-_ELEMENT = re.compile(r"(?P<key>.+)\[(?P<place>\d+)\]")
 REWARD, RETURN, TIME = "reward", "return", "ms per step"
 OWN_CURVES = (REWARD, RETURN, TIME)
 """What can be drawn besides keys."""
@@ -131,7 +129,7 @@ class LiveSession:
         self._own[RETURN].append(self.ledger.totals if is_step else math.nan)
         self._own[TIME].append(trace.time_ns / 1e6)
         for (name, row), track in self._keyed.items():
-            track.append(self._number(trace, name, row))
+            track.append(number_of(trace, name, row))
         found = troubles(trace, self.promises) if trace.error is None else (trace.error.message,)
         if found:
             self.troubled[trace.index] = found
@@ -144,10 +142,12 @@ class LiveSession:
 
         Raises:
             ArgumentError: it is no condition.
+            KeyNotFoundError: it is on a key that is not there; the one before goes on to count.
         """
-        self._stop = None if text is None else parse_stop(text)
-        if self._stop is not None:
-            self._stop.begin(self.tracer)
+        stop = None if text is None else checked_stop(text, self.tracer)
+        if stop is not None:
+            stop.begin(self.tracer)
+        self._stop = stop
 
     def met(self, trace: StepTrace) -> str | None:
         """Why to stop after a trace; ``None`` to go on.
@@ -279,38 +279,12 @@ class LiveSession:
         track = Track(self.history.max_traces)
         track.count = self.first
         for trace in self.history:
-            track.append(self._number(trace, name, row))
+            track.append(number_of(trace, name, row))
         return track
-
-    def _number(self, trace: StepTrace, name: str, row: int | None) -> float:
-        element = _ELEMENT.fullmatch(name)
-        key = element["key"] if element else name
-        parts = tuple(key.split("."))
-        value = trace.env_tensordict.get(parts, None)
-        if value is None and trace.phase == "step":
-            value = trace.tensordict.get(parts, None)
-        numbers = as_numbers(Rows(tuple(trace.tensordict.batch_size), row).of(value))
-        if numbers is None or numbers.size == 0:
-            return math.nan
-        if element:
-            place = int(element["place"])
-            return float(numbers.reshape(-1)[place]) if place < numbers.size else math.nan
-        return float(numbers.reshape(-1)[0] if numbers.size == 1 else numbers.mean())
 
     def curve_names(self, row: int | None = None) -> tuple[str, ...]:
         """What :meth:`curve` can draw of the latest trace."""
         if self.last < 0:
             return OWN_CURVES
-        trace = self._trace(None)
-        rows = Rows(tuple(trace.tensordict.batch_size), row)
-        found: dict[str, None] = dict.fromkeys(OWN_CURVES)
-        for level in (trace.env_tensordict, trace.tensordict):
-            for key in level.keys(True, True):
-                parts = (key,) if isinstance(key, str) else tuple(key)
-                numbers = as_numbers(rows.of(level.get(key))) if parts[0] != "next" else None
-                if numbers is not None and numbers.size:
-                    name = format_key(key)
-                    found[name] = None
-                    if 1 < numbers.size <= 8:
-                        found.update(dict.fromkeys(f"{name}[{n}]" for n in range(numbers.size)))
+        found = dict.fromkeys((*OWN_CURVES, *names_of(self._trace(None), row)))
         return tuple(found)

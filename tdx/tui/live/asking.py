@@ -18,7 +18,7 @@ _UNTIL = (
     ("terminated", "an episode ends by itself"),
     ("nan", "a nan or an infinity arises"),
     ("spec", "a value is not what its spec says"),
-    ("nan or spec", "anything is wrong"),
+    ("nan or spec", "anything is wrong; and, or and brackets join conditions"),
 )
 _SOURCES = (
     ("random", "from the action spec"),
@@ -57,7 +57,7 @@ def ask_until(app: App[Any], now: str | None, then: Callable[[str | None], None]
         if text is not None:
             then(text or None)
 
-    title = "Run until? Or type a condition: reward > 0.5"
+    title = "Run until? Or type: reward > 0.5 and step_count >= 10"
     app.push_screen(ChooseScreen(title, choices, free=True), chosen)
 
 

@@ -118,6 +118,17 @@ def test_condition_is_met() -> None:
     assert reasons[2] == "step_count is 2, step_count >= 2"
     session.until(None)
     assert session.met(session.advance()) is None
+
+
+def test_condition_on_a_key_that_is_not_there_is_refused_before_a_step() -> None:
+    session = LiveSession(pendulum(StepCounter(10)))
+    with pytest.raises(KeyNotFoundError, match="'step_coutn'") as raised:
+        session.until("reward > 3 and step_coutn >= 2")
+    assert raised.value.hint == "did you mean step_count?"
+    session.until("reward < 3 and step_count >= 2")
+    reasons = [session.met(session.advance()) for _ in range(3)]
+    assert reasons[:2] == [None, None]
+    assert str(reasons[2]).endswith("and step_count is 2, step_count >= 2")
     with pytest.raises(ArgumentError, match="no condition"):
         session.until("dome")
 
