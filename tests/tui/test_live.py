@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tdx import StepCounter, open_dump
 from tdx.pipeline import Pipeline
@@ -275,6 +276,30 @@ async def test_one_env_of_a_batch_is_in_focus() -> None:
         await app.settle()
         assert app.tab.state.row == 1
         assert "all 3" in app.text("#live-envs")
+
+
+async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(pipeline: Pipeline) -> Ragged:
+        env = Ragged((9, 9, 9))
+        monkeypatch.setattr(env.action_spec, "rand", lambda *_: torch.ones(3, dtype=torch.int64))
+        return env
+
+    async with playing(make=make) as app:
+
+        async def taken() -> list[int]:
+            await app.press("s")
+            assert app.player.session.tracer.last is not None
+            value = app.player.session.tracer.last.version("action", "inverse").value
+            return [int(each) for each in value]
+
+        await app.press("i", "text:hand", "enter", "right", "right")
+        assert app.tab.hand.border_subtitle == "for env 0, the others random"
+        assert await taken() == [2, 1, 1]
+        await app.press("full_stop")
+        assert await taken() == [1, 2, 1]
+        await app.press("comma", "comma")
+        assert app.tab.hand.border_subtitle == "for all 3 envs"
+        assert await taken() == [2, 2, 2]
 
 
 async def test_pixels_are_drawn_before_and_after_a_stage() -> None:

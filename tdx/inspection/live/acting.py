@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tdx.inspection.live.numbers import unravelled
 from tdx.keys import NestedKey, format_key
 
 if TYPE_CHECKING:
@@ -144,6 +145,25 @@ def action_of(env: EnvBase, numbers: Numbers) -> TensorDictBase:
         chosen = {place: each for (name, place), each in numbers.items() if name == format_key(key)}
         _write(action, key, leaf, chosen, len(env.batch_size))
     return action
+
+
+def aimed(env: EnvBase, action: TensorDictBase, row: int | None) -> TensorDictBase:
+    """An action for one env of a batch, beside random ones for the others.
+
+    Args:
+        env: the env with its chain.
+        action: the action keys, ``[*B]``.
+        row: the env that takes it, counted through all batch dims; all of them where it is none.
+
+    Returns:
+        the action keys, ``[*B]``, of which nothing is shared with what was given.
+    """
+    if row is None or env.batch_size.numel() <= 1:
+        return action.clone()
+    found: TensorDictBase = env.full_action_spec.rand()
+    at = unravelled(row, tuple(env.batch_size))
+    found[at] = action[at]
+    return found
 
 
 def _write(

@@ -44,6 +44,14 @@ drags."""
             self.numbers = [field.start for field in fields]
         self._fill()
 
+    def aim(self, row: int | None, count: int) -> None:
+        """Say who takes the action: an env of a batch, or all of them where it is none."""
+        said = "" if count == 1 else f"for env {row}, the others random"
+        if row is None and count > 1:
+            said = f"for all {count} envs"
+        if said != self.border_subtitle:
+            self.border_subtitle = said
+
     @property
     def chosen(self) -> tuple[tuple[str, int, float], ...]:
         """What is chosen, by key and place."""

@@ -194,6 +194,7 @@ follows what comes. `m` marks a step to compare others with, `d` shows the diffe
         self.timeline.show(state)
         self.curve_pane.set_cursor(None if state.follows else state.shown)
         self.strip.set_focus(state.row, self.rows)
+        self.hand.aim(state.row, self.rows)
         self._show_top()
         if state.problem is not None:
             problem = state.problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.engine.traced.places import depth
 from tdx.errors import KeyNotFoundError, TdxError
-from tdx.inspection.live.acting import action_fields, action_of
+from tdx.inspection.live.acting import action_fields, action_of, aimed
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import Curve
 from tdx.inspection.overview import Problem
@@ -201,7 +201,8 @@ class Player:
         """Make a trace; resets are made at once, and only steps take their time."""
         try:
             # A tensor that is given twice would not be seen as written anew.
-            action = None if self._action is None else self._action.clone()
+            hand = self._action
+            action = None if hand is None else aimed(self.env, hand, self.row)
             trace = self.session.advance(action)
             reason = self.session.met(trace)
         except Exception as error:
