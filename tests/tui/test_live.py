@@ -469,3 +469,24 @@ async def test_nothing_is_drawn_while_another_tab_is_in_front() -> None:
         await app.settle()
         assert app.player.panes.cells == 1
         assert app.app.focused is app.tab.values
+
+
+async def test_keys_and_stages_are_searched() -> None:
+    async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
+
+        def found() -> str:
+            return app.tab.values.labels[app.tab.values.cursor]
+
+        await app.press("s", "v", "slash", "text:REWARD", "enter")
+        assert app.app.focused is app.tab.values
+        seen = [found()]
+        for _ in range(3):
+            await app.press("n")
+            seen.append(found())
+        assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
+        assert "1 of 3 matches" in app.text("SearchLine")
+        await app.press("N")
+        assert found() == "episode_reward@1"
+        assert app.player.session.tracer.steps == 1
+        await app.press("escape", "n", "text:2", "enter")
+        assert app.player.session.tracer.steps == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdx.tui.live.arrangement import PANES, Pane
@@ -22,7 +23,7 @@ from tdx.tui.live.requests import (
     Show,
 )
 from tdx.tui.screens.reading import ReadScreen
-from tdx.tui.tab_body import TabBody
+from tdx.tui.searching import SearchedTab
 
 if TYPE_CHECKING:
     from tdx.tui.live.episode_list import EpisodeList
@@ -34,7 +35,7 @@ MOST_CURVES = 4
 WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 
 
-class LiveActions(TabBody):
+class LiveActions(SearchedTab):
     """The actions; the tab itself shows what comes of them."""
 
     link: Link
@@ -235,6 +236,23 @@ class LiveActions(TabBody):
         # Before the first env there are all of them together.
         to = (row + 1 + by) % (self.rows + 1) - 1
         self.link.tell(Focus(None if to < 0 else to))
+
+    # Search, among the values
+
+    def begin_search(self) -> bool:
+        self.front = "values"
+        self.lay_out()
+        return super().begin_search()
+
+    def searched(self) -> Sequence[str]:
+        return self.values.labels
+
+    @property
+    def line_at(self) -> int:
+        return self.values.cursor
+
+    def go_to_line(self, line: int) -> None:
+        self.values.move_to(line)
 
     # The worker
 

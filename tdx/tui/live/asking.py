@@ -41,9 +41,8 @@ def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
             app.notify(f"{text} is no number of steps", severity="warning")
 
     choices = [Choice(str(count), str(count)) for count in _STEPS]
-    app.push_screen(
-        ChooseScreen("How many steps? Any number can be typed", choices, free=True), chosen
-    )
+    title = "How many steps? Any number can be typed"
+    app.push_screen(ChooseScreen(title, choices, free=True, is_whole=str.isdecimal), chosen)
 
 
 def ask_until(app: App[Any], now: str | None, then: Callable[[str | None], None]) -> None:

@@ -31,6 +31,7 @@ from tdx.tui.live.styles import CSS
 from tdx.tui.live.timeline import Timeline
 from tdx.tui.live.top import LiveTop
 from tdx.tui.live.value_table import ValueTable
+from tdx.tui.searching import SearchLine, search_keys
 from tdx.tui.workspace import ENV, Workspace
 
 _DEBOUNCE = 0.4
@@ -45,7 +46,7 @@ class LiveTab(LiveActions):
         workspace: the state of the app.
     """
 
-    BINDINGS = [*keys.LIVE]
+    BINDINGS = [*search_keys("live"), *keys.LIVE]
     DEFAULT_CSS = CSS
     HELP = """## The live rollout
 
@@ -53,7 +54,8 @@ The env with its chain, stepped in a process of its own. `Space` runs and pauses
 `n` so many, `w` runs until a condition: `done`, `truncated`, `nan`, `spec`, or one on a key, such
 as `reward > 0.5`. `i` chooses the action. All that happened lately is kept: the left and right keys
 go back and on through it, `[` and `]` from episode to episode, `!` to the next trouble; `End`
-follows what comes. `m` marks a step to compare others with, `d` shows the differences."""
+follows what comes. `m` marks a step to compare others with, `d` shows the differences. `/` searches
+the keys and stages; until `Escape` ends that, `n` and `N` go from match to match."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace, id="live-tab")
@@ -81,6 +83,7 @@ follows what comes. `m` marks a step to compare others with, `d` shows the diffe
     def compose(self) -> ComposeResult:
         yield self.top
         yield self.strip
+        yield SearchLine("the keys and stages")
         with Horizontal(id="live-choose"):
             for pane in PANES:
                 yield Press(TITLES[pane], f"pane('{pane}')", id=f"show-{pane}", classes="-quiet")

@@ -24,11 +24,13 @@ class ValueLine:
         line: how it is drawn.
         key: the key; none where it is a stage's heading.
         stage: the place in the chain; -1 for what is no stage.
+        label: what it is found by.
     """
 
     line: Line
     key: str | None
     stage: int
+    label: str = ""
 
 
 def value_lines(
@@ -65,7 +67,8 @@ class _Lines:
             for at in shown:
                 yield from self._value(view.values[at], place, at in place.written)
             for key in place.dropped:
-                yield ValueLine((("  - ", "bad"), (key, "muted"), ("  ends", "muted")), key, -1)
+                line = (("  - ", "bad"), (key, "muted"), ("  ends", "muted"))
+                yield ValueLine(line, key, -1, key)
         if view.error is not None:
             yield ValueLine((("  ✕ ", "bad"), (cut(view.error, self.width - 4), "bad")), None, -1)
 
@@ -83,7 +86,7 @@ class _Lines:
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
         style = "bad" if failed or place.lies else "primary"
         line = ((f"{arrow} ", "accent"), (title, style), (f" {rule}", "muted"), (time, "muted"))
-        return ValueLine(line, None, place.index)
+        return ValueLine(line, None, place.index, place.title)
 
     def _value(self, value: ValueView, place: PlaceView, written: bool) -> Iterator[ValueLine]:
         troubled = bool(value.lies or value.nans or value.infinities)
@@ -96,7 +99,7 @@ class _Lines:
         ]
         left = self.width - 5 - self.name
         body = self._compared(value, left) if self.difference else self._numbers(value, left)
-        yield ValueLine((*head, *body), value.key, place.index)
+        yield ValueLine((*head, *body), value.key, place.index, value.version)
         notes = [*value.lies] if written else []
         if undeclared:
             notes.append("written without being named in its out_keys")

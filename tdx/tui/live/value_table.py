@@ -51,6 +51,11 @@ to the step before, or to the one that is marked with `m`."""
         """The key under the cursor."""
         return self._found[self.cursor].key if self.cursor < len(self._found) else None
 
+    @property
+    def labels(self) -> list[str]:
+        """What each line is found by: a stage, a version of a key, or nothing."""
+        return [each.label for each in self._found]
+
     def go_to_stage(self, stage: int) -> None:
         """Bring the heading of a stage to the top; -1 is the env."""
         at = next((n for n, each in enumerate(self._found) if _heads(each, stage)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual import on
@@ -43,6 +43,7 @@ class ChooseScreen(ModalScreen[str | None]):
         title: what is asked.
         choices: what there is; more can be given later by :meth:`offer`.
         free: whether what is typed may be taken as it is, where nothing matches.
+        is_whole: says of what is typed whether it is taken as it is, whatever matches.
     """
 
     BINDINGS = [
@@ -53,8 +54,16 @@ class ChooseScreen(ModalScreen[str | None]):
         Binding("pageup", "walk(-10)", "page up", show=False),
     ]
 
-    def __init__(self, title: str, choices: Sequence[Choice] = (), *, free: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[Choice] = (),
+        *,
+        free: bool = False,
+        is_whole: Callable[[str], bool] | None = None,
+    ) -> None:
         super().__init__()
+        self._is_whole = is_whole
         self._title = title
         self._choices = list(choices)
         self._free = free
@@ -107,7 +116,10 @@ class ChooseScreen(ModalScreen[str | None]):
 
     def _fill(self) -> None:
         words = self._words = self.query_one("#choose-search", Input).value
-        found = fuzzy_sorted(words, self._choices, lambda choice: choice.text)
+        choices = self._choices
+        if self._is_whole is not None and self._is_whole(words):
+            choices = [Choice(words, words)]
+        found = fuzzy_sorted(words, choices, lambda choice: choice.text)
         options = self.query_one("#choose-list", OptionList)
         width = max((len(choice.text) for choice, _ in found[:MOST_SHOWN]), default=0)
         options.clear_options()
