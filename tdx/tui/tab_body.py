@@ -75,7 +75,8 @@ class TabBody(Vertical):
         focused = self.screen.focused
         is_free = focused is None or not focused.is_on_screen or focused.id == "chain"
         is_wanted, self._is_entered = self._is_entered or is_free, False
-        if is_wanted and not self.has_focus_within:
+        # By now another tab may be in front: to focus a widget brings its tab back.
+        if is_wanted and self.is_seen and not self.has_focus_within:
             self.focus_home()
 
     def focus_home(self) -> None:

@@ -130,8 +130,12 @@ async def filled(app: Driver) -> None:
 
 async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
     async with driven("RewardSum") as app:
+        tab = app.find("TabbedContent").get_tab("log")
+        assert not tab.has_class("-unread")
         await filled(app)
+        assert tab.has_class("-unread")
         await app.press("5")
+        assert not tab.has_class("-unread")
         assert app.app.focused is app.find("LogView")
         said = app.text("LogTab")
         assert "· saved [bold]a[/bold].yaml" in said

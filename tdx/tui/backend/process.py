@@ -22,6 +22,12 @@ sys.path[:] = json.loads(sys.argv[2])
 from tdx.tui.backend.worker import main
 main(int(sys.argv[1]))
 """
+_QUIET = {
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "KINETO_LOG_LEVEL": "99",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+"""What libraries say of themselves is none of what the log is for."""
 _MOST_SAID = 4000
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
@@ -49,7 +55,7 @@ class WorkerProcess:
                 stdout=self.output.file,
                 stderr=self.output.file,
                 start_new_session=True,
-                env={**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1", **_no_screen()},
+                env={**_QUIET, **os.environ, **_no_screen()},
             )
         self._pipe = Connection(ours.detach())
         self._received, self._ended = received, ended

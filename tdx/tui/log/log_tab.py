@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Button, Static
+from textual.widgets import Button, Static, TabbedContent, TabPane
 
 from tdx.tui.log.journal import Entry, as_text
 from tdx.tui.log.log_view import LogView
@@ -54,6 +54,7 @@ class LogTab(SearchedTab):
         super().__init__(workspace)
         self.wanted = "all"
         self._recorder = Recorder(workspace)
+        self._read = 0
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="log-bar"):
@@ -68,7 +69,7 @@ class LogTab(SearchedTab):
 
     def on_mount(self) -> None:
         self.workspace.looked.subscribe(self, self._recorder.look)
-        self.workspace.journal.watch(self.changed)
+        self.workspace.journal.watch(self._heard)
         self._recorder.look(self.workspace.seen)
         self._show_filter()
 
@@ -153,6 +154,21 @@ class LogTab(SearchedTab):
 
     # ------------------------------------------------------------------ what is shown
 
+    def _heard(self) -> None:
+        self.changed()
+        self._show_unread()
+
+    def _show_unread(self) -> None:
+        """Mark the tab while there are errors that nobody has looked at."""
+        entries = self.workspace.journal.entries
+        if self.is_seen and entries:
+            self._read = entries[-1].number
+        unread = any(each.severity == "error" and each.number > self._read for each in entries)
+        pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
+        if pane is not None:
+            tabs = next(each for each in pane.ancestors if isinstance(each, TabbedContent))
+            tabs.get_tab(pane).set_class(unread, "-unread")
+
     def update(self) -> None:
         """Show the entries that the filter lets through."""
         shown = self._entries()
@@ -163,6 +179,7 @@ class LogTab(SearchedTab):
         none.display = not shown
         none.update(_NONE[self.wanted])
         self._count()
+        self._show_unread()
         self._show_details()
         self.note_matches()
 

@@ -16,7 +16,7 @@ from tdx.tui.profile.advising import Advising
 from tdx.tui.profile.asking import Settings, advise_request, measure_request
 from tdx.tui.profile.cost_table import CostTable
 from tdx.tui.profile.lines import SHOWN, Shown, lines_of, mode_of
-from tdx.tui.profile.measuring import Advised, Measuring
+from tdx.tui.profile.measuring import CANCELLED, Advised, Measuring
 from tdx.tui.profile.part_pane import HIGH, LOW, PartPane
 from tdx.tui.profile.profile_bar import ProfileBar
 from tdx.tui.profile.requests import EXTRAS, Extra
@@ -270,12 +270,12 @@ compared with the one that is shown."""
             text, ended = self.advising.told, found.found.error
         else:
             text, ended = run_text(found, self.wanted, self.other), found.ended
-            if self.is_seen:
-                journal = self.workspace.journal
-                journal.record(text, source="profile", severity="error" if ended else "information")
-                return
-        severity: Literal["information", "error"] = "error" if ended else "information"
-        self.notify(text, title="Profile", severity=severity, timeout=6, markup=False)
+        is_wrong = ended is not None and ended != CANCELLED
+        severity: Literal["information", "error"] = "error" if is_wrong else "information"
+        if self.is_seen:
+            self.workspace.journal.record(text, source="profile", severity=severity)
+        else:
+            self.notify(text, title="Profile", severity=severity, timeout=6)
 
     def _show_run(self) -> None:
         run, table = self.measuring.shown, self.query_one(CostTable)

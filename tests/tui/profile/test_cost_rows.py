@@ -1,0 +1,67 @@
+"""From a profile to the rows of the table, with what only some machines and passes tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tdx.engine.meter import Lane
+from tdx.pipeline import Pipeline, build_env
+from tdx.profiling.marginal import Marginal, MarginalCost
+from tdx.profiling.result import DeviceUse, OperatorUse, Profile
+from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.side_by_side import Difference
+from tdx.tui.profile.cost_rows import costs_of, with_marginals
+from tdx.tui.profile.requests import CostRow, Costs, OperatorCost, Sync
+
+Key = tuple[str, Lane]
+KEY: Key = ("0 RewardSum", "forward")
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    with build_env(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")) as env:
+        return profile_env(env, ["eager"], ProfilePlan(steps=5, warmup=0, repeats=2, passes=()))
+
+
+def row_of(costs: Costs, key: Key = KEY) -> CostRow:
+    return next(row for row in costs.modes[0].rows if (row.label, row.lane) == key)
+
+
+def test_what_the_accelerator_does_and_who_waits_for_it(profile: Profile) -> None:
+    use = DeviceUse(7.5, kernels=3.0, launch_bound=True, syncs={"a.py:3": 2.0})
+    (mode,) = profile.modes
+    operators: dict[Key, tuple[OperatorUse, ...]] = {KEY: (OperatorUse("aten::add", 2.0, 1.5),)}
+    mode = replace(mode, on_device={KEY: use}, operators=operators)
+    costs = costs_of(replace(profile, modes=(mode,)))
+    row = row_of(costs)
+    assert (row.device_us, row.kernels, row.launch_bound) == (7.5, 3.0, True)
+    assert row.syncs == (Sync("a.py:3", 2.0),)
+    assert row.operators == (OperatorCost("aten::add", 2.0, 1.5),)
+    other = row_of(costs, ("1 StepCounter", "forward"))
+    assert (other.device_us, other.syncs, other.operators) == (None, (), ())
+    assert row_of(costs_of(profile)).operators is None
+
+
+def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile) -> None:
+    known = Difference(50.0, 40.0, 10.0, float("inf"), 1)
+    found = Marginal(
+        "eager",
+        50.0,
+        (
+            MarginalCost(0, "RewardSum", 8.0, known),
+            MarginalCost(1, "StepCounter", 2.0, None, "stage 2 needs its key"),
+        ),
+        "the env broke",
+    )
+    costs = with_marginals(costs_of(profile), found)
+    told = [each for row in costs.modes[0].rows for each in row.marginals.values()]
+    assert [(each.name, each.saved_us, each.noise_us) for each in told] == [
+        ("RewardSum", 10.0, 50.0),
+        ("StepCounter", None, 0.0),
+    ]
+    assert told[1].needed == "stage 2 needs its key"
+    assert costs.modes[0].notes[-1] == "without each stage: the env broke"
+    assert costs.error is None
+    assert with_marginals(costs_of(profile), replace(found, error="interrupted")).error
