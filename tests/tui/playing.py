@@ -159,6 +159,8 @@ class LiveApp(TdxApp):
 
 
 class _Alone(Screen[None]):
+    AUTO_FOCUS = "#live-values"
+
     def __init__(self, workspace: Workspace) -> None:
         super().__init__()
         self.workspace = workspace
