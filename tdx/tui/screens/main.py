@@ -109,6 +109,10 @@ class MainScreen(Screen[None]):
     def show_tab(self, name: str) -> None:
         """Bring a tab to the front."""
         self.panes.hide_catalogue_if_narrow()
+        front = self.query_one(TabbedContent).active_pane
+        if front is not None and front.id != name and front.has_focus_within:
+            # A focus that is still there when its tab goes would bring the tab back.
+            self.set_focus(self.query_one(ChainList))
         self.query_one(TabbedContent).active = name
         for tab in self.query(f"#{name} TabBody").results(TabBody):
             tab.enter()
