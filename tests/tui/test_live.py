@@ -443,7 +443,18 @@ async def test_worker_is_ended_by_key_and_begins_anew() -> None:
         await steps(app, 3)
         await app.press("ctrl+k")
         assert app.backend.restarts == ["live"]
-        assert "ended" in app.note
+        assert app.note.startswith("■ the worker was ended · ← → go through what was seen")
+        assert app.text("#live-head").startswith("■ ended · step 3")
+        assert "step_count@1 3" in app.text("#live-values")
+        await app.press("left", "left", "d", "m", "c", "escape", "D", "comma")
+        assert app.shown == 1
+        assert "step_count@1" in app.text("#live-values")
+        assert "◀ -2" in app.text("#live-time")
+        await app.press("d", "home")
+        assert "step_count@1 0" in app.text("#live-values")
+        await app.press("end")
+        assert "step_count@1 3" in app.text("#live-values")
+        assert len(app.backend.players) == 1
         await app.press("s")
         assert len(app.backend.players) == 2
         assert app.player.session.tracer.steps == 1
@@ -454,6 +465,8 @@ async def test_worker_that_dies_is_said() -> None:
         app.backend.end("the worker process ended")
         await app.pilot.pause(0.05)
         assert app.note.startswith("✕ the worker process ended")
+        assert "begin anew" in app.note
+        assert "ended" in app.text("#live-head")
         await app.press("s")
         assert len(app.backend.players) == 2
         assert app.note == ""

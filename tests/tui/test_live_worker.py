@@ -35,14 +35,22 @@ async def test_env_that_hangs_and_worker_that_is_killed_leave_the_app_alive() ->
         await until(lambda: tab.state is not None and tab.state.steps == 3)
         await until(lambda: tab.link.overdue() > 1)
         await until(lambda: "Ctrl+K ends it" in str(tab.query_one("#live-note").render()))
-        await pilot.press("v", "v")
+        await pilot.press("left", "left", "v", "v")
         assert tab.front == "pictures"
+        assert tab.state is not None
+        assert tab.values.view is not None
+        assert tab.values.view.index == tab.state.shown < 3
 
         backend = app.backend
         assert isinstance(backend, ProcessBackend)
         hung = backend.pids()["live"]
         await pilot.press("ctrl+k")
         assert "live" not in backend.pids()
+        note = str(tab.query_one("#live-note").render())
+        assert "the worker was ended in step 3" in note
+        seen = tab.state.shown
+        await pilot.press("end")
+        assert tab.values.view.index > seen
         await pilot.press("s")
         await until(lambda: tab.state is not None and tab.state.steps == 1)
         assert backend.pids()["live"] != hung

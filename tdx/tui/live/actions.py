@@ -62,6 +62,14 @@ class LiveActions(SearchedTab):
         """Show what there is room for."""
         raise NotImplementedError
 
+    def look_back(self, index: int) -> None:
+        """Show a trace that was seen, without the worker."""
+        raise NotImplementedError
+
+    def went_away(self, what: str) -> None:
+        """Say that the worker is gone; what was seen stays."""
+        raise NotImplementedError
+
     def say(self, text: str) -> None:
         """Say something on the line below the head."""
         raise NotImplementedError
@@ -110,9 +118,10 @@ class LiveActions(SearchedTab):
             self._tell(Run(until=text))
 
     def action_keep(self) -> None:
-        if self.state is None or not self.state.steps or self.facts is None:
+        if not self.link.is_open or self.state is None or not self.state.steps:
             self.say("step first")
             return
+        assert self.facts is not None
         ask_folder(self.app, self.facts.env, lambda path: self._tell(Keep(path)))
 
     def action_rate(self, by: int) -> None:
@@ -153,6 +162,9 @@ class LiveActions(SearchedTab):
             return
         if index is not None:
             index = max(state.first, min(index, state.last))
+        if not self.link.answers:
+            self.look_back(state.last if index is None else index)
+            return
         latest = index is None or (index >= state.last and state.doing == "paused")
         self._wanted = index
         self.link.tell(Show(None if latest else index))
@@ -186,7 +198,7 @@ class LiveActions(SearchedTab):
 
     def action_mark(self) -> None:
         state = self.state
-        if state is not None:
+        if state is not None and self.link.is_open:
             mark = None if state.against == state.shown else state.shown
             self.link.tell(Compare(mark))
             self.say("compared with the step before" if mark is None else f"trace {mark} is marked")
@@ -258,12 +270,7 @@ class LiveActions(SearchedTab):
 
     def action_end(self) -> None:
         self.link.kill()
-        if self.state is not None:
-            self.say("the worker was ended, and the history with it; Space or r begin anew")
-        else:
-            self.say("the worker was ended; Space or r begin anew")
-        self.state = None
-        self._wanted = None
+        self.went_away("the worker was ended")
 
     def action_details(self) -> None:
         self.app.push_screen(ReadScreen("Details", self.details or "nothing is wrong"))

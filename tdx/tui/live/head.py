@@ -16,16 +16,20 @@ def head(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> 
     """Where a session stands, as much of it as the width takes."""
     if state.doing == "running":
         sign = Content.assemble(("▶ ", "bold $text-success"), f"{state.speed:.0f}/s")
+    elif state.doing == "ended":
+        sign = Content.assemble(("■ ", "bold $text-error"), "ended")
     else:
         sign = Content.assemble(("‖ ", "bold $text-accent"), "paused")
     parts = [sign, Content(f"step {state.steps:,}")]
     if state.troubled:
         parts.append(Content.styled(f"✕ {len(state.troubled)}", "bold $text-error"))
-    size = f"{_size(state.nbytes)} of {_size(max_bytes)}"
-    parts.append(Content.assemble(("held ", "dim"), size))
+    if state.doing != "ended":
+        size = f"{_size(state.nbytes)} of {_size(max_bytes)}"
+        parts.append(Content.assemble(("held ", "dim"), size))
     if cell is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
-    parts.append(Content.assemble(f"{state.last - state.first + 1:,}", (" traces", "dim")))
+    if state.doing != "ended":
+        parts.append(Content.assemble(f"{state.last - state.first + 1:,}", (" traces", "dim")))
     if cell is not None:
         parts.append(Content.assemble(("this episode ", "dim"), f"{cell.steps:,} steps"))
     shown = [parts[0]]

@@ -13,6 +13,8 @@ from tdx.tui.live.requests import Command, LiveState, Play, Told
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"
+PATIENCE = 1.0
+"""Seconds after which an answer is overdue."""
 
 
 class Link:
@@ -43,6 +45,11 @@ class Link:
     def is_open(self) -> bool:
         """Whether there is a session, or one is being made."""
         return self._ticket is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether there is a session that has answered lately."""
+        return self.is_open and self.overdue() < PATIENCE
 
     def begin(self, request: Play) -> None:
         """Begin a session; the one before ends."""

@@ -11,12 +11,9 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.timer import Timer
 from textual.widget import Widget
 
-from tdx.inspection.live.views import EnvCell
-from tdx.inspection.overview import Problem
-from tdx.pipeline.editing import Draft
+from tdx.inspection.live.views import EnvCell, TraceView
 from tdx.pipeline.model import Pipeline
 from tdx.tui.live import keys
-from tdx.tui.live.actions import LiveActions
 from tdx.tui.live.arrangement import PANES, TITLES, Pane, arranged
 from tdx.tui.live.curve_pane import CurvePane
 from tdx.tui.live.env_strip import EnvStrip
@@ -24,9 +21,11 @@ from tdx.tui.live.episode_list import EpisodeList
 from tdx.tui.live.hand_pane import HandPane
 from tdx.tui.live.lines import Lines
 from tdx.tui.live.link import Link
+from tdx.tui.live.looking_back import Seen
 from tdx.tui.live.picture_pane import PicturePane
 from tdx.tui.live.press import Press
-from tdx.tui.live.requests import Facts, Focus, LiveState, Panes, Play
+from tdx.tui.live.requests import Facts, Focus, LiveState, Panes
+from tdx.tui.live.session_tab import SessionTab
 from tdx.tui.live.styles import CSS
 from tdx.tui.live.timeline import Timeline
 from tdx.tui.live.top import LiveTop
@@ -34,12 +33,10 @@ from tdx.tui.live.value_table import ValueTable
 from tdx.tui.searching import SearchLine, search_keys
 from tdx.tui.workspace import ENV, Workspace
 
-_DEBOUNCE = 0.4
-_PATIENCE = 1.0
 _MOST_EPISODES = 100
 
 
-class LiveTab(LiveActions):
+class LiveTab(SessionTab):
     """Steps the env of the workspace in a worker, and shows what is pushed.
 
     Args:
@@ -59,7 +56,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace, id="live-tab")
-        self.link = Link(workspace, self._pushed, self._ended)
+        self.link = Link(workspace, self._pushed, self.ended)
         self.state: LiveState | None = None
         self.facts: Facts | None = None
         self.rate: float | None = 20
@@ -70,6 +67,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.rows = 1
         self.details = ""
         self._wanted: int | None = None
+        self._seen = Seen()
         self._cell: EnvCell | None = None
         self._pipeline: Pipeline | None = None
         self._told = Panes()
@@ -97,21 +95,22 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
     def on_mount(self) -> None:
         for pane in self._panes.values():
             pane.add_class("live-pane")
-        self.workspace.edited.subscribe(self, self._edited)
+        self.workspace.edited.subscribe(self, self.edited)
         self.workspace.selected.subscribe(self, lambda _: self._selected())
-        self.set_interval(0.5, self._watch)
+        self.set_interval(0.5, self.look_after)
         self.lay_out()
 
     def on_unmount(self) -> None:
         self.link.end()
 
     def on_show(self) -> None:
-        if not self.link.is_open and self.workspace.draft.env is not None and not self.details:
+        is_new = self.state is None and not self.details
+        if is_new and not self.link.is_open and self.workspace.draft.env is not None:
             self.begin()
-        self.call_after_refresh(self._tell_panes)
+        self.call_after_refresh(self.tell_panes)
 
     def on_hide(self) -> None:
-        self._tell_panes()
+        self.tell_panes()
 
     def on_resize(self, event: events.Resize) -> None:
         self.lay_out()
@@ -129,53 +128,6 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
     @property
     def home(self) -> Widget:
         return self._panes[self.front]
-
-    # The session
-
-    def begin(self, *, runs: bool = False) -> None:
-        """Begin a session with the chain as it is."""
-        if self.workspace.draft.env is None:
-            self.say("choose an env first: e")
-            return
-        self._pipeline = self.workspace.draft.pipeline()
-        self.details = ""
-        self._told = Panes()
-        self.state = self._wanted = None
-        self.top.say("starting …")
-        self.link.begin(
-            Play(self._pipeline, self.workspace.allow_code, runs, self.rate, self.source)
-        )
-        self._tell_panes()
-
-    def _edited(self, draft: Draft) -> None:
-        """The chain is another: begin anew, once the edits have come to rest."""
-        if self._pipeline is None or (draft.env is not None and draft.pipeline() == self._pipeline):
-            return
-        runs = self.state is not None and self.state.doing == "running"
-        if self._debounce is not None:
-            self._debounce.stop()
-        self._debounce = self.set_timer(_DEBOUNCE, lambda: self._restart(runs))
-
-    def _restart(self, runs: bool) -> None:
-        self.link.end()
-        self.details = ""
-        self._said = "the chain was edited: it began anew"
-        if self.is_on_screen:
-            self.begin(runs=runs)
-
-    def _ended(self, problem: Problem, details: str) -> None:
-        """The session could not begin, or its worker died."""
-        self.state = None
-        self.details = f"{problem.code} {problem.message}\n{problem.hint or ''}\n\n{details}"
-        self.top.complain(problem)
-        self._show_top()
-
-    def _watch(self) -> None:
-        """Say it where the worker does not answer."""
-        overdue = self.link.overdue()
-        if overdue > _PATIENCE and self.is_on_screen:
-            what = "the worker starts" if self.state is None else f"step {self.state.steps} runs"
-            self.top.say(f"{what} for {overdue:.0f} s · Ctrl+K ends it")
 
     # What comes from it
 
@@ -198,7 +150,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.curve_pane.set_cursor(None if state.follows else state.shown)
         self.strip.set_focus(state.row, self.rows)
         self.hand.aim(state.row, self.rows)
-        self._show_top()
+        self.show_top()
         if state.problem is not None:
             problem = state.problem
             self.details = f"{problem.code} {problem.message}\n{problem.hint or ''}"
@@ -213,7 +165,12 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self._cell = cells[row] if row < len(cells) else None
         self.strip.show(cells)
 
+    def _show_view(self, view: TraceView) -> None:
+        self._seen.add(view)
+        self.values.show_view(view)
+
     def _show_pictures(self, pictures: tuple[Any, ...]) -> None:
+        self._seen.add_pictures(pictures)
         self.pictures.show(pictures)
         if bool(pictures) != self._pixels:
             self._pixels = bool(pictures)
@@ -228,7 +185,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         "cells": _show_cells,
         "pictures": _show_pictures,
         "episodes": _show_episodes,
-        "view": lambda self, view: self.values.show_view(view),
+        "view": _show_view,
         "curves": lambda self, curves: self.curve_pane.show(curves),
     }
 
@@ -239,7 +196,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self._said = text
         self.top.say(text)
 
-    def _show_top(self) -> None:
+    def show_top(self) -> None:
         running = self.state is not None and self.state.doing == "running"
         self.top.show_settings(
             running=running, until=self.until, rate=self.rate, source=self.source
@@ -263,10 +220,10 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.query_one("#live-main").display = bool(found.shown & {"values", "pictures"})
         self.query_one("#live-side").display = bool(found.shown - {"values", "pictures"})
         self.strip.display = self.rows > 1
-        self._show_top()
-        self.call_after_refresh(self._tell_panes)
+        self.show_top()
+        self.call_after_refresh(self.tell_panes)
 
-    def _tell_panes(self) -> None:
+    def tell_panes(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
         panes = Panes()
         if self.is_on_screen:

@@ -179,7 +179,7 @@ class LiveState:
     """Where a session stands.
 
     Args:
-        doing: whether it runs.
+        doing: whether it runs; ``ended`` is what the app says of one whose worker is gone.
         heard: the number of the last command that was heard.
         steps: how many steps were made.
         first: the first trace that is held.
@@ -200,7 +200,7 @@ class LiveState:
         curve_names: what can be drawn.
     """
 
-    doing: Literal["running", "paused"]
+    doing: Literal["running", "paused", "ended"]
     heard: int
     steps: int
     first: int
