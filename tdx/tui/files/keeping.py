@@ -43,6 +43,7 @@ class Keeper:
         self._timer: Timer | None = None
         self._writing: asyncio.Task[None] | None = None
         self._complained = False
+        self._is_told = False
 
     @property
     def works(self) -> bool:
@@ -137,6 +138,11 @@ class Keeper:
             await asyncio.to_thread(store.keep, session)
         except TdxError as error:
             self.complain(f"the edits are not kept: {error}")
+            return
+        if not self._is_told:
+            self._is_told = True
+            text = "the edits of this session are kept from now on"
+            self._workspace.journal.record(text, source="files", details=str(store.folder))
 
     def _stop(self) -> None:
         if self._timer is not None:

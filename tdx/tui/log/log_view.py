@@ -127,7 +127,7 @@ shown, `x` forgets it. `End` follows what comes."""
             self.scroll_to(y=at - (0 if at < top else height - 1), animate=False)
 
     def render_line(self, y: int) -> Strip:
-        at, width = y + int(self.scroll_offset.y), self.size.width
+        at, width = y + int(self.scroll_offset.y), self.scrollable_content_region.width
         if at >= len(self.entries):
             return Strip.blank(width, self.rich_style)
         style = self.rich_style

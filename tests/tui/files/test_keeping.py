@@ -35,6 +35,8 @@ async def killed(state: Path, file: Path | None) -> None:
         await kept(app)
         store = app.app.files.keeper._store
         assert store is not None
+        said = [entry.text for entry in app.workspace.journal.entries]
+        assert said.count("the edits of this session are kept from now on") == 1
         store.leave()  # as the kernel does
 
 
