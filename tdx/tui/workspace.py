@@ -13,7 +13,7 @@ from textual.signal import Signal
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
-from tdx.tui.backend.client import CANCELLED, Backend, RequestError, StaleError
+from tdx.tui.backend.client import CANCELLED, Backend, DiedError, RequestError, StaleError
 from tdx.tui.compose.requests import Check, Look
 from tdx.tui.log.journal import Journal
 
@@ -150,8 +150,9 @@ class Workspace:
         self._begin(self._look(revision, draft))
 
     def retry(self) -> None:
-        """Look again after the worker has died; once, for it may be the chain that ends it."""
-        if self._retried != self.editor.revision:
+        """Look again after the worker has died, but not where the chain may have ended it."""
+        at_work = self.seen.status in ("looking", "checking")
+        if not at_work and self._retried != self.editor.revision:
             self._retried = self.editor.revision
             self.refresh()
 
@@ -298,8 +299,11 @@ def _seen(before: Seen, revision: int, draft: Draft, overview: ChainOverview) ->
 
 def _of_look(error: RequestError) -> Problem:
     """What is shown where nobody could look at the chain."""
+    hint = "Ctrl+K looks again, and so does the next edit"
     if error.problem is CANCELLED:
-        return replace(CANCELLED, hint="Ctrl+K looks again, and so does the next edit")
+        return replace(CANCELLED, hint=hint)
+    if isinstance(error, DiedError):
+        return replace(error.problem, hint=f"F12 shows its output; {hint}")
     return error.problem
 
 

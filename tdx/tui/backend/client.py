@@ -42,6 +42,10 @@ class StaleError(RequestError):
     """A request whose answer is no longer wanted."""
 
 
+class DiedError(RequestError):
+    """A request whose worker ended by itself."""
+
+
 @dataclass
 class Ticket(Generic[T]):
     """A request that is under way; await it for the answer.
@@ -292,7 +296,7 @@ class ProcessBackend:
         self._listen_to(name, held, last=True)
         said, how = process.last_words(), process.how_it_ended()
         process.close()
-        self._fail_all(held, RequestError(_died(how), said))
+        self._fail_all(held, DiedError(_died(how), said))
         if self.on_end is not None:
             self.on_end(name, how, said)
 

@@ -49,6 +49,7 @@ class MainScreen(Screen[None]):
         self.hints = hints
         self.workspace = workspace
         self.is_filled = False
+        self._focused_before: Widget | None = None
         self.panes = Panes(self)
         self.dialogs = Dialogs(self, workspace)
 
@@ -82,12 +83,24 @@ class MainScreen(Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
+        if small and not self.has_class("-too-small"):
+            self._focused_before = self.focused
+        elif not small and self.has_class("-too-small"):
+            self.call_after_refresh(self._focus_again)
         self.set_class(small, "-too-small")
         if small:
             size = f"{event.size.width}×{event.size.height}"
             self.query_one("#too-small", Static).update(
                 f"tdx needs {LEAST[0]}×{LEAST[1]} characters; this terminal has {size}"
             )
+
+    def _focus_again(self) -> None:
+        """Give the focus back to what had it before nothing could be seen."""
+        if self.focused is None:
+            before = self._focused_before
+            (
+                before if before is not None and before.is_on_screen else self.query_one(ChainList)
+            ).focus()
 
     # ------------------------------------------------------------------ where the focus goes
 
