@@ -129,7 +129,7 @@ async def filled(app: Driver) -> None:
 
 
 async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
-    async with driven("RewardSum") as app:
+    async with driven(env=None) as app:
         tab = app.find("TabbedContent").get_tab("log")
         assert not tab.has_class("-unread")
         await filled(app)

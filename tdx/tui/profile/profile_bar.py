@@ -23,9 +23,9 @@ class ProfileBar(Container):
         with Horizontal():
             yield Button("Run", "primary", id="profile-run", compact=True)
             yield Button("planned", id="profile-mode", compact=True)
-            yield Input(str(STEPS), type="integer", id="profile-steps", compact=True)
+            yield _number_box("profile-steps", STEPS)
             yield Static("×", id="profile-times")
-            yield Input(str(REPEATS), type="integer", id="profile-repeats", compact=True)
+            yield _number_box("profile-repeats", REPEATS)
         with Horizontal():
             for name in EXTRAS:
                 button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
@@ -57,3 +57,8 @@ class ProfileBar(Container):
     def _number(self, name: str, otherwise: int) -> int:
         text = self.query_one(f"#profile-{name}", Input).value
         return int(text) if text.isdecimal() and int(text) else otherwise
+
+
+def _number_box(name: str, otherwise: int) -> Input:
+    """A field for a number; an empty one stands for the usual number, which is seen in it."""
+    return Input(str(otherwise), type="integer", id=name, compact=True, placeholder=str(otherwise))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline
@@ -205,6 +206,13 @@ class Profiler:
     async def press(self, *keys: str) -> None:
         """Press keys."""
         await self.pilot.press(*keys)
+        await self.settle()
+
+    async def type(self, text: str) -> None:
+        """Have this in the field that has the focus."""
+        box = self.app.focused
+        assert isinstance(box, Input)
+        box.value = text
         await self.settle()
 
     async def settle(self) -> None:

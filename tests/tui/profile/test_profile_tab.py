@@ -133,18 +133,16 @@ async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.Monke
         assert "as before" in app.text("#profile-summary")
 
 
-@pytest.mark.parametrize("rows", [0, 9])
-async def test_what_went_wrong_is_said_with_the_rows_so_far(rows: int) -> None:
+async def test_what_went_wrong_is_said_with_the_rows_so_far() -> None:
     async with profiling(*CHAIN) as app:
-        app.backend.partly = costs(app.workspace.draft.pipeline()) if rows else None
+        found = costs(app.workspace.draft.pipeline())
         app.backend.answer = Problem("TDX000", "the worker process ended", "it starts again")
-        await app.press("r")
-        assert "✕ the worker process ended (it starts again)" in app.text("#profile-summary")
-        assert len(app.rows) == rows
-
-
-async def test_an_env_that_raises_keeps_its_rows() -> None:
-    async with profiling(*CHAIN) as app:
+        for partly, rows in ((None, 0), (found, 9)):
+            app.backend.partly = partly
+            await app.press("r")
+            assert "✕ the worker process ended (it starts again)" in app.text("#profile-summary")
+            assert len(app.rows) == rows
+            assert app.workspace.journal.entries[-1].severity == "error"
         app.backend.answer = costs(app.workspace.draft.pipeline(), error="step 7: it is broken")
         await app.press("r")
         assert "✕ step 7: it is broken" in app.text("#profile-summary")
@@ -239,10 +237,11 @@ async def test_a_part_is_found_by_its_name() -> None:
         await app.press("r")
         app.app.screen.set_focus(app.app.query_one(CostTable))
         tab.begin_search()
-        await app.press(*"for", "space", *"step")
+        await app.type("for step")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
         assert "1 match" in app.text("SearchLine")
-        await app.press(*["backspace"] * 8, *"forward", "enter", "n")
+        await app.type("forward")
+        await app.press("enter", "n")
         assert "2 InitTracker forward" in app.text("#profile-histogram")
         assert "3 of 3 matches" in app.text("SearchLine")
         await app.press("n", "N", "N")
