@@ -91,9 +91,9 @@ class SessionTab(LiveActions):
         """Say that the worker is gone; what was seen stays."""
         state = self.state
         if state is None:
-            self.say(f"{what} · {_ANEW}")
+            self.top.say(f"{what} · {_ANEW}")
         else:
-            self.say(f"{what}{self._left(state)} · {_STAYS}")
+            self.top.say(f"{what}{self._left(state)} · {_STAYS}")
         self.show_top()
 
     def _left(self, state: LiveState) -> str:

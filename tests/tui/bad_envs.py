@@ -1,0 +1,108 @@
+"""Envs that misbehave, and a stage that fails late."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from tdx import Composite, PendulumEnv, Transform, Unbounded
+
+NAME = "[red]ключ[/]"
+"""A key that is no ASCII, and that looks like a tag of Textual's markup."""
+
+
+class Bad(PendulumEnv):
+    """Does whatever bad thing a file says at that time: ``hang step``, ``exit made``.
+
+    Args:
+        mood: the file; nothing bad is done where it is empty.
+    """
+
+    def __init__(self, mood: str) -> None:
+        super().__init__()
+        self.mood = Path(mood)
+        self._misbehave("made")
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self._misbehave("reset")
+        return super()._reset(tensordict, **kwargs)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        how = self._misbehave("step")
+        stepped = super()._step(tensordict)
+        if how in ("nan", "inf"):
+            stepped["observation"][..., 0] = float(how)
+            stepped["reward"] = torch.full_like(stepped["reward"], -float(how))
+        return stepped
+
+    def _misbehave(self, place: str) -> str:
+        how, _, where = self.mood.read_text().partition(" ")
+        if where != place:
+            return ""
+        if how == "raise":
+            raise ValueError(f"the gripper {NAME} is stuck")
+        if how == "hang":
+            time.sleep(1000)
+        elif how == "slow":
+            time.sleep(0.05)
+        elif how == "exit":
+            sys.stderr.write("the simulator gave up")
+            sys.stderr.flush()
+            os._exit(3)
+        elif how == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif how == "print":
+            os.write(1, b"\x1b[2J\x1b[31mNOISE\xff\r\n" * 20_000)
+            os.write(2, b"NOISE\n" * 20_000)
+        return how
+
+
+class Huge(PendulumEnv):
+    """Has hundreds of keys, some with names that are hard to write, and a large image.
+
+    Args:
+        keys: how many.
+        side: of the image, in pixels.
+    """
+
+    def __init__(self, keys: int = 300, side: int = 4096) -> None:
+        super().__init__()
+        self.more = Composite(
+            {
+                **{f"sensor_{number}": Unbounded(3) for number in range(keys)},
+                NAME: Unbounded(2),
+                "pixels": Unbounded((side, side, 3), dtype=torch.uint8),
+            }
+        )
+        self.observation_spec = Composite({**self.observation_spec, **self.more})
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return super()._reset(tensordict, **kwargs).update(self.more.zero())
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(tensordict).update(self.more.zero())
+
+
+class FailsLate(Transform):
+    """Raises at one value.
+
+    Args:
+        at: the number of the value, from 1.
+    """
+
+    def __init__(self, at: int = 1000) -> None:
+        super().__init__(in_keys=["reward"], out_keys=["reward"])
+        self.at, self.seen = at, 0
+
+    def _apply_transform(self, reward: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        if self.seen == self.at:
+            raise ValueError(f"{NAME} overflows")
+        return reward

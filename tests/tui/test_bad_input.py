@@ -1,0 +1,265 @@
+"""What bad input gets, in the whole process on a terminal: it is said, and the app stays alive."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.tui.bad_envs import NAME
+from tests.tui.tmux import PATIENCE, Terminal, all_gone, family, terminal
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
+
+ROOT = Path(__file__).parents[2]
+Mood = Callable[[str], object]
+BAD = "tests.tui.bad_envs"
+CHAIN = "version: 1\nenv: Pendulum-v1  # mine\ntransforms:\n  - RewardSum\n"
+
+
+@pytest.fixture
+def mood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mood:
+    """Says what the env does from now on."""
+    file = tmp_path / "mood"
+    file.write_text("")
+    monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
+    return file.write_text
+
+
+def bad_env(folder: Path, *stages: str) -> list[str]:
+    """The arguments that open the app with an env that follows its mood."""
+    kwargs = f"mood={str(folder / 'mood')!r}"
+    given = ["tui", "--allow-code", "--env", f"{BAD}:Bad", "--env-kwargs", kwargs]
+    return [*given, *(word for stage in stages for word in ("--t", stage))]
+
+
+def until(met: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def resize(app: Terminal, columns: int, rows: int) -> None:
+    """Give the terminal another size."""
+    app.tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+
+def workers(app: Terminal) -> list[int]:
+    """The processes that the app has started."""
+    return family(app.pid)[1:]
+
+
+def new_worker(app: Terminal, before: list[int]) -> int:
+    """The worker that was not there before."""
+    until(lambda: bool(set(workers(app)) - set(before)))
+    return next(iter(set(workers(app)) - set(before)))
+
+
+def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Mood) -> None:
+    stage = f"{BAD}:FailsLate(at=1001)"
+    with terminal(*bad_env(tmp_path, stage), folder=tmp_path) as app:
+        app.sees("6 keys")
+        looking = workers(app)
+        # A stage that fails at step 1,000: what was traced until then is there.
+        app.press("3")
+        app.sees("paused · step 0")
+        app.press(*"+++++++")
+        app.sees("full speed")
+        app.press("Space")
+        app.sees("0 FailsLate, reward", "it raised ValueError in step 1000", f"{NAME} overflows")
+        app.press("Left", "Left")
+        app.sees("reward@0", gone="◉ live")
+        # An env that raises, prints without end, and makes nan: it can go on after each of them.
+        mood("raise step")
+        app.press("s")
+        app.sees("the env raised ValueError", f"{NAME} is stuck")
+        mood("print step")
+        app.press("s")
+        app.sees("paused · step 1,001", gone="is stuck")
+        assert "NOISE" not in app.screen()
+        mood("nan step")
+        app.press("s")
+        app.sees("it holds nan after a step")
+        # One that hangs.
+        mood("hang step")
+        app.press("s")
+        app.sees("Ctrl+K ends it")
+        hung = new_worker(app, looking)
+        app.press("C-k")
+        app.sees("the worker was ended")
+        assert all_gone([hung])
+        # One that crashes, and one that is killed while it steps.
+        mood("")
+        app.press("r")
+        app.sees("paused · step 0", gone="the worker was ended")
+        mood("crash step")
+        app.press("s")
+        app.sees("the worker process ended: crashed (SIGSEGV)")
+        mood("")
+        app.press("r")
+        app.sees("paused · step 0", gone="SIGSEGV")
+        app.press("Space")
+        app.sees("pause")
+        os.kill(new_worker(app, looking), signal.SIGKILL)
+        app.sees("the worker process ended: killed (SIGKILL)")
+
+
+def test_an_env_that_cannot_be_made_and_workers_that_die(tmp_path: Path, mood: Mood) -> None:
+    mood("hang made")
+    with terminal(*bad_env(tmp_path, "RewardSum"), folder=tmp_path) as app:
+        app.sees("looking for", "Ctrl+K ends it")
+        app.press("C-k")
+        app.sees("cancelled", "Ctrl+K looks again")
+        mood("exit made")
+        app.press("C-k")
+        app.sees("the worker process ended: exit code 3", "Ctrl+K looks again")
+        app.press("F12")
+        app.sees("What is wrong", "the simulator gave up")
+        app.press("q")
+        mood("raise made")
+        app.press("C-k")
+        app.sees("making the env failed", f"{NAME} is stuck", gone="What is wrong")
+        mood("")
+        app.press("C-k")
+        app.sees("8 keys", gone="making the env failed")
+        # One that is killed while it has nothing to do is started again.
+        (idle,) = workers(app)
+        os.kill(idle, signal.SIGKILL)
+        fresh = new_worker(app, [idle])
+        app.sees("8 keys")
+        mood("hang step")
+        app.press("k")
+        app.sees("checking for", "Ctrl+K ends it")
+        app.press("C-k")
+        app.sees("cancelled", gone="checking for")
+        assert all_gone([fresh])
+        # And one that is killed while it measures.
+        mood("slow step")
+        app.press("4")
+        app.sees("r measure")
+        before = workers(app)
+        app.press("r")
+        measuring = new_worker(app, before)
+        app.sees("Stop")
+        os.kill(measuring, signal.SIGKILL)
+        app.sees("killed (SIGKILL)", "Run", gone="Stop")
+        mood("hang reset")
+        app.press("3")
+        app.sees("Ctrl+K ends it")
+        app.press("C-k")
+        app.sees("the worker was ended")
+
+
+@pytest.mark.skipif(find_spec("miniworld") is not None, reason="miniworld is installed")
+def test_settings_files_and_a_disk_that_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text("theme = [\n")
+    monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
+    file = tmp_path / "[red]ü[b.yaml"
+    file.write_text(
+        "version: 1\nenv: MiniWorld-Hallway-v0\ntransforms:\n  - RewardSun\n  - RewardSum\n"
+    )
+    with terminal("tui", str(file), folder=tmp_path) as app:
+        app.sees("not TOML: invalid value", "unknown transform RewardSun", file.name)
+        app.sees("pip install miniworld")
+        # Another one on disk, which can be taken; then garbage, a folder, and nothing at all.
+        file.write_text(CHAIN)
+        app.sees("was changed on disk")
+        app.press("r")
+        app.sees("◆ Pendulum-v1", "8 keys", gone="RewardSun")
+        file.write_text("env: [")
+        app.sees("was changed on disk")
+        app.press("r")
+        app.sees("Not reloaded", "not YAML", "◆ Pendulum-v1")
+        file.unlink()
+        app.sees("was removed")
+        file.mkdir()
+        app.sees("was changed on disk")
+        app.press("Escape")
+        app.sees("8 keys", gone="was changed on disk")
+        file.rmdir()
+        # A disk that is full: said on one line, and nothing is lost.
+        app.press("Down", "c")
+        app.sees("1 RewardSum")
+        space = resource.prlimit(app.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        app.press("C-s")
+        app.sees("Not saved", "file too large")
+        assert not file.exists()
+        resource.prlimit(app.pid, resource.RLIMIT_FSIZE, space)
+        app.press("C-s")
+        app.sees("saved [red]")
+    assert file.read_text().count("- RewardSum") == 2
+
+
+def test_any_size_of_terminal_with_any_number_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
+    arguments = ["tui", "--allow-code", "--env", f"{BAD}:Huge", "--t", "RewardSum"]
+    with terminal(*arguments, folder=tmp_path, size=(40, 10)) as app:
+        app.sees("tdx needs 60×16", "this", "terminal has 40×10")
+        resize(app, 120, 40)
+        app.sees("310 keys")
+        app.press("2")
+        app.sees("sensor_0")
+        app.press("Tab", "Tab")
+        app.sees("only changes")
+        app.press("/")
+        app.sees("search the keys")
+        app.type("ключ")
+        app.sees(NAME)
+        app.press("Enter")
+        app.sees(f"lineage of {NAME}", "only changes")
+        app.press("3")
+        app.sees("paused · step 0", "sensor_0@0")
+        resize(app, 60, 16)
+        app.press("Space")
+        for columns in range(1, 160, 7):
+            resize(app, columns, columns % 47 + 1)
+        resize(app, 60, 24)
+        app.sees("◆ tests.tui", "pause")
+        resize(app, 1, 1)
+        resize(app, 120, 40)
+        app.sees("values", "charts", "sensor_0@0")
+        kin = family(app.pid)
+        app.close()
+        assert all_gone(kin)
+
+
+def test_without_a_terminal_it_says_what_to_call(tmp_path: Path) -> None:
+    (tmp_path / "garbage.yaml").write_text("env: [")
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tdx", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = called("tui", "garbage.yaml")
+    assert (code, out) == (2, "")
+    assert "hint: without one: tdx inspect spec --stages --pipeline garbage.yaml\n" in err
+    code, out, err = called()
+    assert "Usage: tdx" in out
+    call = shlex.join(["TERM=dumb", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tdx", "tui"])
+    then = f"echo ended: $?; env {call}; echo then: $?; sleep 100"
+    with terminal("tui", "garbage.yaml", folder=tmp_path, then=then) as app:
+        app.sees("error: garbage.yaml:1", "not YAML", "ended: 2")
+        app.sees("needs a terminal, and TERM is dumb", "then: 2")
