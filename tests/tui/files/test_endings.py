@@ -16,10 +16,14 @@ from pathlib import Path
 import pytest
 
 from tdx.pipeline.editing.session_store import SessionStore
+from tests.tui.tmux import all_gone, family
 
 _START = """
-import sys
+import os, sys
 from tdx.tui.open import open_app
+if os.environ.get("TDX_TEST_FAULT"):
+    from tdx.tui.files.files import Files
+    Files.new = lambda files: 1 / 0
 from tdx.pipeline import PipelineFile
 sys.exit(open_app(PipelineFile.load(sys.argv[1]).pipeline if len(sys.argv) > 1 else None))
 """
@@ -93,7 +97,7 @@ def edits(folder: Path) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGHUP", "closed terminal"])
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "closed terminal"])
 def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(TEXT)
@@ -105,6 +109,8 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
         first.type("cdu")  # duplicate, remove, take that back
         wanted = ["duplicate RewardSum", "remove RewardSum"]
         first.until(lambda: edits(tmp_path) == wanted)
+        kin = family(first.process.pid)
+        assert len(kin) > 1
         if ending == "closed terminal":
             os.close(first.master)
             assert first.process.wait(30) == 128 + signal.SIGHUP
@@ -112,9 +118,10 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
             first.process.send_signal(signal.Signals[ending])
             number = signal.Signals[ending]
             assert first.wait() == (-number if ending == "SIGKILL" else 128 + number)
-        if ending == "SIGTERM":
+        if ending in ("SIGTERM", "SIGINT"):
             assert b"what was not saved is kept" in first.seen
             assert b"\x1b[?1049l" in first.seen  # the terminal is as it was
+        assert all_gone(kin)
     finally:
         first.close()
     left, notices = SessionStore(tmp_path / "state" / "sessions").left()
@@ -139,6 +146,29 @@ def _starts_again(folder: Path) -> None:
     finally:
         second.close()
     assert not list((folder / "state" / "sessions").glob("*.json"))
+
+
+def test_a_fault_of_the_app_is_told_shortly_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TDX_TEST_FAULT", "1")
+    file = tmp_path / "a.yaml"
+    file.write_text(TEXT)
+    app = Terminal(tmp_path, str(file))
+    try:
+        app.until(lambda: b"RewardSum" in app.seen)
+        app.rest()
+        app.type("\x1b[B")
+        app.type("c\x0e")  # duplicate, ctrl+n
+        assert app.wait() == 1
+    finally:
+        app.close()
+    said = app.seen.rpartition(b"\x1b[?1049l")[2].decode()
+    assert "error: tdx has a fault: ZeroDivisionError: division by zero" in said
+    assert "what was not saved is kept; the next tdx tui has it" in said
+    assert "Traceback" not in said
+    assert "ZeroDivisionError" in (tmp_path / "state" / "crash.txt").read_text()
+    assert edits(tmp_path) == ["duplicate RewardSum"]
 
 
 def test_a_broken_configuration_file_is_said_and_the_app_starts(
