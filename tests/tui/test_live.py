@@ -205,6 +205,7 @@ async def test_differences_of_two_steps() -> None:
         assert "3 → 4" in " ".join(app.text("#live-values").split())
         await app.press("home", "right", "m", "end")
         assert "◆" in app.text("#live-time")
+        assert "differences to trace 1" in app.text("#live-tab")
         assert "1 → 4" in " ".join(app.text("#live-values").split())
         assert "Δ3" in app.text("#live-values")
         await app.press("d", "left", "left", "left", "m")
@@ -219,7 +220,7 @@ async def test_shows_what_is_there_or_what_is_written() -> None:
         await app.press("o")
         assert app.text("#live-values").count("observation@0") == 4
         await app.press("down", "down", "pagedown", "pageup", "up")
-        assert app.tab.values.cursor == 1
+        assert app.tab.values.cursor == 2
 
 
 async def test_selected_stage_is_brought_to_the_top() -> None:
@@ -255,7 +256,7 @@ async def test_episode_is_opened_from_the_table() -> None:
         await steps(app, 12)
         assert app.text("#live-episodes").count("truncated") == 2
         app.tab.episodes.focus()
-        await app.press("down", "down", "enter")
+        await app.press("down", "enter")
         assert app.shown == 6
         await app.pilot.click("#live-episodes", offset=(5, 4), times=2)
         await app.settle()
@@ -293,12 +294,12 @@ async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.Monkey
             return [int(each) for each in value]
 
         await app.press("i", "text:hand", "enter", "right", "right")
-        assert app.tab.hand.border_subtitle == "for env 0, the others random"
+        assert "action for env 0, others random" in app.text("#live-tab")
         assert await taken() == [2, 1, 1]
         await app.press("full_stop")
         assert await taken() == [1, 2, 1]
         await app.press("comma", "comma")
-        assert app.tab.hand.border_subtitle == "for all 3 envs"
+        assert "action for all 3 envs" in app.text("#live-tab")
         assert await taken() == [2, 2, 2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def _thinned(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarr
 
 
 def _rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An image of bytes ``[H, W, 3]``; other channels are grey, stacked frames side by side."""
+    """An image of bytes ``[H, W, 3]``; other channels are grey, stacked frames row by row."""
     import numpy as np
 
     layout = _layout(tuple(numbers.shape))
@@ -90,10 +91,20 @@ def _rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     elif layout == "first" and image.shape[0] in _CHANNELS[:2]:
         image = np.moveaxis(image, 0, -1)
     elif layout == "first":
-        frames = _frames(image)
-        image = np.concatenate(list(frames), axis=1)
+        image = _tiled(list(_frames(image)))
     image = _bytes(image)
     return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
+
+
+def _tiled(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Frames in rows, the oldest first, about as many beside each other as below."""
+    import numpy as np
+
+    columns = math.ceil(math.sqrt(len(frames)))
+    frames += [np.zeros_like(frames[0])] * (-len(frames) % columns)
+    rows = [frames[at : at + columns] for at in range(0, len(frames), columns)]
+    tiled: np.ndarray[Any, Any] = np.concatenate([np.concatenate(row, 1) for row in rows], 0)
+    return tiled
 
 
 def _frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:

@@ -100,8 +100,9 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
         rows = height - 1
         scale = [""] * rows
         if known and rows:
-            scale[0] = f"{max(known):.3g}"
-            if rows > 1 and min(known) != max(known):
+            flat = min(known) == max(known)
+            scale[rows // 2 if flat else 0] = f"{max(known):.3g}"
+            if rows > 1 and not flat:
                 scale[-1] = f"{min(known):.3g}"
         at = self._column(curve)
         texts = braille(curve.low, curve.high, self.plot_width, rows)

@@ -15,7 +15,7 @@ from tdx.tui.live.line_widget import RowWidget
 
 _NAMES = ("plain", "focus", "muted", "good", "warn")
 _BARS = "▁▂▃▄▅▆▇█"
-_CELL = 13
+_NUMBER = 6
 Part = tuple[str, str, bool]
 Row = tuple[Part, ...]
 """Parts of the line: a text, its style, and whether it belongs to the env in focus."""
@@ -65,27 +65,31 @@ class EnvStrip(RowWidget[Row]):
         all_ = f" all {self.count} "
         row = [(all_, "muted", self.row is None)]
         self._places = [(0, len(all_), None)]
-        room = max(1, (self.size.width - len(all_)) // _CELL)
+        wide = len(str(max(0, self.count - 1)))
+        left, number = self.size.width - len(all_), _NUMBER
+        if len(self.cells) * (wide + number + 5) > left:
+            number = max((len(_total(each)) for each in self.cells), default=1)
+        size = wide + number + 5
+        room = max(1, left // size)
         first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
         totals = [each.total for each in self.cells if math.isfinite(each.total)]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         x = len(all_)
         for cell in self.cells[first : first + room]:
-            row += self._cell(cell, span)
-            self._places.append((x, x + _CELL, cell.row))
-            x += _CELL
+            row += self._cell(cell, span, wide, number)
+            self._places.append((x, x + size, cell.row))
+            x += size
         yield tuple(row)
 
-    def _cell(self, cell: EnvCell, span: tuple[float, float]) -> list[Part]:
+    def _cell(self, cell: EnvCell, span: tuple[float, float], wide: int, number: int) -> list[Part]:
         low, high = span
         share = (cell.total - low) / (high - low) if high > low else 1.0
         bar = _BARS[round(7 * share)] if math.isfinite(share) else "?"
-        text = f"{cell.total:.3g}"[:6]
         ended, here = bool(cell.end), cell.row == self.row
         return [
-            (f" {cell.row:>3} ", "muted", here),
+            (f" {cell.row:>{wide}} ", "muted", here),
             ("■" if ended else bar, "warn" if ended else "good", here),
-            (f" {text:<6}", "plain", here),
+            (f" {_total(cell):<{number}} ", "plain", here),
         ]
 
     def row_parts(self, row: Row) -> Sequence[Segment]:
@@ -101,3 +105,7 @@ class EnvStrip(RowWidget[Row]):
         for begin, end, row in self._places:
             if begin <= event.x < end:
                 self.post_message(self.Picked(row))
+
+
+def _total(cell: EnvCell) -> str:
+    return f"{cell.total:.3g}"[:_NUMBER]

@@ -23,6 +23,7 @@ episode."""
         self.border_title = "episodes"
         self.episodes: Sequence[EpisodeView] = ()
         self._batched = False
+        self.first = 1
 
     def show_episodes(self, episodes: Sequence[EpisodeView], *, batched: bool) -> None:
         """Show these from now on."""

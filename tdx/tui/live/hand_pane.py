@@ -46,11 +46,12 @@ drags."""
 
     def aim(self, row: int | None, count: int) -> None:
         """Say who takes the action: an env of a batch, or all of them where it is none."""
-        said = "" if count == 1 else f"for env {row}, the others random"
-        if row is None and count > 1:
-            said = f"for all {count} envs"
-        if said != self.border_subtitle:
-            self.border_subtitle = said
+        title = "action by hand"
+        if count > 1:
+            title = f"action for env {row}, others random"
+            title = f"action for all {count} envs" if row is None else title
+        if title != self.border_title:
+            self.border_title = title
 
     @property
     def chosen(self) -> tuple[tuple[str, int, float], ...]:

@@ -57,13 +57,15 @@ class Lines(ScrollView, LineWidget, can_focus=True):
         super().__init__(id=id)
         self.lines: Sequence[Line] = ()
         self.cursor = 0
+        self.first = 0
+        """The first line that the cursor goes to; those above it say what the columns are."""
 
     def show(self, lines: Sequence[Line]) -> None:
         """Draw these lines from now on; those that stay as they are are not drawn anew."""
         before, self.lines = self.lines, lines
         if len(before) != len(lines):
             self._resize()
-            self.cursor = max(0, min(self.cursor, len(lines) - 1))
+            self.cursor = self._inside(self.cursor)
             self.refresh()
             return
         top = int(self.scroll_offset.y)
@@ -76,13 +78,18 @@ class Lines(ScrollView, LineWidget, can_focus=True):
     def _resize(self) -> None:
         """Take note of how many lines there are; the screen is laid out only for a scroll bar."""
         size = Size(self.size.width, len(self.lines))
-        if (size.height > self.size.height) != self.show_vertical_scrollbar:
+        height = self.styles.height
+        follows = height is not None and height.is_auto
+        if follows or (size.height > self.size.height) != self.show_vertical_scrollbar:
             self.virtual_size = size
             return
         self.set_reactive(Lines.virtual_size, size)
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.window_virtual_size = size.height
         self.scroll_y = min(self.scroll_y, self.max_scroll_y)
+
+    def _inside(self, at: int) -> int:
+        return max(0, min(max(at, self.first), len(self.lines) - 1))
 
     def _again(self, *lines: int) -> None:
         """Draw lines anew, counted from the first of all."""
@@ -123,9 +130,11 @@ class Lines(ScrollView, LineWidget, can_focus=True):
 
     def move_to(self, at: int) -> None:
         """Put the cursor on a line and bring it into sight."""
-        before, self.cursor = self.cursor, max(0, min(at, len(self.lines) - 1))
+        before, self.cursor = self.cursor, self._inside(at)
         top, height = int(self.scroll_offset.y), self.size.height
-        if height and not top <= self.cursor < top + height:
+        if self.cursor == self.first:
+            self.scroll_to(y=0, animate=False)
+        elif height and not top <= self.cursor < top + height:
             to = self.cursor - (0 if self.cursor < top else height - 1)
             self.scroll_to(y=to, animate=False)
         self._again(before, self.cursor)

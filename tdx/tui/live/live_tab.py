@@ -214,6 +214,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         for form in ("broad", "middle", "slim"):
             self.set_class(found.form == form, f"-{form}")
             self.top.set_class(found.form == form, f"-{form}")
+        self.set_class("hand" in found.shown, "-small-side")
         for name, pane in self._panes.items():
             pane.display = name in found.shown
             self.query_one(f"#show-{name}").set_class(name in found.shown, "-on")

@@ -85,8 +85,7 @@ of the chain. Where a stage is selected in the chain, the image before it and th
             row = shown[begin : begin + grid.columns]
             heads = []
             for number, each in enumerate(row, start=begin):
-                text = f"{'→ ' if number else ''}{each.place} {'×'.join(map(str, each.shape))}"
-                heads.append(cut(text, grid.width).ljust(grid.width + GAP))
+                heads.append(_head(each, number, grid.width).ljust(grid.width + GAP))
             yield tuple(heads)
             images = [list(_half_cells(each, grid.width, grid.height)) for each in row]
             for y in range(max(map(len, images))):
@@ -95,6 +94,13 @@ of the chain. Where a stage is selected in the chain, the image before it and th
                     cells = rows[y] if y < len(rows) else ()
                     parts += [cells, " " * (grid.width - len(cells) + GAP)]
                 yield tuple(parts)
+
+
+def _head(picture: Picture, number: int, width: int) -> str:
+    """Who wrote it and its shape, as far as there is room."""
+    place, shape = picture.place, "×".join(map(str, picture.shape))
+    texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
+    return next((text for text in texts if len(text) <= width), cut(place, width))
 
 
 def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cell, ...]]:

@@ -25,6 +25,7 @@ LiveTab {
     &.-slim .live-pane { border-top: none; }
     &.-middle {
         #live-side, #live-pictures { height: 14; }
+        &.-small-side #live-side, &.-small-side #live-hand { height: auto; max-height: 14; }
     }
 
     &.-broad {

@@ -13,6 +13,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
 _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "muted")}
 _NUMBER = 9
+HEAD = -2
+"""The place of the line that says what the columns are."""
 _WITH_DTYPE, _WITH_COLUMNS = 58, 36
 
 
@@ -57,7 +59,7 @@ class _Lines:
     def all(self) -> Iterator[ValueLine]:
         view = self.view
         if not self.difference and self.width - 5 - self.name >= _WITH_COLUMNS:
-            yield ValueLine((self._columns(),), None, -2)
+            yield ValueLine((self._columns(),), None, HEAD)
         for number, place in enumerate(view.places):
             last = number == len(view.places) - 1
             yield self._heading(place, failed=last and view.error is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdx.inspection.live.views import TraceView
 from tdx.tui.live.lines import Lines
-from tdx.tui.live.value_lines import ValueLine, value_lines
+from tdx.tui.live.value_lines import HEAD, ValueLine, value_lines
 
 
 class ValueTable(Lines):
@@ -74,10 +74,12 @@ to the step before, or to the one that is marked with `m`."""
             only_written=self.only_written,
         )
         against = self.view.against
-        title = "differences" if self.difference else "values"
-        subtitle = f"to trace {against}" if self.difference and against is not None else ""
-        if (title, subtitle) != (self.border_title, self.border_subtitle):
-            self.border_title, self.border_subtitle = title, subtitle
+        title = "values"
+        if self.difference:
+            title = "differences" + ("" if against is None else f" to trace {against}")
+        if title != self.border_title:
+            self.border_title = title
+        self.first = int(bool(self._found) and self._found[0].stage == HEAD)
         self.show([each.line for each in self._found])
 
 

@@ -12,7 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx import PendulumEnv, RewardScaling, StepCounter, ToTensorImage, Tracer, TransformedEnv
+from tdx import (
+    CatFrames,
+    GrayScale,
+    PendulumEnv,
+    RewardScaling,
+    StepCounter,
+    ToTensorImage,
+    Tracer,
+    TransformedEnv,
+)
 from tdx.engine.traced import Promises
 from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
 from tdx.inspection.live.pictures import is_picture, pictures
@@ -165,6 +174,17 @@ def test_pictures_before_and_after_each_stage() -> None:
     assert before.rgb[:3] == bytes([200, 0, 0])
     assert after.shape == (3, 8, 12)
     assert after.rgb[0] in (199, 200)
+
+
+def test_stacked_frames_stand_in_rows() -> None:
+    env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
+    env.append_transform(GrayScale(in_keys=["pixels"]))
+    env.append_transform(CatFrames(5, dim=-3, in_keys=["pixels"]))
+    tracer = Tracer(env)
+    tracer.reset()
+    stacked = list(pictures(tracer.step()))[-1]
+    assert (stacked.shape, stacked.width, stacked.height) == ((5, 8, 12), 3 * 12, 2 * 8)
+    assert stacked.rgb[-3:] == bytes(3)  # of six places five are taken
 
 
 def test_pictures_are_made_smaller_in_proportion() -> None:
