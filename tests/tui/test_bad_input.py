@@ -92,6 +92,9 @@ def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Moo
         mood("nan step")
         app.press("s")
         app.sees("it holds nan after a step")
+        mood("inf step")
+        app.press("s")
+        app.sees("it holds inf after a step", "-inf")
         # One that hangs.
         mood("hang step")
         app.press("s")
@@ -167,6 +170,7 @@ def test_settings_files_and_a_disk_that_are_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").write_text("theme = [\n")
+    (tmp_path / "kept").write_text("no folder")
     monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
     file = tmp_path / "[red]ü[b.yaml"
     file.write_text(
@@ -193,10 +197,10 @@ def test_settings_files_and_a_disk_that_are_broken(
         file.rmdir()
         # A disk that is full: said on one line, and nothing is lost.
         app.press("Down", "c")
-        app.sees("1 RewardSum")
+        app.sees("1 RewardSum", "the edits are not kept: cannot write", "not a directory")
         space = resource.prlimit(app.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         app.press("C-s")
-        app.sees("Not saved", "file too large")
+        assert "kept all the same" not in app.sees("Not saved", "file too large")
         assert not file.exists()
         resource.prlimit(app.pid, resource.RLIMIT_FSIZE, space)
         app.press("C-s")

@@ -202,7 +202,7 @@ class Files:
             self._ask_to_overwrite(document, str(error), then)
             return
         except TdxError as error:
-            kept = "" if self._kept is None else "; the edits are kept all the same"
+            kept = "; the edits are kept all the same" if self.keeper.works else ""
             self._app.notify(f"{error}{kept}", title="Not saved", severity="error", timeout=10)
             return
         self.document = document

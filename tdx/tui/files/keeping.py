@@ -42,7 +42,7 @@ class Keeper:
         self._store = store
         self._timer: Timer | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._complained = False
+        self._complaints: set[str] = set()
         self._is_told = False
 
     @property
@@ -89,9 +89,9 @@ class Keeper:
             self._store.forget()
 
     def complain(self, notice: str) -> None:
-        """Say what is wrong with what is kept, once."""
-        if not self._complained:
-            self._complained = True
+        """Say what is wrong with what is kept, each thing once."""
+        if notice not in self._complaints:
+            self._complaints.add(notice)
             self._app.notify(notice, title="Kept sessions", severity="warning", timeout=10)
 
     def choose(self) -> None:
