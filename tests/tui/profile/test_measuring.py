@@ -12,8 +12,18 @@ import pytest
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.client import ProcessBackend, RequestError
 from tdx.tui.backend.job import Job
+from tdx.tui.profile.advice_answers import advise_pipeline
 from tdx.tui.profile.answers import measure
-from tdx.tui.profile.requests import EXTRAS, PARTLY, PROGRESS, Costs, Measure, ModeName, Progress
+from tdx.tui.profile.requests import (
+    EXTRAS,
+    PARTLY,
+    PROGRESS,
+    Advise,
+    Costs,
+    Measure,
+    ModeName,
+    Progress,
+)
 
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
@@ -97,3 +107,22 @@ async def test_a_measurement_can_be_cancelled_in_the_middle_and_its_worker_kille
 
 async def _answer(ticket: Any) -> Any:
     return await ticket
+
+
+def test_advice_is_tried_with_few_steps() -> None:
+    told: list[str] = []
+    job = Job(lambda topic, value: told.append(value.doing), {})
+    chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
+    found = advise_pipeline(Advise(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
+    assert found.error is None
+    (tried,) = [each for each in (*found.worth, *found.vain) if "StepCounter" in each.change]
+    assert tried.change == "remove StepCounter and ExcludeTransform"
+    assert tried.values == "same"
+    assert tried.before_us > 0
+    assert tried.pipeline is not None
+    assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
+    assert "in turns" in told
+    failing = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
+    broken = advise_pipeline(Advise(failing, "planned", 70, 2, 2, allow_code=True), job)
+    assert broken.error is not None
+    assert "the gripper is stuck" in broken.error
