@@ -181,7 +181,7 @@ def test_settings_files_and_a_disk_that_are_broken(
         app.sees("pip install miniworld")
         # Another one on disk, which can be taken; then garbage, a folder, and nothing at all.
         file.write_text(CHAIN)
-        app.sees("was changed on disk")
+        app.sees(f"{file.name} was changed on disk")
         app.press("r")
         app.sees("◆ Pendulum-v1", "8 keys", gone="RewardSun")
         file.write_text("env: [")
@@ -216,7 +216,7 @@ def test_any_size_of_terminal_with_any_number_of_keys(
     with terminal(*arguments, folder=tmp_path, size=(40, 10)) as app:
         app.sees("tdx needs 60×16", "this", "terminal has 40×10")
         resize(app, 120, 40)
-        app.sees("310 keys")
+        app.sees("310 keys", "⏎ edit")  # the chain has the focus
         app.press("2")
         app.sees("sensor_0")
         app.press("Tab", "Tab")
@@ -241,6 +241,31 @@ def test_any_size_of_terminal_with_any_number_of_keys(
         kin = family(app.pid)
         app.close()
         assert all_gone(kin)
+
+
+def test_test_run_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import time\n"
+        "from pathlib import Path\n"
+        "from tests.tui.tmux import family, terminal\n"
+        "with terminal('tui', folder=Path()) as app:\n"
+        "    app.sees('Welcome')\n"
+        "    print(*family(app.pid), flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TDX_STATE_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+    )
+    assert run.stdout is not None
+    with run.stdout:
+        kin = [int(pid) for pid in run.stdout.readline().split()]
+    run.kill()
+    run.wait()
+    assert kin
+    assert all_gone(kin, PATIENCE)
 
 
 def test_without_a_terminal_it_says_what_to_call(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ _ROOT = Path(__file__).parents[2]
 _OTHERS_SIZE = ("COLUMNS", "LINES")
 """What says how large another terminal is; pytest-xdist sets them in its workers."""
 
+_WATCH = "while kill -0 $1 2>/dev/null; do sleep 1; done; exec tmux kill-server"
+
 
 class Terminal:
     """A terminal with one program in it.
@@ -28,6 +30,14 @@ class Terminal:
     def __init__(self, folder: str) -> None:
         outside = {name: text for name, text in os.environ.items() if name not in _OTHERS_SIZE}
         self._environ = {**outside, "TMUX_TMPDIR": folder, "TMUX": ""}
+        # A test run that is killed cannot clean up behind itself.
+        self._watch = subprocess.Popen(
+            ["sh", "-c", _WATCH, "sh", str(os.getpid())],
+            env=self._environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def tmux(self, *arguments: str) -> str:
         """Call tmux."""
@@ -42,6 +52,8 @@ class Terminal:
 
     def close(self) -> None:
         """End tmux, and with it whatever is in the terminal."""
+        self._watch.kill()
+        self._watch.wait()
         subprocess.run(["tmux", "kill-server"], env=self._environ, capture_output=True)
 
     def press(self, *keys: str) -> None:

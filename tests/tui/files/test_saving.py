@@ -110,6 +110,19 @@ async def test_a_file_that_is_no_pipeline_changes_nothing(
         assert app.stages == ["RewardSum"]
 
 
+async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
+    os.mkfifo(file.parent / "b.yaml")
+    async with filing(tmp_path, file) as app:
+        await app.press("ctrl+o", "text:b.yaml", "enter")
+        assert "b.yaml is no file" in app.notices
+        await app.press("escape")
+        file.unlink()
+        os.mkfifo(file)
+        app.app.files.watch.look()
+        await app.settle()
+        assert "was changed on disk" in app.text()
+
+
 async def test_a_target_that_cannot_be_written_loses_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
