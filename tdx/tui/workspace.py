@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 Status = Literal["empty", "looking", "checking", "ready", "failed"]
+_WHILE = 0.05
 ENV = -1
 """The place of the env in the chain; stages follow from 0, and the output is behind the last."""
 
@@ -172,11 +173,13 @@ class Workspace:
         Args:
             then: called with what went wrong, or nothing; not where another question came first.
         """
-        revision, draft = self.editor.revision, self.draft
-        if draft.env is None:
+        if self.draft.env is None:
             return
 
         async def check() -> None:
+            while self.seen.status == "looking":
+                await asyncio.sleep(_WHILE)  # what it asks at its end would take the place of this
+            revision, draft = self.editor.revision, self.draft
             self._show(replace(self.seen, status="checking"))
             try:
                 problem = await self._check(revision, draft, steps=True)
