@@ -90,8 +90,10 @@ class FormRow(Widget):
         return self._known
 
     def show(self, field: FormField, keys: tuple[str, ...]) -> None:
-        """Show what is given now, unless it is being typed."""
+        """Show what is given now, unless it is being typed, or the row is going away."""
         self.field, self.keys = field, keys
+        if not self.query(".form-help"):
+            return
         box = self.query(Input)
         if box and self.field.kind == "keys":
             box.first().suggester = WordSuggester(keys, self.field.many)
@@ -118,7 +120,8 @@ class FormRow(Widget):
         """Say what is wrong with what is typed; none where nothing is."""
         self.set_class(text is not None, "-wrong")
         said = self._help() if text is None else Content.styled(text, "$error")
-        self.query_one(".form-help", Static).update(said)
+        for line in self.query(".form-help").results(Static):  # none in a row that is going away
+            line.update(said)
 
     def _help(self) -> Content:
         help_, type_ = plain(self.field.help), f"  {self.field.type}"
