@@ -294,12 +294,12 @@ async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.Monkey
             return [int(each) for each in value]
 
         await app.press("i", "text:hand", "enter", "right", "right")
-        assert "action for env 0, others random" in app.text("#live-tab")
+        assert "for env 0, the others random" in app.text("#live-hand")
         assert await taken() == [2, 1, 1]
         await app.press("full_stop")
         assert await taken() == [1, 2, 1]
         await app.press("comma", "comma")
-        assert "action for all 3 envs" in app.text("#live-tab")
+        assert "for all 3 envs" in app.text("#live-hand")
         assert await taken() == [2, 2, 2]
 
 

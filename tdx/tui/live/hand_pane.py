@@ -35,6 +35,7 @@ drags."""
         self.border_title = "action by hand"
         self.fields: tuple[ActionField, ...] = ()
         self.numbers: list[float] = []
+        self._whom = ""
         self._dragging = False
 
     def offer(self, fields: Sequence[ActionField]) -> None:
@@ -46,12 +47,12 @@ drags."""
 
     def aim(self, row: int | None, count: int) -> None:
         """Say who takes the action: an env of a batch, or all of them where it is none."""
-        title = "action by hand"
-        if count > 1:
-            title = f"action for env {row}, others random"
-            title = f"action for all {count} envs" if row is None else title
-        if title != self.border_title:
-            self.border_title = title
+        whom = f"for all {count} envs" if row is None else f"for env {row}, the others random"
+        whom = whom if count > 1 else ""
+        if whom != self._whom:
+            self._whom, self.first = whom, int(bool(whom))
+            self._fill()
+            self.move_to(self.cursor)
 
     @property
     def chosen(self) -> tuple[tuple[str, int, float], ...]:
@@ -65,28 +66,28 @@ drags."""
 
     def action_push(self, by: int) -> None:
         if self.fields:
-            field = self.fields[self.cursor]
+            field = self.fields[self._at]
             step = 1.0 if _is_whole(field) else (field.high - field.low) / _STEPS
-            self._set(self.numbers[self.cursor] + by * step)
+            self._set(self.numbers[self._at] + by * step)
 
     def action_least(self) -> None:
         if self.fields:
-            self._set(self.fields[self.cursor].low)
+            self._set(self.fields[self._at].low)
 
     def action_most(self) -> None:
         if self.fields:
-            self._set(self.fields[self.cursor].high)
+            self._set(self.fields[self._at].high)
 
     def action_start(self) -> None:
         if self.fields:
-            self._set(self.fields[self.cursor].start)
+            self._set(self.fields[self._at].start)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         inside = event.get_content_offset(self)
         if inside is None:
             return
         at = inside.y + int(self.scroll_offset.y)
-        if at < len(self.fields):
+        if self.first <= at < self.first + len(self.fields):
             self.move_to(at)
             self._dragging = True
             self.capture_mouse()
@@ -101,7 +102,7 @@ drags."""
         self.release_mouse()
 
     def _drag(self, x: int) -> None:
-        field = self.fields[self.cursor]
+        field = self.fields[self._at]
         begin, width = self._track()
         at: float = (x - begin) // _CELL
         if not _is_listed(field):
@@ -110,13 +111,18 @@ drags."""
         self._set(at)
 
     def _set(self, number: float) -> None:
-        field = self.fields[self.cursor]
+        field = self.fields[self._at]
         number = max(field.low, min(number, field.high))
         number = round(number) if _is_whole(field) else number
-        if number != self.numbers[self.cursor]:
-            self.numbers[self.cursor] = number
+        if number != self.numbers[self._at]:
+            self.numbers[self._at] = number
             self._fill()
             self.post_message(self.Changed())
+
+    @property
+    def _at(self) -> int:
+        """Which field the cursor is on."""
+        return max(0, min(self.cursor - self.first, len(self.fields) - 1))
 
     def _track(self) -> tuple[int, int]:
         """Where the sliders begin, and how wide they are."""
@@ -128,7 +134,8 @@ drags."""
             self.show([((" this action cannot be chosen by hand", "muted"),)])
             return
         pairs = zip(self.fields, self.numbers, strict=True)
-        self.show([self._line(field, number) for field, number in pairs])
+        said: list[Line] = [((f" {self._whom}", "muted"),)] if self._whom else []
+        self.show([*said, *(self._line(field, number) for field, number in pairs)])
 
     def _line(self, field: ActionField, number: float) -> Line:
         begin, width = self._track()

@@ -43,7 +43,8 @@ class LiveTab(SessionTab):
         workspace: the state of the app.
     """
 
-    BINDINGS = [*search_keys("live"), *keys.LIVE]
+    # Those of the search have their own way with a key that comes behind them.
+    BINDINGS = [*keys.LIVE[:2], *search_keys("live"), *keys.LIVE[2:]]
     DEFAULT_CSS = CSS
     HELP = """## The live rollout
 

@@ -1,0 +1,38 @@
+"""A part of the screen that is drawn anew is what it would be if all of it were."""
+
+from __future__ import annotations
+
+from textual._compositor import ChopsUpdate, Compositor
+from textual.geometry import Region
+
+from tdx.tui.compositing import SparingCompositor
+from tests.tui.playing import playing
+
+PARTS = (
+    [Region(0, 0, 100, 1), Region(0, 29, 100, 1)],
+    [Region(60, 8, 20, 3), Region(45, 12, 50, 1), Region(3, 3, 4, 20)],
+    [Region(0, 0, 100, 29)],
+    [Region(90, 20, 40, 40)],
+)
+
+
+async def test_parts_are_drawn_as_the_whole() -> None:
+    async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
+        await app.press("s", "s")
+        for keys in ((), ("2",), ("ctrl+p",)):
+            await app.pilot.press(*keys)
+            await app.pilot.pause()
+            screen = app.app.screen_stack[0]
+            compositor = screen._compositor
+            assert isinstance(compositor, SparingCompositor)
+            for parts in PARTS:
+                compositor._dirty_regions.update(parts)
+                found = compositor.render_partial_update()
+                compositor._dirty_regions.update(each.intersection(screen.region) for each in parts)
+                wanted = Compositor.render_partial_update(compositor)
+                assert isinstance(found, ChopsUpdate)
+                assert isinstance(wanted, ChopsUpdate)
+                console = app.app.console
+                assert found.render_segments(console) == wanted.render_segments(console)
+        compositor._dirty_regions.clear()
+        assert compositor.render_partial_update() is None
