@@ -7,7 +7,6 @@ from typing import Literal
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
@@ -15,6 +14,7 @@ from textual.widgets import Button, Input, ProgressBar, Static
 from tdx.tui.profile.advising import Advising
 from tdx.tui.profile.asking import Settings, advise_request, measure_request
 from tdx.tui.profile.cost_table import CostTable
+from tdx.tui.profile.keys import HELP, PROFILE_KEYS
 from tdx.tui.profile.lines import SHOWN, Shown, lines_of, mode_of
 from tdx.tui.profile.measuring import CANCELLED, Advised, Measuring
 from tdx.tui.profile.part_pane import HIGH, LOW, PartPane
@@ -23,7 +23,7 @@ from tdx.tui.profile.requests import EXTRAS, Extra
 from tdx.tui.profile.run_list import RunList
 from tdx.tui.profile.runs import Run
 from tdx.tui.profile.texts import WELCOME, run_text, summary
-from tdx.tui.searching import SearchedTab, SearchLine, search_keys
+from tdx.tui.searching import SearchedTab, SearchLine
 from tdx.tui.workspace import Workspace
 
 _NARROW = 76
@@ -42,36 +42,8 @@ class ProfileTab(SearchedTab):
         workspace: the state of the app.
     """
 
-    BINDINGS = [
-        *search_keys("profile"),
-        Binding("r", "measure", "measure", id="profile.measure"),
-        Binding("c", "cancel", "cancel", id="profile.cancel", show=False),
-        Binding("s", "sort", "sort", id="profile.sort"),
-        Binding("i", "invert", "invert", id="profile.invert", show=False),
-        Binding("m", "mode", "mode", id="profile.mode"),
-        Binding("n", "settings", "settings", id="profile.settings", show=False),
-        Binding("o", "extra('operators')", "operators", id="profile.operators"),
-        Binding("v", "advise", "advice", id="profile.advice"),
-        Binding("w", "extra('marginal')", "without each", id="profile.marginal", show=False),
-        Binding("M", "extra('memory')", "memory", id="profile.memory", show=False),
-        Binding("b", "base", "compare with this", id="profile.base", show=False),
-        Binding("left_square_bracket", "run(-1)", "earlier", id="profile.earlier", key_display="["),
-        Binding("right_square_bracket", "run(1)", "later", id="profile.later", key_display="]"),
-    ]
-    HELP = """## Profile
-
-`r` measures the chain in a process of its own, while everything else goes on; `c` cancels it, and
-what was measured until then is there. `m` chooses how the chain runs: `planned` as rollouts do by
-default, `eager` step by step, `compiled` with neighbouring stages compiled, or some side by side.
-`s` sorts by the next column, `i` the other way round; `/` goes to a part by its name.
-
-More is measured, in passes of its own, where it is switched on: `o` which of torch's operators run
-in each part, `M` what it allocates, `w` what the chain takes without each of its stages. `v` tries
-what may make the chain cheaper, and makes the edit that you choose.
-
-Edit the chain and measure again: the column `change` says what each part takes more or less
-than in the run before; `≈` is within the noise. `[` and `]` go through the runs, `b` lets others be
-compared with the one that is shown."""
+    BINDINGS = [*PROFILE_KEYS]
+    HELP = HELP
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)

@@ -1,0 +1,97 @@
+"""What the profile tab has besides times: search, operators, modes side by side, advice."""
+
+from __future__ import annotations
+
+from tdx.tui.profile.cost_table import CostTable
+from tdx.tui.profile.profile_tab import ProfileTab
+from tests.tui.profile.measured import profiling
+from tests.tui.profile.test_profile_tab import CHAIN, cut
+
+
+async def test_a_part_is_found_by_its_name() -> None:
+    async with profiling(*CHAIN) as app:
+        tab = app.app.query_one(ProfileTab)
+        tab.begin_search()
+        await app.settle()
+        assert "nothing is measured yet; r measures" in app.messages
+        await app.press("r")
+        app.app.screen.set_focus(app.app.query_one(CostTable))
+        tab.begin_search()
+        await app.type("for step")
+        assert "1 StepCounter forward" in app.text("#profile-histogram")
+        assert "1 match" in app.text("SearchLine")
+        await app.type("forward")
+        await app.press("enter", "n")
+        assert "2 InitTracker forward" in app.text("#profile-histogram")
+        assert "3 of 3 matches" in app.text("SearchLine")
+        await app.press("n", "N", "N")
+        assert "1 StepCounter forward" in app.text("#profile-histogram")
+        await app.press("escape", "n")
+        assert app.app.focused is app.app.query_one("#profile-steps")
+
+
+async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
+    async with profiling(*CHAIN, size=(120, 36)) as app:
+        await app.press("o")
+        await app.pilot.click("#profile-marginal-too")
+        assert "r measures torch's operators in each part too" in app.messages
+        app.app.clear_notifications()
+        await app.press("r")
+        app.app.query_one(CostTable).focus()
+        await app.press("down", "down", "down")
+        assert app.backend.asked[0].extras == frozenset(["operators", "marginal"])
+        said = app.text("#profile-part")
+        assert "0 RewardSum forward" in said
+        assert "without 0 RewardSum the chain saves 2.50 µs a step, ± 0.20" in said
+        assert "1.20 ████████ 2 × add" in said
+        assert "mul" in said
+        assert app.column("marginal")[3] == "2.50"
+        await app.pilot.resize_terminal(48, 17)
+        await app.settle()
+        assert "add 1.20 × 2 · mul 0.30 × 0.25" in app.text("#profile-operators")
+        await app.press("o", "M", "r")
+        assert app.backend.asked[1].extras == frozenset(["memory", "marginal"])
+
+
+async def test_three_modes_stand_side_by_side() -> None:
+    async with profiling(*CHAIN) as app:
+        for _ in range(4):
+            await app.press("m")
+        await app.press("r")
+        assert app.backend.asked[0].modes == ("eager", "planned", "compiled")
+        assert app.titles[:6] == ["part↑", "eager", "planned", "saves", "compiled", "saves"]
+        line = dict(zip(app.column("part"), app.rows, strict=True))["1 StepCounter ↓"]
+        assert line[1:6] == ["15.0", "3.00", "-80 %", "1.50", "-90 %"]
+        assert "compiled 31.0 (-57 %) µs/step" in app.text("#profile-summary")
+        await app.press("m", "m", "m")
+        assert "compiled · " in app.text("#profile-summary")
+
+
+async def test_advice_is_shown_and_makes_an_edit_that_can_be_undone() -> None:
+    async with profiling(*CHAIN) as app:
+        await app.press("v")
+        assert app.app.screen.query("#advice")
+        said = app.text("#advice")
+        assert "2 changes tried beside the chain as it is, 1 worth it" in said
+        assert "-20 % remove StepCounter because nobody reads what it writes" in said
+        assert "≈ compile=True" in said
+        assert "not tried: put Resize first: other values come out" in said
+        await app.press("down", "enter")
+        assert "that is no edit of the chain: it is done where it is run" in app.messages
+        await app.press("up", "enter")
+        stages = app.workspace.draft.stages
+        assert [each.config.name for each in stages] == ["RewardSum", "InitTracker"]
+        assert [each.number for each in stages] == [0, 2]
+        app.workspace.undo()
+        await app.settle()
+        await app.press("v")
+        assert "1 worth it" in app.text("#advice")
+        assert app.backend.advised == 1
+        await app.press("r")
+        assert app.backend.advised == 2
+        await app.press("escape")
+        app.backend.advice_error = "the env is broken"
+        await cut(app)
+        await app.pilot.click("#profile-advice")
+        await app.settle()
+        assert "✕ the env is broken" in app.text("#advice")
