@@ -33,7 +33,7 @@ async def steps(app: Live, count: int) -> None:
     await app.press("n", f"text:{count}", "enter")
 
 
-async def test_opens_with_a_reset_and_steps() -> None:
+async def test_opens_with_a_reset_steps_and_runs_until_it_is_paused() -> None:
     async with playing(COUNTED) as app:
         assert "step 0" in app.text("#live-head")
         assert app.text("#live-values").count("step_count@1") == 1
@@ -46,28 +46,19 @@ async def test_opens_with_a_reset_and_steps() -> None:
         assert "reward@0" in values
         await app.press("r")
         assert app.tab.state.last == 2
-
-
-async def test_runs_until_it_is_paused() -> None:
-    async with playing(COUNTED) as app:
         await app.pilot.press("space")
         await app.pilot.pause(0.1)
-        assert app.tab.state is not None
         assert app.tab.state.doing == "running"
         assert "pause" in app.text("#live-run")
         await app.press("space")
         made = app.tab.state.steps
-        assert made > 1
+        assert made > 2
         await app.settle()
         assert app.tab.state.steps == made
-
-
-async def test_makes_so_many_steps() -> None:
-    async with playing(COUNTED) as app:
         await steps(app, 13)
-        assert app.player.session.tracer.steps == 13
+        assert app.player.session.tracer.steps == made + 13
         await app.press("n", "text:many", "enter")
-        assert app.player.session.tracer.steps == 13
+        assert app.player.session.tracer.steps == made + 13
 
 
 async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,28 +71,25 @@ async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.Mo
         assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("truncated", "truncated is set"), ("step_count >= 3", "step_count is 3, step_count >= 3")],
-)
-async def test_runs_until_a_condition(text: str, said: str) -> None:
+async def test_runs_until_a_condition() -> None:
     async with playing(COUNTED) as app:
-        await app.press("w", f"text:{text}", "enter")
-        assert app.note == f"■ {said}"
-        assert f"until {text}" in app.text("#live-top")
-        await app.press("space")
-        assert app.note.startswith("■ ")
-        assert app.tab.state is not None
-        assert app.tab.state.steps > 3
-        await app.press("w", "enter")
+        for text, said in (
+            ("truncated", "truncated is set"),
+            ("step_count >= 3", "step_count is 3, step_count >= 3"),
+        ):
+            await app.press("w", f"text:{text}", "enter")
+            assert app.note == f"■ {said}"
+            assert f"until {text}" in app.text("#live-top")
+            await app.press("space")
+            assert app.note.startswith("■ ")
+            assert app.tab.state is not None
+            assert app.tab.state.steps > 3
+        await app.press("w", "text:no condition", "enter")
         assert app.tab.until is None
-
-
-async def test_condition_that_is_none_is_refused() -> None:
-    async with playing(COUNTED) as app:
-        await app.press("w", "text:rewrad > 1", "enter")
+        await app.press("w", "text:rewrad > 1 and done", "enter")
         assert "rewrad" in app.note
-        await app.press("w", "text:dnoe", "enter")
+        assert "did you mean reward?" in app.note
+        await app.press("w", "text:trunkated", "enter")
         assert "no condition to stop by" in app.note
         await app.press("s")
         assert app.note == ""

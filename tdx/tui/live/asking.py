@@ -57,7 +57,13 @@ def ask_until(app: App[Any], now: str | None, then: Callable[[str | None], None]
             then(text or None)
 
     title = "Run until? Or type: reward > 0.5 and step_count >= 10"
-    app.push_screen(ChooseScreen(title, choices, free=True), chosen)
+    screen = ChooseScreen(title, choices, free=True, is_whole=_compares)
+    app.push_screen(screen, chosen)
+
+
+def _compares(text: str) -> bool:
+    """Whether it is a condition on a key, and not the beginning of a choice."""
+    return any(sign in text for sign in "<>=!")
 
 
 def ask_source(app: App[Any], now: str, then: Callable[[str], None]) -> None:
