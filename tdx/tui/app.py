@@ -30,6 +30,7 @@ from tdx.tui.palette import TdxCommands
 from tdx.tui.preferences import Preferences, checked_keymap
 from tdx.tui.screens.hints import HintBook
 from tdx.tui.screens.main import MainScreen
+from tdx.tui.screens.panes import THREE_PANES
 from tdx.tui.tabs import TABS
 from tdx.tui.themes import DEFAULT, THEMES
 from tdx.tui.workspace import Workspace
@@ -53,7 +54,7 @@ class TdxApp(App[None]):
     CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss", "log/log.tcss"]
     BINDINGS = [*bindings.APP, *FILES]
     COMMANDS = {TdxCommands}
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
     ENABLE_COMMAND_PALETTE = True
 
     def __init__(

@@ -101,7 +101,7 @@ class Driver:
 async def driven(
     *stages: str,
     env: str | None = "Pendulum-v1",
-    size: tuple[int, int] = (110, 36),
+    size: tuple[int, int] = (120, 36),
     backend: Backend | None = None,
     preferences: Preferences | None = None,
     draft: Draft | None = None,

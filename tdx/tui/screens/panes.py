@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from tdx.tui.screens.main import MainScreen
 
+THREE_PANES = 116
+"""Columns from which there is room for three panes; the names of all tabs must be seen."""
 _NARROWEST = 18
 
 
@@ -29,7 +31,7 @@ class Panes:
     @property
     def is_narrow(self) -> bool:
         """Whether there is no room for three panes."""
-        return self._screen.size.width < 100
+        return self._screen.size.width < THREE_PANES
 
     def show_catalogue(self) -> None:
         """Let the catalogue be seen."""
