@@ -8,6 +8,7 @@ bottom of the screen among them, that is the whole screen each time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
@@ -69,7 +70,7 @@ def _runs(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
         yield begin, seen.bottom
 
 
-def draw_sparingly(screen: Screen[object]) -> None:
+def draw_sparingly(screen: Screen[Any]) -> None:
     """Let a screen draw so, unless this version of Textual draws otherwise."""
     known = type(getattr(screen, "_compositor", None)) is Compositor
     if known and all(hasattr(Compositor, name) for name in _NEEDED):

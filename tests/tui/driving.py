@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input
 
 from tdx.pipeline import Pipeline, format_stage
@@ -92,7 +93,7 @@ class Driver:
         """The row of the form that asks for an argument."""
         return next(each for each in self.app.screen.query(FormRow) if each.field.name == name)
 
-    def find(self, selector: str) -> Any:
+    def find(self, selector: str | type[Widget]) -> Any:
         """A widget."""
         return self.app.screen.query_one(selector)
 

@@ -269,7 +269,9 @@ class ProfileTab(SearchedTab):
         run, said = self.measuring.shown, self.query_one("#profile-summary", Static)
         if run is None:
             said.update(WELCOME)
+            said.add_class("-welcome")
         else:
+            said.remove_class("-welcome")
             low = self.has_class("-low")
             said.update(summary(run, self.wanted, self.other, self.workspace.draft, low))
 
