@@ -52,13 +52,13 @@ async def draw() -> None:
         keep(app, "specs")
         await app.pilot.press("3")
         await until(app, "step 0")
-        await app.pilot.press("space")
+        await app.pilot.press("z", "space")
         await asyncio.sleep(4)
         await app.pilot.press("space")
         await until(app, "paused")
         await asyncio.sleep(0.5)
         keep(app, "live")
-        await app.pilot.press("escape", "4")
+        await app.pilot.press("z", "escape", "4")
         await until(app, "measures the chain")
         app.find("#profile-run").focus()
         await until(app, "r measure")
@@ -66,6 +66,10 @@ async def draw() -> None:
         await until(app, "µs/step share")
         await asyncio.sleep(0.5)
         keep(app, "profile")
+        await app.pilot.press("escape", "5")
+        await until(app, "warnings")
+        await asyncio.sleep(0.5)
+        keep(app, "log")
 
 
 if __name__ == "__main__":
