@@ -29,8 +29,12 @@ MOST_WORKERS = 8
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: a worker a core, but each imports torch, so not without end."""
-    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    """``-n auto``: half as many again as there are cores, for many tests wait for processes of theirs.
+
+    Each worker imports torch, so not without end.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return min(cores + cores // 2, MOST_WORKERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

