@@ -29,7 +29,7 @@ MOST_WORKERS = 8
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: half as many again as there are cores, for many tests wait for processes of theirs.
+    """``-n auto``: more than there are cores, for many tests wait for processes of their own.
 
     Each worker imports torch, so not without end.
     """
