@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -36,6 +37,9 @@ from tdx.tui.themes import DEFAULT, THEMES
 from tdx.tui.workspace import Workspace
 
 LOOK = "look"
+
+_LATER = ("tdx.tui.files.dump_screen", "tdx.tui.screens.reading")
+"""Screens that are loaded when they are first shown; the first one does not wait for them."""
 
 
 class TdxApp(App[None]):
@@ -115,6 +119,8 @@ class TdxApp(App[None]):
         """The ids of all keys, as a keymap names them; those of all tabs too."""
         for tab in TABS:
             tab.load()
+        for module in _LATER:
+            import_module(module)
         kinds = (*self.__class__.__mro__, *_subclasses(Screen), *_subclasses(Widget))
         ids = (binding.id for kind in kinds for binding in _bindings(kind))
         return list(dict.fromkeys(name for name in ids if name))

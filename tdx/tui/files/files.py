@@ -14,7 +14,6 @@ from tdx.pipeline.editing.recent import RecentFiles
 from tdx.pipeline.editing.session_store import SessionStore
 from tdx.tui.files.asking import AskScreen, Reply
 from tdx.tui.files.dump_job import DumpJob
-from tdx.tui.files.dump_screen import DumpScreen
 from tdx.tui.files.keeping import Keeper
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.files.watching import Watch
@@ -290,6 +289,8 @@ class Files:
         if self.workspace.draft.env is None:
             self._app.notify("choose an env first: there is no pipeline yet", timeout=3)
             return
+        from tdx.tui.files.dump_screen import DumpScreen
+
         self._app.push_screen(DumpScreen(self.dumping, self.workspace))
 
     # ------------------------------------------------------------------ what is recent

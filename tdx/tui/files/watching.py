@@ -13,7 +13,6 @@ from tdx.errors import TdxError
 from tdx.pipeline.editing.document import Document
 from tdx.pipeline.editing.draft import Draft
 from tdx.tui.files.asking import AskScreen, Reply
-from tdx.tui.screens.reading import ReadScreen
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -58,6 +57,8 @@ class Watch:
 
     def show_difference(self, document: Document, then: Callable[[], None]) -> None:
         """Show what saving would change of what is on disk."""
+        from tdx.tui.screens.reading import ReadScreen
+
         try:
             text = document.difference(self._files.workspace.draft.pipeline())
         except TdxError as error:

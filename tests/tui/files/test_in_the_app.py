@@ -35,6 +35,7 @@ async def test_palette_keymap_and_leaving(file: Path, tmp_path: Path) -> None:
         ids = set(app.binding_ids())
         assert {f"file.{name}" for name in WANTED} <= ids
         assert {f"profile.{name}" for name in PROFILE} <= ids
+        assert {"dump.cancel", "dump.back"} <= ids
         assert not [each for each in app._notifications if each.title == "Settings"]
         await pilot.press("down", "c", "f5")
         await pilot.pause()
