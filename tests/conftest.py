@@ -28,11 +28,14 @@ settings.load_profile("tdx")
 MOST_WORKERS = 8
 
 
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """``-n auto``: more than there are cores, for many tests wait for processes of their own.
 
-    Each worker imports torch, so not without end.
+    Each worker imports torch, so not without end. Each begins at another place, so that tests that
+    wait run beside tests that compute.
     """
+    if config.option.dist == "no":
+        config.option.dist = "worksteal"
     cores = len(os.sched_getaffinity(0))
     return min(cores + cores // 2, MOST_WORKERS)
 
