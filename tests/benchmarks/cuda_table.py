@@ -18,13 +18,8 @@ from tdx import (
     CatFrames,
     Compose,
     GrayScale,
-    InitTracker,
-    ObservationNorm,
     PendulumEnv,
     Resize,
-    RewardClipping,
-    RewardScaling,
-    RewardSum,
     ToTensorImage,
     TransformedEnv,
 )
@@ -32,6 +27,7 @@ from tdx.envs.base import EnvBase
 from tdx.profiling.result import DeviceUse, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.specs import Bounded, Composite, Unbounded
+from tests.benchmarks.chains import chain_6
 
 PIXEL_BATCHES = (1, 64, 1024)
 NATIVE_BATCH = 4096
@@ -83,18 +79,6 @@ def pixel_chain() -> Compose:
     )
 
 
-def chain_6() -> Compose:
-    """Six transforms of as many kinds."""
-    return Compose(
-        ObservationNorm(0.1, 2.0, in_keys=["observation"]),
-        RewardScaling(0.0, 0.1),
-        RewardClipping(-1, 1),
-        RewardSum(),
-        InitTracker(),
-        CatFrames(4, dim=-1, in_keys=["observation"]),
-    )
-
-
 def pixels(batch: int, device: str) -> TransformedEnv:
     """Frames under the pixel stages."""
     return TransformedEnv(FramesEnv(batch, device), pixel_chain())
@@ -103,7 +87,7 @@ def pixels(batch: int, device: str) -> TransformedEnv:
 def native(kind: Callable[..., EnvBase], device: str) -> TransformedEnv:
     """Native envs under chain 6."""
     made = kind(batch_size=[NATIVE_BATCH], device=device)
-    return TransformedEnv(made, chain_6())
+    return TransformedEnv(made, chain_6("tdx"))
 
 
 def cases(device: str) -> Iterator[tuple[str, Callable[[], TransformedEnv]]]:

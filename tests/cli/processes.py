@@ -82,6 +82,18 @@ def run(*arguments: str, before: Callable[[], Any] | None = None) -> Ended:
     return Ended(code, *texts)
 
 
+def ends_quietly_without_a_reader(arguments: tuple[str, ...]) -> None:
+    """See that a process ends with 0 and without a word where nobody reads what it writes."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    err = os.memfd_create("err")
+    child = started(arguments, {1: writing, 2: err})
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert os.fstat(err).st_size == 0
+    os.close(err)
+
+
 def refused(ended: Ended, code: int, message: str, hint: str) -> None:
     """See that a process ended with one line that says what is wrong, and one what to do."""
     assert (ended.code, ended.out) == (code, "")

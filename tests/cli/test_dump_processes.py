@@ -26,7 +26,7 @@ from torch import nn
 
 from tdx import open_dump
 from tdx.rollouts import Manifest
-from tests.cli.processes import refused, run, started
+from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
 from tests.rollouts.recorded import assert_same_dump, in_memory
 
 ROOT = Path(__file__).parents[2]
@@ -186,14 +186,7 @@ def test_policy_file_that_does_not_fit(folder: Path, module: Any, message: str, 
 
 def test_closed_pipe(dump: Path) -> None:
     for arguments in (("show", "./dump"), (*PENDULUM, "--steps", "30", "--out", "other")):
-        reading, writing = os.pipe()
-        os.close(reading)
-        err = os.memfd_create("err")
-        child = started(arguments, {1: writing, 2: err})
-        os.close(writing)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert os.fstat(err).st_size == 0
-        os.close(err)
+        ends_quietly_without_a_reader(arguments)
     assert open_dump(dump.parent / "other").manifest.complete
 
 

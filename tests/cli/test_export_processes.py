@@ -16,7 +16,7 @@ import pytest
 
 from tdx.cli.interrupts import heard_interrupts
 from tdx.rollouts import export_formats
-from tests.cli.processes import refused, run, started
+from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY, ROOT
 from tests.rollouts.exported import assert_same_dump
 from tests.rollouts.recorded import in_memory
@@ -156,14 +156,7 @@ def test_dump_without_a_step(folder: Path) -> None:
 
 def test_closed_pipe(folder: Path) -> None:
     for arguments in (("export", "dump", "-o", "-"), ("export", "dump", "-o", "x.npz")):
-        reading, writing = os.pipe()
-        os.close(reading)
-        err = os.memfd_create("err")
-        child = started(arguments, {1: writing, 2: err})
-        os.close(writing)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert os.fstat(err).st_size == 0
-        os.close(err)
+        ends_quietly_without_a_reader(arguments)
     assert left(folder) == ["x.npz"]
 
 

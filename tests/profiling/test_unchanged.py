@@ -18,13 +18,8 @@ from tdx import (
     Compose,
     GrayScale,
     GymEnv,
-    InitTracker,
-    ObservationNorm,
     PendulumEnv,
     Resize,
-    RewardClipping,
-    RewardScaling,
-    RewardSum,
     SerialEnv,
     StepCounter,
     ToTensorImage,
@@ -35,39 +30,29 @@ from tdx.envs.base import EnvBase
 from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
 from tdx.profiling.run import ProfilePlan, profile_env
+from tests.benchmarks.chains import chain_6
 
 STEPS = 70
 Make = Callable[[], TransformedEnv]
 
 
-def chain_6() -> Compose:
-    return Compose(
-        ObservationNorm(0.1, 2.0, in_keys=["observation"]),
-        RewardScaling(0.0, 0.1),
-        RewardClipping(-1, 1),
-        RewardSum(),
-        InitTracker(),
-        CatFrames(4, dim=-1, in_keys=["observation"]),
-    )
-
-
 def pendulum() -> TransformedEnv:
-    return TransformedEnv(GymEnv("Pendulum-v1"), chain_6())
+    return TransformedEnv(GymEnv("Pendulum-v1"), chain_6("tdx"))
 
 
 def cart_poles() -> TransformedEnv:
     """Rows end at different times; one chain inside another env's, with a limit of steps."""
     inner = TransformedEnv(GymEnv("CartPole-v1", num_envs=3), Compose(Compose(VecNorm())))
-    return TransformedEnv(inner, Compose(chain_6(), StepCounter(max_steps=23)))
+    return TransformedEnv(inner, Compose(chain_6("tdx"), StepCounter(max_steps=23)))
 
 
 def serial() -> TransformedEnv:
-    return TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), chain_6())
+    return TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), chain_6("tdx"))
 
 
 def native() -> TransformedEnv:
     scaling = ActionScaling(loc=0.5, scale=2.0)
-    return TransformedEnv(PendulumEnv(batch_size=[4]), Compose(scaling, chain_6()))
+    return TransformedEnv(PendulumEnv(batch_size=[4]), Compose(scaling, chain_6("tdx")))
 
 
 def pong() -> TransformedEnv:
@@ -166,7 +151,7 @@ def test_nothing_is_left_behind_by_a_stage_that_raises(planned: bool) -> None:
             raise ZeroDivisionError
         return next_tensordict
 
-    env = TransformedEnv(TransformedEnv(GymEnv("CartPole-v1"), chain_6()), Compose())
+    env = TransformedEnv(TransformedEnv(GymEnv("CartPole-v1"), chain_6("tdx")), Compose())
     env.append_transform(maybe)
     env.planned = planned
     env.rollout(3)

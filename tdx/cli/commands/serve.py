@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, cast
 import typer
 
 from tdx.cli.arguments import as_arguments
-from tdx.cli.choices import whole_number
+from tdx.cli.choices import number_option
 from tdx.cli.commands.tui import File, first_pipeline
 from tdx.cli.options import DebugOptions, PipelineOptions
 from tdx.errors import ArgumentError
@@ -26,20 +26,12 @@ Host = Annotated[
 ]
 Port = Annotated[
     int,
-    typer.Option(
-        "--port",
-        metavar="N",
-        parser=whole_number("--port", at_least=0),
-        help="The port; 0 for any that is free.",
-    ),
+    number_option("--port", 0, "The port; 0 for any that is free."),
 ]
 Pages = Annotated[
     int,
-    typer.Option(
-        "--pages",
-        metavar="N",
-        parser=whole_number("--pages", at_least=1),
-        help="How many pages may be open at once; each has processes of its own.",
+    number_option(
+        "--pages", 1, "How many pages may be open at once; each has processes of its own."
     ),
 ]
 Token = Annotated[
