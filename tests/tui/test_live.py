@@ -67,7 +67,7 @@ async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.Mo
         await app.press("D")
         assert "step first" in app.note
         await app.press("s", "s", "D", "enter")
-        assert "2 steps are in" in app.note
+        assert "2 steps are in pendulum-live" in app.note
         assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 

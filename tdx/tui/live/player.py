@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -193,7 +194,8 @@ class Player:
         except TdxError as error:
             self._said = error.message
         else:
-            self._said = f"{kept.steps:,} steps are in {command.path}"
+            shortest = min(command.path, os.path.relpath(command.path), key=len)
+            self._said = f"{kept.steps:,} steps are in {shortest}"
 
     # What it does
 
