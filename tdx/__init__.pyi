@@ -111,6 +111,7 @@ from .rollouts.dump import open_dump as open_dump
 from .rollouts.formats.exporting import export_dump as export_dump
 from .rollouts.formats.importing import import_dump as import_dump
 from .rollouts.keeping import keep_rollout as keep_rollout
+from .rollouts.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.run import record_dump as record_dump
 
 # transforms: generated

@@ -10,10 +10,11 @@ Example:
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 from tdx.keys import NestedKey, format_key
 
@@ -266,6 +267,18 @@ def one_line(error: BaseException) -> str:
     return f"{name}: {told}" if told else name
 
 
+def call_problem(error: BaseException) -> str:
+    """Why a call refused its arguments, without the names of Python's own machinery.
+
+    Example:
+        >>> call_problem(TypeError("GymEnv.__init__() got an unexpected keyword argument 'g'"))
+        'got the unknown argument g'
+    """
+    told = re.sub(r"^[\w.<>]+\(\) ", "", first_line(error, "it gives no reason"))
+    told = re.sub(r"an unexpected keyword argument '(\w+)'", r"the unknown argument \1", told)
+    return re.sub(r"multiple values for (?:keyword )?argument '(\w+)'", r"\1 twice", told)
+
+
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names closest to a misspelt one, best first, letter case ignored.
 
@@ -278,6 +291,10 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     return [by_folded[match] for match in folded]
 
 
+@overload
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str: ...
+@overload
+def did_you_mean(name: str, known: Iterable[str], otherwise: None = None) -> str | None: ...
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
     """A hint with the nearest spellings, or ``otherwise`` where nothing is near."""
     close = nearest(name, known)

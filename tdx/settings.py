@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.untrusted import MAX_PIPELINE_BYTES, read_limited
 
+_MOST_DIGITS = 30
 FILE_VARIABLE = "TDX_CONFIG"
 STATE_VARIABLE = "TDX_STATE_DIR"
 Source = Literal["environment", "file", "default"]
@@ -70,10 +72,14 @@ class Setting:
         return value
 
     def _number(self, value: object, called: str, where: Where | None) -> int:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        # Python refuses to convert thousands of digits.
+        is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS
+        number = int(value) if is_number else value  # type: ignore[call-overload]
         if isinstance(number, bool) or not isinstance(number, int) or number < (self.least or 0):
             message = f"{called} must be a whole number of at least {self.least}, got {value!r}"
             raise ArgumentError(message, where=where, hint=self._hint())
+        if number >= 2**63:
+            raise ArgumentError(f"{called} must be below 2**63", where=where, hint=self._hint())
         return number
 
     def _hint(self) -> str:
@@ -205,7 +211,7 @@ def _found(setting: Setting, in_file: Mapping[str, Value]) -> Found:
 def _read_file(path: Path) -> dict[str, Value] | None:
     """What the file sets; none where there is no file."""
     try:
-        data = path.read_bytes()
+        data = read_limited(path, MAX_PIPELINE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -256,7 +262,7 @@ def _table(name: str) -> tuple[Path, str, dict[str, Any]]:
     """A table of the file, empty where there is none, with the file and its text."""
     path = config_path()
     try:
-        text, parsed = _parsed(path, path.read_bytes())
+        text, parsed = _parsed(path, read_limited(path, MAX_PIPELINE_BYTES))
     except OSError:
         return path, "", {}
     table = parsed.get(name, {})
@@ -278,7 +284,14 @@ def _parsed(path: Path, data: bytes) -> tuple[str, dict[str, Any]]:
             hint=_mend(path),
             where=Where(file=str(path)),
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise ArgumentError(
+            "the configuration file is nested too deep",
+            hint=_mend(path),
+            where=Where(file=str(path)),
+        ) from error
+    except ValueError as error:
+        # A TOMLDecodeError, or an integer with thousands of digits.
         problem, line = str(error), None
         place = re.search(r" \(at line (\d+), column \d+\)$", problem)
         if place:

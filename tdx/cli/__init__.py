@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import NoReturn
 
 __all__ = ["main"]
+
+_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
@@ -15,7 +18,11 @@ def main() -> NoReturn:
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        from tdx.errors import ExitCode
-
-        code = ExitCode.INTERRUPTED
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        # Another Ctrl-C would print a traceback while Python ends.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Python ends itself by SIGINT if an interrupt came from within the last exec of a text,
+        # as dataclasses do it, even where it was handled; this exec is then the last one.
+        exec("")
     sys.exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Any, TextIO, TypeVar
 import typer
 
 from tdx.errors import UnknownNameError, did_you_mean
+from tdx.untrusted import MAX_SECONDS
 
 
 class Format(StrEnum):
@@ -72,6 +72,7 @@ class Batching(StrEnum):
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
+_LARGEST, _MOST_DIGITS = 2**63 - 1, 30
 
 
 def one_of(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
@@ -105,13 +106,20 @@ def _hint_of_dumps(value: str) -> str | None:
     return f"that is a format of dumps: tdx export DUMP --to {value}; here it is how to show things"
 
 
-def whole_number(option: str, at_least: int) -> Callable[[str], int]:
+def whole_number(option: str, at_least: int, at_most: int = _LARGEST) -> Callable[[str], int]:
     """A parser of a whole number that says what it wants."""
 
     def parse(value: str) -> int:
-        if not value.lstrip("-").isdecimal() or int(value) < at_least:
+        # Python refuses to convert thousands of digits.
+        is_short = len(value) <= _MOST_DIGITS
+        if not value.lstrip("-").isdecimal() or (is_short and int(value) < at_least):
             raise typer.BadParameter(
-                f"{option} must be a whole number of at least {at_least}, got {value!r}"
+                f"{option} must be a whole number of at least {at_least}, "
+                f"got {value[:_MOST_DIGITS]!r}"
+            )
+        if not is_short or int(value) > at_most:
+            raise typer.BadParameter(
+                f"{option} must be at most {at_most:,}, got {value[:_MOST_DIGITS]}"
             )
         return int(value)
 
@@ -119,7 +127,13 @@ def whole_number(option: str, at_least: int) -> Callable[[str], int]:
 
 
 def number_option(
-    option: str, at_least: int, told: str, *, metavar: str = "N", panel: str | None = None
+    option: str,
+    at_least: int,
+    told: str,
+    *,
+    at_most: int = _LARGEST,
+    metavar: str = "N",
+    panel: str | None = None,
 ) -> Any:
     """An option that is a whole number.
 
@@ -127,10 +141,11 @@ def number_option(
         option: its name, as ``--steps``.
         at_least: the least that it can be.
         told: its help.
+        at_most: Largest value.
         metavar: what stands for the number in the help.
         panel: the part of the help that it is in.
     """
-    parser = whole_number(option, at_least=at_least)
+    parser = whole_number(option, at_least, at_most)
     return typer.Option(option, metavar=metavar, parser=parser, help=told, rich_help_panel=panel)
 
 
@@ -142,8 +157,11 @@ def seconds(option: str) -> Callable[[str], float]:
             number = float(value)
         except ValueError:
             number = 0.0
-        if not 0 < number < math.inf:
-            raise typer.BadParameter(f"{option} must be a time above 0 in seconds, got {value!r}")
+        if not 0 < number <= MAX_SECONDS:
+            raise typer.BadParameter(
+                f"{option} must be a number of seconds above 0 and at most {MAX_SECONDS:,}, "
+                f"got {value[:_MOST_DIGITS]!r}"
+            )
         return number
 
     return parse

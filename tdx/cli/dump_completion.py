@@ -1,16 +1,21 @@
-"""What the shell offers for a dump: the entries that its manifest names; loads no torch."""
+"""Shell completion for dumps: the entries that the index of a dump names; loads no torch."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import os
 from typing import Any
 
 import typer
 
+from tdx.errors import TdxError
+from tdx.files import open_below, open_folder
+from tdx.untrusted import parse_json
+
+_MAX_LINE = 2**22
+
 
 def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The entries of the dump on the line, behind the last comma of a list of them."""
+    """Return the entries of the dump on the line, after the last comma of a list of them."""
     done, comma, word = incomplete.rpartition(",")
     names = _names(ctx.params.get("dump"))
     return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
@@ -18,9 +23,10 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names(folder: Any) -> list[str]:
     try:
-        manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
-        keys = [leaf["key"] for leaf in manifest["tracks"]["data"]["leaves"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
+            first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
+        keys = [list(map(str, leaf["key"])) for leaf in first["tracks"]["data"]["leaves"]]
+    except (OSError, TdxError, ValueError, KeyError, TypeError):
         return []
-    inner = [key[1:] if key[0] == "next" else key for key in keys]
+    inner = [key[1:] if key[0] == "next" else key for key in keys if key]
     return list(dict.fromkeys(".".join(key) for key in (*inner, *keys)))

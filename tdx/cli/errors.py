@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tdx.cli.streams import speaks_unicode
+from tdx.cli.streams import json_text, unescaped
 from tdx.errors import ArgumentError, ExitCode, TdxError, UnknownNameError, did_you_mean
+from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
     from tdx.cli.early import Early
@@ -34,7 +34,7 @@ def show_unexpected(error: Exception, early: Early) -> int:
     """Write an error that tdx did not foresee; returns the exit code for it."""
     name = type(error).__name__
     message = f"unexpected {name}: {error}" if str(error) else f"unexpected {name}"
-    hint = None if early.debug else "--debug shows where it happened"
+    hint = "report this as a bug" if early.debug else "--debug shows where it happened"
     data: dict[str, Any] = {
         "code": TdxError.code,
         "error": name,
@@ -52,21 +52,21 @@ def _write(message: str, hint: str | None, data: dict[str, Any], early: Early) -
 
 
 def _print(message: str, hint: str | None, data: dict[str, Any], early: Early) -> None:
+    stream = unescaped(sys.stderr)
     if early.json:
         document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
-        ascii_only = not speaks_unicode(sys.stderr)
-        print(json.dumps(document, ensure_ascii=ascii_only), file=sys.stderr)
+        stream.write(json_text(document, stream))
         return
     red, cyan, plain = (
-        ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if early.wants_color(sys.stderr) else ("", "", "")
+        ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if early.wants_color(stream) else ("", "", "")
     )
-    print(f"{red}error:{plain} {_one_line(message)}", file=sys.stderr)
+    print(f"{red}error:{plain} {_one_line(message)}", file=stream)
     if hint:
-        print(f"{cyan}hint:{plain} {_one_line(hint)}", file=sys.stderr)
+        print(f"{cyan}hint:{plain} {_one_line(hint)}", file=stream)
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return escape_control_characters(" ".join(text.split()))
 
 
 def asked_for_nothing(error: Exception) -> bool:
@@ -105,17 +105,18 @@ def _unknown_command(name: str, context: typer.Context) -> TdxError:
     return UnknownNameError(f"no such command: {context.command_path} {name}", hint=hint)
 
 
-def _hint(message: str, context: typer.Context | None) -> str | None:
+def _hint(message: str, context: typer.Context | None) -> str:
     known = {name for param in context.command.params for name in param.opts} if context else ()
-    if context is None and "requires an argument" in message:
-        return "write the value behind it"
+    if "requires an argument" in message or ("requires" in message and "arguments" in message):
+        return "write the value after it"
     if "unexpected extra argument" in message and "--pipeline" in known:
         return "a pipeline file is given as --pipeline FILE, a stage as --t STAGE"
     return _usage_hint(context)
 
 
-def _usage_hint(context: typer.Context | None) -> str | None:
-    return None if context is None else f"{context.command_path} --help lists what it takes"
+def _usage_hint(context: typer.Context | None) -> str:
+    command = "tdx" if context is None else context.command_path
+    return f"{command} --help lists what it takes"
 
 
 def _lower_first(text: str) -> str:

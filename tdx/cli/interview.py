@@ -12,6 +12,7 @@ from tdx.cli.completion import complete_env, complete_transform
 from tdx.cli.foreign_code import foreign_code
 from tdx.cli.output.terminal import terminal_text, terminal_width
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph
+from tdx.cli.streams import unescaped
 from tdx.cli.views.comparison import comparison, spec_list
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.spec_report import inspect_spec
@@ -154,8 +155,9 @@ class Interview:
 
     def _show(self, *blocks: Block) -> None:
         text = terminal_text(blocks, _width(), color=self._color.wanted(sys.stderr))
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        stream = unescaped(sys.stderr)
+        stream.write(text)
+        stream.flush()
 
 
 def _suggested(suggestion: Suggestion) -> Paragraph:

@@ -12,6 +12,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from tdx.cli.defaults import default_options, notice_of_broken_settings
+from tdx.text import escape_control_characters, is_printable
 
 _HELP = {"--help", "-h"}
 _TOLERANT = {"config", "doctor"}
@@ -30,6 +31,23 @@ class _LightValue:
         if isinstance(value, str) and self._parser is not None:
             return self._parser(value)
         return value
+
+
+class _Offers:
+    """Offers to the shell only words that a terminal does not act on.
+
+    Args:
+        complete: finds the words for a parameter; they may come from an env or a dump.
+    """
+
+    def __init__(self, complete: Callable[[Any, str], list[Any]]) -> None:
+        self._complete = complete
+
+    def __call__(self, ctx: Any, incomplete: str) -> list[Any]:
+        offers = [each for each in self._complete(ctx, incomplete) if is_printable(each.value)]
+        for offer in offers:
+            offer.help = offer.help and escape_control_characters(offer.help)
+        return offers
 
 
 class _Light:
@@ -55,6 +73,8 @@ class _Light:
             if getattr(param, "is_flag", False) and param.metavar is None:
                 # Typer would write <bool> behind a flag that takes no value.
                 param.metavar = ""
+            if "shell_complete" not in vars(param):
+                param.shell_complete = _Offers(param.shell_complete)
         return params
 
 

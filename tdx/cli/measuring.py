@@ -34,20 +34,22 @@ class Request:
         options: how it was given.
         modes: ways of running it.
         plan: steps, repeats and so on.
+        policy: value of ``--policy``; without it the policy of the pipeline acts.
     """
 
     config: Pipeline
     options: PipelineOptions
     modes: tuple[Mode, ...]
     plan: ProfilePlan
+    policy: str | None = None
 
     def actor(self, env: EnvBase) -> Any:
         """What gives the actions in an env."""
         from tdx.cli.policy import acting
 
-        plan = self.plan
-        longest = max(plan.steps, plan.warmup)
-        return acting(plan.policy_name, env, longest, allow_code=self.options.allow_code)
+        longest = max(self.plan.steps, self.plan.warmup)
+        allow_code = self.options.allow_code
+        return acting(self.policy, self.config, env, longest, allow_code=allow_code)
 
 
 def silence_torch() -> None:
@@ -143,15 +145,17 @@ def _mended(request: Request) -> list[Remedy]:
     """What the linter would change."""
     from tdx.cli.source import built_env
     from tdx.inspection.lint.run import lint, lint_context
+    from tdx.inspection.stage_text import env_stage_count
     from tdx.profiling.remedies import Remedy
 
     config = request.config
     with built_env(config, request.options) as env:
         findings = lint(lint_context(config, cast("TransformedEnv", env)))
+        first = env_stage_count(env, config)
     return [
         Remedy(
             "lint",
-            () if each.found.stage is None else (each.found.stage,),
+            () if each.found.stage is None else (first + each.found.stage,),
             f"{each.rule.code}: {each.found.message}",
             each.found.fix.title,
             each.found.fix.applied_to(config),

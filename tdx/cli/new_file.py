@@ -1,11 +1,12 @@
-"""Write a file that is not there yet, or that may be overwritten."""
+"""Write a text to a new file, or over an existing one."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tdx.errors import ArgumentError, OutputError
+from tdx.errors import OutputError
+from tdx.files import check_replaceable, write_atomically
 
 STDOUT = "-"
 
@@ -13,40 +14,39 @@ STDOUT = "-"
 def write_new(
     path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
 ) -> None:
-    """Write a text to a file, whole or not at all; ``-`` is stdout.
+    """Write a text to a file atomically; ``-`` is stdout, and devices and pipes are written to.
 
     Args:
-        path: where to.
-        text: what to write.
-        force: whether a file that is there is overwritten.
-        create_folder: whether folders that are missing are made.
+        path: Target.
+        text: Content.
+        force: Whether an existing file is replaced.
+        create_folder: Whether missing folders are created.
 
     Raises:
-        ArgumentError: the file is there and may not be overwritten.
-        OutputError: it cannot be written.
+        ArgumentError: The file exists and may not be replaced, or is a link.
+        OutputError: It cannot be written.
     """
     if str(path) == STDOUT:
         sys.stdout.write(text)
         return
     check_free(path, force=force)
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.unfinished")
+    sys.stdout.flush()
     try:
         if create_folder:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(target)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        unfinished.unlink(missing_ok=True) if target.parent.is_dir() else None
         reason = (error.strerror or str(error)).lower()
         raise OutputError(f"cannot write {path}: {reason}", hint="name another place") from error
 
 
 def check_free(path: str | Path, *, force: bool = False) -> None:
-    """Make sure that nothing is overwritten, before any work is done.
+    """Check that a file may be written, before any work is done.
 
     Raises:
-        ArgumentError: the file is there and may not be overwritten.
+        ArgumentError: The file exists and may not be replaced, or is a link.
     """
-    if str(path) != STDOUT and not force and Path(path).exists():
-        raise ArgumentError(f"{path} is there already", hint="--force overwrites it")
+    if str(path) != STDOUT:
+        check_replaceable(path, force=force)

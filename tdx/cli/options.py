@@ -26,6 +26,7 @@ from tdx.cli.choices import (
     seconds,
 )
 from tdx.cli.completion import complete_env, complete_transform
+from tdx.untrusted import MAX_ENVS
 
 _PIPELINE = "Pipeline"
 _OUTPUT = "Output"
@@ -188,7 +189,11 @@ class PipelineOptions:
     ] = None
     num_envs: Annotated[
         int | None,
-        number_option("--num-envs", 1, "How many copies of the env run at once.", panel=_PIPELINE),
+        number_option(
+            *("--num-envs", 1, "How many copies of the env run at once."),
+            at_most=MAX_ENVS,
+            panel=_PIPELINE,
+        ),
     ] = None
     from_pixels: Annotated[
         bool,

@@ -8,12 +8,13 @@ import typer
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
+    from tdx.pipeline import Pipeline
 
-_POLICIES = ("random", "zero", "sequence:", "module:")
+_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """How the name of a policy begins; the shell completes the file behind it."""
+    """Complete the kind of a policy; the shell completes the file after it."""
     return [name for name in _POLICIES if name.startswith(incomplete)]
 
 
@@ -23,30 +24,35 @@ PolicyName = Annotated[
         "--policy",
         metavar="POLICY",
         autocompletion=complete_policy,
-        help="random, zero, sequence:FILE (actions in .npy, .pt, .json or a dump), module:FILE (a "
-        "saved TensorDictModule, TorchScript or torch.export), or with --allow-code module:name.",
+        help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
+        ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
+        "torch.export) and module:name.",
     ),
 ]
 
 
-def acting(name: str, env: EnvBase, steps: int, *, allow_code: bool) -> Any:
-    """The policy of this name, as what gives the actions of so many steps.
+def acting(
+    typed: str | None, pipeline: Pipeline, env: EnvBase, steps: int, *, allow_code: bool
+) -> Any:
+    """The policy that acts, as what gives the actions of that many steps.
 
     Args:
-        name: as in ``--policy``.
-        env: the env with its chain.
-        steps: how many actions are wanted.
-        allow_code: whether Python objects may be imported.
+        typed: Value of ``--policy``. ``None``: the policy of the pipeline, else random actions.
+        pipeline: The pipeline.
+        env: The env with its chain.
+        steps: Number of actions needed.
+        allow_code: Whether it may be code.
 
     Returns:
-        None for random actions.
+        What ``env.rollout`` takes; ``None`` for random actions.
 
     Raises:
-        TdxError: there is no such policy, or it does not fit the env.
+        TdxError: There is no such policy, it does not fit the env, or is code.
     """
     from tdx.rollouts.policies import check_length, check_policy, named_policy
+    from tdx.rollouts.policy_files import PolicyRequest
 
-    policy = named_policy(name, env, allow_code)
+    policy = named_policy(PolicyRequest.of(pipeline, typed, allow_code), env)
     check_policy(policy, env)
     check_length(policy, steps)
     return policy.after(0)

@@ -16,7 +16,8 @@ import typer
 
 from tdx.cli.early import Early
 from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
-from tdx.cli.streams import close_quietly, prepare_streams
+from tdx.cli.interrupts import InterruptWatch, end_children
+from tdx.cli.streams import close_quietly, prepared_streams
 from tdx.errors import ExitCode, OutputError, TdxError
 
 PROGRAM = "tdx"
@@ -37,8 +38,25 @@ def run(arguments: Sequence[str]) -> int:
         The exit code of the process, one of :class:`tdx.errors.ExitCode`.
     """
     early = Early.read(arguments)
-    prepare_streams()
     _expect_no_screen()
+    with prepared_streams():
+        if _has_screen(arguments):
+            return _run(arguments, early)
+        with InterruptWatch() as watch:
+            code = _run(arguments, early, watch)
+            if watch.pressed:
+                # What failed after Ctrl-C, as an import that was cut short does, failed for that.
+                code = int(ExitCode.INTERRUPTED)
+                end_children()
+            return code
+
+
+def _has_screen(arguments: Sequence[str]) -> bool:
+    """True for the commands that handle Ctrl-C by themselves."""
+    return not arguments or arguments[0] in ("tui", "serve")
+
+
+def _run(arguments: Sequence[str], early: Early, watch: InterruptWatch | None = None) -> int:
     try:
         with _short_warnings():
             code = _invoke(list(arguments))
@@ -54,13 +72,23 @@ def run(arguments: Sequence[str]) -> int:
             return ExitCode.OK
         raise
     except (TdxError, typer.TyperException) as error:
+        if watch is not None and watch.pressed:
+            return ExitCode.INTERRUPTED
         if asked_for_nothing(error):
             return ExitCode.USAGE
         return _failed(as_tdx_error(error), early)
     except Exception as error:
+        if watch is not None and watch.pressed:
+            return ExitCode.INTERRUPTED
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and not error.filename:
             close_quietly(sys.stdout)
-            return _failed(OutputError(f"cannot write to stdout: {error.strerror}"), early)
+            return _failed(
+                OutputError(
+                    f"cannot write to stdout: {error.strerror}",
+                    hint="free space on the disk, or send the output to another place",
+                ),
+                early,
+            )
         if early.debug:
             traceback.print_exc()
         return show_unexpected(error, early)

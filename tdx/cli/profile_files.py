@@ -34,7 +34,10 @@ class ProfileFiles:
     def __post_init__(self) -> None:
         on_stdout = [option for option, path in self.paths.items() if path == STDOUT]
         if len(on_stdout) > 1:
-            raise ArgumentError(f"{' and '.join(on_stdout)} cannot both go to stdout")
+            raise ArgumentError(
+                f"{' and '.join(on_stdout)} cannot both go to stdout",
+                hint="name a file for one of them",
+            )
         for path in self.paths.values():
             if path is not None:
                 check_free(path, force=self.force)

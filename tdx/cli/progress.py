@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from tdx.cli.streams import unescaped
+from tdx.text import escape_control_characters
+
 if TYPE_CHECKING:
     from tdx.rollouts import Progress
 
@@ -24,6 +27,7 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     if not stream.isatty():
         yield lambda progress: None
         return
+    stream = unescaped(stream)
     line = _Line(stream)
     try:
         yield line.show
@@ -46,10 +50,11 @@ def counting_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
     if not stream.isatty():
         yield None
         return
+    stream = unescaped(stream)
 
     def show(doing: str, done: int, of: int) -> None:
         counted = f"  {done:,} of {of:,}" if of > 1 else ""
-        stream.write(f"{_CLEAR}{doing}{counted}")
+        stream.write(f"{_CLEAR}{escape_control_characters(doing)}{counted}")
         stream.flush()
 
     try:

@@ -253,33 +253,44 @@ class ReplayBuffer(BufferParts):
     # Files
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Save the data, and where reading and writing go on, without pickle.
+        """Save the data and the positions of writer and sampler, without pickle.
+
+        An earlier save in the folder is replaced when the new one is complete: after a crash
+        :meth:`loads` reads one of the two. Other files in the folder are left alone.
 
         Args:
-            path: a folder, made if it is not there.
+            path: Folder; created if it does not exist.
 
         Raises:
-            ArgumentError: a list holds other things than tensors and TensorDicts of one shape.
-            StorageError: the disk is full, or the folder cannot be written to.
+            ArgumentError: A list holds other things than tensors and TensorDicts of one shape.
+            StorageError: The disk is full, or the folder cannot be written to.
         """
         with self._paused():
             saving.save(FilePath(path), snapshot(self._storage, self._sampler.state()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Take the place of what :meth:`dumps` saved; what was stored here is forgotten.
+        """Load what :meth:`dumps` saved, in place of what is stored here.
+
+        No code from the folder is run, and no link in it is followed. If it cannot be loaded, the
+        buffer keeps its content.
 
         Args:
-            path: the folder.
+            path: Folder.
 
         Raises:
-            ArgumentError: the storage is too small for it, or made for other data.
-            StorageError: there is no saved buffer, or a file of it is damaged.
+            ArgumentError: The storage is too small for the data, or was made for other data.
+            StorageError: The folder has no saved buffer, or a file of it is damaged.
         """
         found = saving.load(FilePath(path))
         with self._paused():
-            restored(self._storage, found)
+            before = self._sampler.state()
             self._sampler.reset()
-            self._sampler.restore(found.sampler)
+            try:
+                self._sampler.restore(found.sampler)
+                restored(self._storage, found)
+            except Exception:
+                self._sampler.restore(before)
+                raise
 
     def __repr__(self) -> str:
         chain = f", transform={self._transform}" if len(self._transform) else ""

@@ -43,7 +43,10 @@ class BufferParts:
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         if prefetch is not None and (not isinstance(prefetch, int) or prefetch < 0):
-            raise ArgumentError(f"prefetch must be an integer of at least 0, got {prefetch!r}")
+            raise ArgumentError(
+                f"prefetch must be an integer of at least 0, got {prefetch!r}",
+                hint="pass the number of batches to make ahead, or None",
+            )
         self._prefetcher = Prefetcher(prefetch) if prefetch else None
         self._batch_size = None if batch_size is None else checked_size(batch_size)
         ndim = self._storage.ndim
@@ -185,5 +188,8 @@ def checked_size(batch_size: int) -> int:
         ArgumentError: it is no integer of at least 1.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ArgumentError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+        raise ArgumentError(
+            f"batch_size must be an integer of at least 1, got {batch_size!r}",
+            hint="pass the number of steps in a batch",
+        )
     return batch_size

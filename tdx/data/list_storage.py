@@ -44,7 +44,7 @@ class ListStorage(Storage):
                 f"extend takes several items, got {type(data).__name__}", hint="add() takes one"
             ) from None
         if not count:
-            raise ArgumentError("there is nothing to extend the buffer with")
+            raise ArgumentError("the data has no items", hint="pass at least one item to extend()")
         return count
 
     def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:

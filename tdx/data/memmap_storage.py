@@ -101,7 +101,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             descriptor = os.open(file, flags, 0o600)
         except FileExistsError:
             raise StorageError(
-                f"{file} is there already",
+                f"{file} already exists",
                 hint="it may be another buffer's: use another scratch_dir, or existsok=True",
             ) from None
         self._files.append(file)

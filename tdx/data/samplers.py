@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, StorageError
+
+_INVALID = "the state of the sampler is not valid"
+_SAVE_AGAIN = "the saved buffer is damaged: save it again"
 
 
 class Sampler(ABC):
@@ -61,7 +64,7 @@ class Sampler(ABC):
         self.ran_out = False
 
     def state(self) -> dict[str, Any]:
-        """What a saved buffer needs to go on drawing, as plain data."""
+        """Return what a saved buffer needs to continue drawing: plain data and tensors."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -150,15 +153,29 @@ class SamplerWithoutReplacement(Sampler):
         self._left = torch.randperm(self._size, generator=self.generator, device=device)
 
     def state(self) -> dict[str, Any]:
-        """The steps that the pass has left."""
-        left = None if self._left is None else self._left.tolist()
-        return {"left": left, "size": self._size}
+        """Return the steps that the pass has left, int64 ``[n]``."""
+        state: dict[str, Any] = {"size": self._size}
+        return state if self._left is None else state | {"left": self._left}
 
     def restore(self, state: dict[str, Any]) -> None:
-        left = state.get("left")
-        self._left = None if left is None else torch.tensor(left, dtype=torch.int64)
-        self._size = int(state.get("size", 0))
-        self.ran_out = False
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StorageError: It names steps that do not exist.
+        """
+        size, left = state.get("size", 0), state.get("left")
+        try:
+            left = torch.tensor(left, dtype=torch.int64) if isinstance(left, list) else left
+            size = int(torch.tensor(size, dtype=torch.int64))
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise StorageError(_INVALID, hint=_SAVE_AGAIN) from error
+        if left is not None and not (isinstance(left, Tensor) and left.dtype is torch.int64):
+            raise StorageError(_INVALID, hint=_SAVE_AGAIN)
+        if left is not None and (left.ndim != 1 or ((left < 0) | (left >= size)).any()):
+            raise StorageError(
+                f"the state of the sampler names steps outside 0 to {size - 1}", hint=_SAVE_AGAIN
+            )
+        self._left, self._size, self.ran_out = left, size, False
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"

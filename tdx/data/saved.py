@@ -1,9 +1,19 @@
-"""A buffer's data in a folder: one file of raw numbers for each leaf, and a manifest."""
+"""A buffer's data in a folder: one file of raw numbers for each leaf, and a manifest.
+
+A save writes files with fresh names and then replaces the manifest, which names them. A killed save
+leaves the old manifest and the old files; a process that has mapped the old files keeps them.
+"""
 
 from __future__ import annotations
 
-import json
+import fcntl
+import mmap
 import os
+import re
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -12,16 +22,25 @@ import torch
 from torch import Tensor
 
 from tdx.data.layout import Layout, Leaves
+from tdx.data.saved_manifest import (
+    DTYPES,
+    MANIFEST,
+    Array,
+    Manifest,
+    manifest_text,
+    parse_manifest,
+)
 from tdx.errors import StorageError
-from tdx.keys import format_key
+from tdx.files import open_below, open_folder, unlink_below, write_below
+from tdx.untrusted import MAX_HEADER_BYTES
 
-FORMAT, VERSION = "tdx-replay-buffer", 1
-MANIFEST = "buffer.json"
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
-}
+__all__ = ["DTYPES", "Saved", "load", "save"]
+
+_TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
+_DATA = re.compile(r"\d{3,}-[0-9a-f]{16}[.]bin")
+_BLOCK = 2**22
+_ATTEMPTS = 10
+_SAVE_AGAIN = "the file was cut short or changed: save the buffer again"
 
 
 @dataclass(frozen=True)
@@ -29,15 +48,15 @@ class Saved:
     """What is saved of a buffer.
 
     Args:
-        layout: what a step looks like; ``None`` where nothing was ever stored.
-        leaves: the filled rows of every leaf, ``[rows, *B, ...]``.
-        begins: which steps do not follow on the one before them, bool ``[rows, width]``.
-        rows: the number of filled rows.
-        batch: the dims ``[*B]``.
-        cursor: the row that is written next.
-        max_rows: the most rows there were.
-        write_count: how many rows were ever written.
-        sampler: the sampler's state.
+        layout: Layout of a step; ``None`` if nothing was ever stored.
+        leaves: Filled rows of every leaf, ``[rows, *B, ...]``.
+        begins: Steps that do not continue the step before them, bool ``[rows, width]``.
+        rows: Number of filled rows.
+        batch: Dims ``[*B]``.
+        cursor: Row that is written next.
+        max_rows: Capacity in rows.
+        write_count: Number of rows ever written.
+        sampler: State of the sampler; its tensors become files, the rest is plain data.
     """
 
     layout: Layout | None
@@ -52,127 +71,212 @@ class Saved:
 
 
 def save(folder: FilePath, saved: Saved) -> None:
-    """Write a buffer's data; the manifest comes last, so that half a save is none.
+    """Write a buffer's data; until it is complete, an earlier save in the folder stays valid.
+
+    Other files in the folder are not touched. Files of earlier and of killed saves are removed.
 
     Raises:
-        StorageError: the disk is full, or the folder cannot be written to.
+        StorageError: The disk is full, the folder is not writable, or its manifest is a link.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        for number, leaf in enumerate([*saved.leaves.values(), saved.begins]):
-            with (folder / _file(number)).open("wb") as file:
-                _bytes(leaf).numpy().tofile(file)
-        unfinished = folder / f"{MANIFEST}.part"
-        unfinished.write_text(json.dumps(_manifest(saved), indent=1))
-        os.replace(unfinished, folder / MANIFEST)
+        with open_folder(folder) as descriptor, _only_saver(descriptor):
+            _save(descriptor, saved, secrets.token_hex(8))
     except OSError as error:
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(
             f"cannot save the buffer in {folder}: {error.strerror or error}",
             hint="choose another folder, or make room",
         ) from error
 
 
+def _save(folder: int, saved: Saved, token: str) -> None:
+    outdated = _files_of_manifest(folder)
+    try:
+        manifest = _write_data(folder, saved, token)
+        os.fsync(folder)
+        write_below(folder, MANIFEST, manifest_text(manifest))
+    except BaseException:
+        if not any(token in name for name in _files_of_manifest(folder)):
+            _remove(folder, [name for name in os.listdir(folder) if token in name])
+        raise
+    names = [name for name in os.listdir(folder) if token not in name]
+    ours = [name for name in names if _DATA.fullmatch(name) or _TEMPORARY.fullmatch(name)]
+    _remove(folder, outdated.intersection(names).union(ours))
+
+
 def load(folder: FilePath) -> Saved:
-    """Read what :func:`save` wrote; no code is run by it.
+    """Read what :func:`save` wrote, without running any code from it.
 
     Raises:
-        StorageError: there is no saved buffer, or a file of it is missing or cut short.
+        StorageError: The folder has no saved buffer, or a file of it is missing or damaged.
     """
-    file = folder / MANIFEST
     try:
-        manifest = json.loads(file.read_text())
-        if manifest["format"] != FORMAT or manifest["version"] != VERSION:
-            raise StorageError(
-                f"{file} is of format {manifest['format']!r} {manifest['version']!r}",
-                hint=f"this release reads {FORMAT} {VERSION}",
-            )
-        return _read(folder, manifest)
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"there is no saved buffer in {folder}: no {FilePath(error.filename).name}",
-            hint="give the folder that dumps() was given",
-        ) from None
-    except (KeyError, TypeError, ValueError, OSError) as error:
+        with open_folder(folder) as descriptor:
+            return _load(folder, descriptor)
+    except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{file} cannot be understood: {error}") from error
+        raise _unreadable(folder, error) from error
 
 
-def _manifest(saved: Saved) -> dict[str, Any]:
-    layout = saved.layout
-    leaves = (
-        []
-        if layout is None
-        else [
-            {
-                "key": list(path),
-                "dtype": str(layout.dtypes[path]).removeprefix("torch."),
-                "shape": list(shape),
-                "file": _file(number),
-            }
-            for number, (path, shape) in enumerate(layout.shapes.items())
-        ]
-    )
-    groups = {} if layout is None else layout.groups
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "rows": saved.rows,
-        "batch": list(saved.batch),
-        "cursor": saved.cursor,
-        "max_rows": saved.max_rows,
-        "write_count": saved.write_count,
-        "leaves": leaves,
-        "groups": [{"key": list(path), "batch": list(batch)} for path, batch in groups.items()],
-        "names": [] if layout is None else list(layout.names),
-        "sampler": saved.sampler,
-    }
-
-
-def _read(folder: FilePath, manifest: dict[str, Any]) -> Saved:
-    rows, batch = int(manifest["rows"]), tuple(map(int, manifest["batch"]))
-    if min(rows, manifest["cursor"], *batch) < 0 or manifest["cursor"] >= manifest["max_rows"]:
-        raise ValueError("its numbers of rows contradict each other")
-    dtypes, shapes, leaves = {}, {}, {}
-    for number, entry in enumerate(manifest["leaves"]):
-        path = tuple(map(str, entry["key"]))
-        dtypes[path], shapes[path] = DTYPES[entry["dtype"]], torch.Size(entry["shape"])
-        full = torch.Size((rows, *batch, *shapes[path]))
-        leaves[path] = _tensor(folder / _file(number), full, dtypes[path], format_key(path or "-"))
-    groups = {tuple(each["key"]): torch.Size(each["batch"]) for each in manifest["groups"]}
-    width = torch.Size(batch).numel()
-    begins = folder / _file(len(leaves))
-    return Saved(
-        layout=Layout(dtypes, shapes, groups, tuple(manifest["names"])) if leaves else None,
-        leaves=leaves,
-        begins=_tensor(begins, torch.Size((rows, width)), torch.bool, "the starts of episodes"),
-        rows=rows,
-        batch=batch,
-        cursor=int(manifest["cursor"]),
-        max_rows=int(manifest["max_rows"]),
-        write_count=int(manifest["write_count"]),
-        sampler=dict(manifest["sampler"]),
+def _load(folder: FilePath, descriptor: int) -> Saved:
+    """Read manifest and data; start again if another process saved in the meantime."""
+    for _ in range(_ATTEMPTS):
+        text = _read(descriptor, MANIFEST)
+        try:
+            return _read_saved(folder, descriptor, parse_manifest(text, folder / MANIFEST))
+        except FileNotFoundError:
+            if _read(descriptor, MANIFEST) == text:
+                raise
+    raise StorageError(
+        f"{folder} changes while it is read", hint="wait until the other process has saved"
     )
 
 
-def _file(number: int) -> str:
-    return f"{number:03}.bin"
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _tensor(file: FilePath, shape: torch.Size, dtype: torch.dtype, what: str) -> Tensor:
-    wanted = shape.numel() * dtype.itemsize
-    found = file.stat().st_size
-    if found != wanted:
-        raise StorageError(
-            f"{file} has {found} bytes, {wanted} are needed for {what}",
-            hint="the save was cut short, or the file changed: save the buffer again",
+def _unreadable(folder: FilePath, error: OSError) -> StorageError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        missing = FilePath(error.filename or MANIFEST).name
+        what = MANIFEST if missing == folder.name else missing
+        return StorageError(
+            f"{folder} has no saved buffer: {what} is missing",
+            hint="pass the folder that dumps() was given",
         )
-    if not wanted:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.from_file(str(file), shared=False, size=shape.numel(), dtype=dtype)
-    return flat.reshape(shape)
+    return StorageError(
+        f"cannot read the buffer in {folder}: {error.strerror or error}",
+        hint="check the permissions of the folder and its files",
+    )
+
+
+# Writing
+
+
+@contextmanager
+def _only_saver(folder: int) -> Iterator[None]:
+    """Wait for other processes that save into the folder; the lock goes with the descriptor."""
+    with suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    yield
+
+
+def _files_of_manifest(folder: int) -> set[str]:
+    """Names of the files that the present manifest lists; empty if there is none.
+
+    Raises:
+        StorageError: The manifest is a link or not a regular file.
+    """
+    try:
+        text = _read(folder, MANIFEST)
+    except FileNotFoundError:
+        return set()
+    try:
+        return {array.file for array in parse_manifest(text, MANIFEST).arrays}
+    except StorageError:
+        return set()
+
+
+def _write_data(folder: int, saved: Saved, token: str) -> Manifest:
+    tensors = {name: each for name, each in saved.sampler.items() if isinstance(each, Tensor)}
+    arrays = []
+    for number, tensor in enumerate([*saved.leaves.values(), saved.begins, *tensors.values()]):
+        file = f"{number:03}-{token}.bin"
+        arrays.append(Array(file, tensor.dtype, tuple(tensor.shape), _write(folder, file, tensor)))
+    leaves = dict(zip(saved.leaves, arrays, strict=False))
+    return Manifest(
+        layout=saved.layout,
+        leaves=leaves,
+        begins=arrays[len(leaves)],
+        rows=saved.rows,
+        batch=saved.batch,
+        cursor=saved.cursor,
+        max_rows=saved.max_rows,
+        write_count=saved.write_count,
+        sampler={name: each for name, each in saved.sampler.items() if name not in tensors},
+        sampler_arrays=dict(zip(tensors, arrays[len(leaves) + 1 :], strict=True)),
+    )
+
+
+def _write(folder: int, name: str, tensor: Tensor) -> str:
+    """Write the numbers of a tensor and flush them to the disk; returns their checksum."""
+    flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data, crc = memoryview(flat), 0
+    descriptor = open_below(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        for start in range(0, len(data), _BLOCK):
+            block = data[start : start + _BLOCK]
+            crc = zlib.crc32(block, crc)
+            while block:
+                block = block[file.write(block) :]
+        os.fsync(file.fileno())
+    return f"{crc:08x}"
+
+
+def _remove(folder: int, names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(OSError):
+            unlink_below(folder, name)
+
+
+# Reading
+
+
+def _read(folder: int, name: str) -> bytes:
+    with os.fdopen(open_below(folder, name), "rb") as file:
+        data = file.read(MAX_HEADER_BYTES + 1)
+    if len(data) > MAX_HEADER_BYTES:
+        raise StorageError(
+            f"{name} has more than {MAX_HEADER_BYTES:,} bytes", hint="tdx did not write this file"
+        )
+    return data
+
+
+def _read_saved(folder: FilePath, descriptor: int, manifest: Manifest) -> Saved:
+    def mapped(array: Array) -> Tensor:
+        return _mapped(folder, descriptor, array)
+
+    arrays: Mapping[str, Array] = manifest.sampler_arrays
+    return Saved(
+        layout=manifest.layout,
+        leaves={path: mapped(array) for path, array in manifest.leaves.items()},
+        begins=mapped(manifest.begins),
+        rows=manifest.rows,
+        batch=manifest.batch,
+        cursor=manifest.cursor,
+        max_rows=manifest.max_rows,
+        write_count=manifest.write_count,
+        sampler=manifest.sampler | {name: mapped(array) for name, array in arrays.items()},
+    )
+
+
+def _mapped(folder: FilePath, descriptor: int, array: Array) -> Tensor:
+    """Map a file into memory, privately, after comparing its size and checksum."""
+    handle = open_below(descriptor, array.file)
+    try:
+        found = os.fstat(handle).st_size
+        if found != array.size:
+            raise StorageError(
+                f"{folder / array.file} has {found:,} bytes instead of {array.size:,}",
+                hint=_SAVE_AGAIN,
+            )
+        if not found:
+            return torch.empty(array.shape, dtype=array.dtype)
+        data = mmap.mmap(handle, found, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(handle)
+    if array.crc32 is not None and array.crc32 != f"{_checksum(data):08x}":
+        raise StorageError(f"{folder / array.file} does not match its checksum", hint=_SAVE_AGAIN)
+    try:
+        return torch.frombuffer(data, dtype=array.dtype).reshape(array.shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise StorageError(
+            f"{folder / array.file} cannot be read as {array.dtype}", hint=_SAVE_AGAIN
+        ) from error
+
+
+def _checksum(data: mmap.mmap) -> int:
+    crc = 0
+    with memoryview(data) as view:
+        for start in range(0, len(view), _BLOCK):
+            crc = zlib.crc32(view[start : start + _BLOCK], crc)
+    return crc

@@ -113,7 +113,10 @@ class SliceSampler(Sampler):
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
             odd = isinstance(value, bool) or not isinstance(value, int) or value < 1
             if value is not None and odd:
-                raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+                raise ArgumentError(
+                    f"{name} must be an integer of at least 1, got {value!r}",
+                    hint="pass a number of steps or slices",
+                )
         if end_key is not None and traj_key is not None:
             raise ArgumentError("end_key and traj_key are both given", hint="leave one of them out")
         self.num_slices, self.slice_len = num_slices, slice_len

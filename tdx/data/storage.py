@@ -29,7 +29,10 @@ class Storage(ABC):
     def __init__(self, max_size: int, ndim: int = 1) -> None:
         for name, value in (("max_size", max_size), ("ndim", ndim)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+                raise ArgumentError(
+                    f"{name} must be an integer of at least 1, got {value!r}",
+                    hint="max_size counts steps, ndim the dims that count steps",
+                )
         self.max_size = max_size
         self.ndim = ndim
         self.cursor = 0

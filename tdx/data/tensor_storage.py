@@ -95,7 +95,8 @@ class LazyTensorStorage(Storage):
         batch = data.shape[: self.ndim]
         if not math.prod(batch):
             raise ArgumentError(
-                f"there is nothing to extend the buffer with: its shape is {tuple(batch)}"
+                f"the data has no steps: its shape is {tuple(batch)}",
+                hint="pass at least one step to extend()",
             )
         layout = Layout.of(data, leaves, self.ndim)
         if self.layout is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tensordict import TensorDictBase
 
-from tdx.engine.stage_specs import stage_specs
+from tdx.engine.stage_specs import stage_count, stage_specs
 from tdx.engine.transformed_env import TransformedEnv
 from tdx.envs.base import EnvBase
 from tdx.envs.check import attributed
@@ -52,10 +52,11 @@ def stage_lies(
     current = walk.reset(env, given)
     if given is not None:
         current = given.update(current)
-    for _ in range(steps):
-        current = env.rand_action(current)
-        current.set("next", walk.step(env, current))
-        with attributed(env, "reset"):
+    for step in range(steps):
+        with attributed(env, "step", step):
+            current = env.rand_action(current)
+            current.set("next", walk.step(env, current))
+        with attributed(env, "reset", step + 1):
             current = env.maybe_reset(env.step_mdp(current))
     return unique_findings([*inside, *walk.found])
 
@@ -100,7 +101,7 @@ class _Walk:
         inner = env._chain._reset_env_preprocess(passed.clone(recurse=False))
         tells_nothing = inner.is_empty() and inner.batch_size == env.base_env.batch_size
         result = self.reset(env.base_env, None if given is None and tells_nothing else inner)
-        first, chain = _depth(env.base_env) + 1, env._chain
+        first, chain = stage_count(env.base_env) + 1, env._chain
         views = chain._seen_by_each(passed) if isinstance(chain, Compose) else [passed]
         for place, stage in enumerate(env.stages, first):
             with _blamed(place, stage, "a reset"):
@@ -115,7 +116,7 @@ class _Walk:
                 result = env._completed_step(tensordict)
             self._look(0, result, "step")
             return result
-        first, inner = _depth(env.base_env) + 1, tensordict.clone(recurse=False)
+        first, inner = stage_count(env.base_env) + 1, tensordict.clone(recurse=False)
         for place, stage in reversed(list(enumerate(env.stages, first))):
             if stage.invertible:
                 lying = {finding.identity for finding in self._on_the_way_in(place, inner)}
@@ -171,13 +172,6 @@ class _Walk:
                 self.found.append(stage)
 
 
-def _depth(env: EnvBase) -> int:
-    """The place of the env's last stage."""
-    if not isinstance(env, TransformedEnv):
-        return 0
-    return _depth(env.base_env) + len(env.stages)
-
-
 @contextmanager
 def _blamed(place: int, stage: Transform, doing: str) -> Iterator[None]:
     """Say of whatever is raised at which stage it was.
@@ -195,4 +189,5 @@ def _blamed(place: int, stage: Transform, doing: str) -> Iterator[None]:
         raise ChainError(
             f"it raised {type(error).__name__} in {doing}: {first_line(error)}",
             where=Where(stage=index, transform=name),
+            hint="correct the stage; --debug shows the traceback",
         ) from error

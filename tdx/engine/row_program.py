@@ -80,10 +80,12 @@ class RowProgram:
 def blame_only_stage(error: Exception, stage: Transform) -> None:
     """Say in an error that it comes from a chain's only stage."""
     name = type(stage).__name__
+    owner = None if stage._container_ref is None else stage._container_ref()
+    index: int = getattr(owner, "_first_stage", 0)
     if isinstance(error, TdxError):
-        error.at(stage=0, transform=name)
+        error.at(stage=index, transform=name)
     else:
-        from_stage(error, 0, name)
+        from_stage(error, index, name)
 
 
 def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> RowProgram | None:

@@ -29,6 +29,25 @@ class StageSpecs:
     output_spec: Composite
 
 
+def chain_stages(env: EnvBase) -> tuple[Transform, ...]:
+    """Return the stages of an env's whole chain, those of nested transformed envs first.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum, StepCounter, TransformedEnv
+        >>> inner = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+        >>> [type(stage).__name__ for stage in chain_stages(TransformedEnv(inner, RewardSum()))]
+        ['StepCounter', 'RewardSum']
+    """
+    if not isinstance(env, TransformedEnv):
+        return ()
+    return (*chain_stages(env.base_env), *env.stages)
+
+
+def stage_count(env: EnvBase) -> int:
+    """Return the number of stages in an env's whole chain, with nested transformed envs."""
+    return len(chain_stages(env))
+
+
 def stage_specs(env: EnvBase) -> list[StageSpecs]:
     """The env's own specs, and those after each stage of its chain.
 

@@ -117,6 +117,14 @@ class TransformedEnv(EnvBase):
         chain = self._chain
         return tuple(chain) if isinstance(chain, Compose) else (chain,)
 
+    @property
+    def _first_stage(self) -> int:
+        """Index of this chain's first stage, counted from that of the innermost chain."""
+        inner = self.base_env
+        if not isinstance(inner, TransformedEnv):
+            return 0
+        return inner._first_stage + len(inner.stages)
+
     def append_transform(self, transform: nn.Module | TensorDictFunction) -> TransformedEnv:
         """Add a stage at the end of the chain; it takes over train or eval mode.
 

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask, mask_for
+from tdx.envs.base.failures import OWN_ERROR
 from tdx.envs.spec_findings import (
     Phase,
     SpecFinding,
@@ -100,7 +101,8 @@ def find_spec_lies(
     """
     if break_when_any_done not in (None, True, False, "both"):
         raise ArgumentError(
-            f"break_when_any_done must be a bool or 'both', got {break_when_any_done!r}"
+            f"break_when_any_done must be a bool or 'both', got {break_when_any_done!r}",
+            hint="both makes a rollout of each kind",
         )
     breaks = (True, False) if break_when_any_done == "both" else (bool(break_when_any_done),)
     devices = [env.device] if env.device.type == "cuda" else []
@@ -120,20 +122,26 @@ def find_spec_lies(
 
 
 @contextmanager
-def attributed(env: EnvBase, doing: str) -> Iterator[None]:
-    """Turn what an env raises into an ``EnvError`` that says when it did.
+def attributed(env: EnvBase, doing: str, step: int | None = None) -> Iterator[None]:
+    """Convert what an env raises to an ``EnvError`` that says when it did.
+
+    Args:
+        env: The env.
+        doing: The method that is called.
+        step: Number of the step since the check began.
 
     Raises:
-        EnvError: something was raised that is no error of tdx.
+        EnvError: Something was raised that is no error of tdx.
     """
     try:
         yield
-    except TdxError:
-        raise
+    except TdxError as error:
+        raise error.at(step=step) from error.__cause__
     except Exception as error:
         raise EnvError(
             f"the env raised {type(error).__name__} in {doing}: {first_line(error)}",
-            where=Where(env=type(env).__name__),
+            hint=OWN_ERROR,
+            where=Where(env=type(env).__name__, step=step),
         ) from error
 
 
@@ -176,7 +184,7 @@ class _Check:
             return self.env.reset(given)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        with attributed(self.env, "step"):
+        with attributed(self.env, "step", 0):
             return self.env.rand_step(tensordict)
 
     def reset_and_step(self) -> Iterator[SpecFinding]:

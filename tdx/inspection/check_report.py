@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
 from tdx.inspection.lint.registry import all_rules
 from tdx.inspection.lint.run import LintFinding, lint, lint_context
+from tdx.inspection.stage_text import env_stage_count
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
@@ -60,16 +61,18 @@ class Finding:
         return cls(check, error.code, error.message, error.hint, error.where)
 
     @classmethod
-    def of_lie(cls, lie: SpecFinding, pipeline: Pipeline) -> Finding:
-        """The finding that a lie of a spec is."""
-        where = _where(pipeline, lie.stage).merged(Where(transform=lie.transform, key=lie.key))
+    def of_lie(cls, lie: SpecFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+        """The finding of a spec violation; the pipeline's stages are numbered from ``first``."""
+        where = _where(pipeline, lie.stage, first)
+        where = where.merged(Where(transform=lie.transform, key=lie.key))
         return cls("steps", CheckError.code, lie.message, lie.hint, where, lie.code)
 
     @classmethod
-    def of_rule(cls, finding: LintFinding, pipeline: Pipeline) -> Finding:
-        """The finding that a broken rule is."""
+    def of_rule(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+        """The finding of a broken rule; the pipeline's stages are numbered from ``first``."""
         rule, found = finding.rule, finding.found
-        where = replace(_where(pipeline, found.stage), key=found.key)
+        stage = None if found.stage is None else first + found.stage
+        where = replace(_where(pipeline, stage, first), key=found.key)
         check: Check = "lints" if found.lie is None else "steps"
         return cls(
             *(check, rule.code, found.message, found.hint, where, found.lie),
@@ -104,15 +107,17 @@ class CheckReport:
 
     Args:
         env: the env's id.
-        stages: how many stages its chain has.
+        stages: how many stages its chain has, those that the env itself has included.
         checks: the checks that ran, in order.
         findings: what they found.
+        env_stages: how many of the stages the env itself has. They come first.
     """
 
     env: str
     stages: int
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
+    env_stages: int = 0
 
     @property
     def ok(self) -> bool:
@@ -176,17 +181,23 @@ def check_pipeline(
         EnvError: the env cannot be made, or raises when it is reset or stepped.
     """
     from tdx.pipeline import check_arguments
+    from tdx.pipeline.validation import policy_errors
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
+    policy = _findings(policy_errors(pipeline, allow_code), "arguments")
     if findings:
-        return _report(pipeline, ("arguments",), findings)
+        return _report(pipeline, ("arguments",), [*findings, *policy])
+    if policy:
+        # The chain is checked without it.
+        pipeline = replace(pipeline, policy=None)
     chosen = all_rules() if rules is None else rules
     missing = _missing_device(pipeline)
     if missing is None:
-        return _check_built(pipeline, allow_code, chosen, steps)
+        report = _check_built(pipeline, allow_code, chosen, steps)
+        return replace(report, findings=(*policy, *report.findings))
     on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
     report = _check_built(on_cpu, allow_code, chosen, steps)
-    return replace(report, findings=(missing, *report.findings))
+    return replace(report, findings=(*policy, missing, *report.findings))
 
 
 def _missing_device(pipeline: Pipeline) -> Finding | None:
@@ -217,6 +228,7 @@ def _check_built(
         broken = _findings([error], "specs")
         found = lint(lint_context(pipeline), rules)
         return _report(pipeline, checks, _merged(broken, found, pipeline))
+    first = env_stage_count(env, pipeline)
     try:
         findings, lies, stepped = _checked_env(env, pipeline, steps)
         context = lint_context(pipeline, env, policy=policy, lies=lies)
@@ -228,7 +240,7 @@ def _check_built(
         env.close()
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
-    return _report(pipeline, checks, _merged(findings, found, pipeline))
+    return _report(pipeline, checks, _merged(findings, found, pipeline, first), first)
 
 
 def _checked_env(
@@ -237,7 +249,7 @@ def _checked_env(
     """What specs and steps show, the lies seen, and whether there were steps."""
     from tdx.envs.check import find_spec_lies
     from tdx.pipeline import check_specs
-    from tdx.pipeline.validation import located
+    from tdx.pipeline.validation import add_line
 
     findings = _findings(check_specs(env, pipeline), "specs")
     if findings or not steps:
@@ -245,22 +257,32 @@ def _checked_env(
     try:
         lies = find_spec_lies(env, seed=pipeline.env.seed)
     except TdxError as error:
-        stage = error.where.stage
-        if stage is not None and stage < len(pipeline.transforms):
-            located(error, pipeline, stage)
-        return _findings([error], "steps"), [], True
-    plain = [Finding.of_lie(lie, pipeline) for lie in lies if lie.code not in _RULED]
-    return plain, list(lies), True
+        return _findings([add_line(error, pipeline, env)], "steps"), [], True
+    first = env_stage_count(env, pipeline)
+    # No rule speaks of stages that the env itself has.
+    plain = [lie for lie in lies if lie.code not in _RULED or _is_of_env(lie, first)]
+    ruled = [_in_pipeline(lie, first) for lie in lies if not _is_of_env(lie, first)]
+    return [Finding.of_lie(lie, pipeline, first) for lie in plain], ruled, True
+
+
+def _is_of_env(lie: SpecFinding, first: int) -> bool:
+    """Return True if a finding is about one of the stages that the env itself has."""
+    return lie.stage is not None and lie.stage < first
+
+
+def _in_pipeline(lie: SpecFinding, first: int) -> SpecFinding:
+    """Return the finding with its stage counted from the pipeline's first."""
+    return lie if lie.stage is None else replace(lie, stage=lie.stage - first)
 
 
 def _merged(
-    broken: Sequence[Finding], found: Sequence[LintFinding], pipeline: Pipeline
+    broken: Sequence[Finding], found: Sequence[LintFinding], pipeline: Pipeline, first: int = 0
 ) -> list[Finding]:
     """Both, with a rule that says it better in the place of an error at the same stage."""
     result = list(broken)
     for lint_finding in found:
-        finding = Finding.of_rule(lint_finding, pipeline)
-        said = [each for each in result if _says_better(lint_finding, each)]
+        finding = Finding.of_rule(lint_finding, pipeline, first)
+        said = [each for each in result if _says_better(lint_finding, each, first)]
         if said:
             finding = replace(finding, check=said[0].check)
         result = [each for each in result if each not in said]
@@ -268,7 +290,7 @@ def _merged(
     return sorted(result, key=_place)
 
 
-def _says_better(lint_finding: LintFinding, finding: Finding) -> bool:
+def _says_better(lint_finding: LintFinding, finding: Finding, first: int) -> bool:
     stage = lint_finding.found.stage
     if not lint_finding.rule.replaces or stage is None or finding.title is not None:
         return False
@@ -277,7 +299,7 @@ def _says_better(lint_finding: LintFinding, finding: Finding) -> bool:
     if fix is not None:
         # A stage that stands too early is found out where another one meets its result.
         late += [edit.to for edit in fix.edits if edit.kind == "move" and edit.to is not None]
-    return finding.where.stage in late
+    return finding.where.stage in [first + index for index in late]
 
 
 def _place(finding: Finding) -> tuple[bool, int]:
@@ -285,10 +307,11 @@ def _place(finding: Finding) -> tuple[bool, int]:
     return (stage is None, stage or 0)
 
 
-def _where(pipeline: Pipeline, stage: int | None) -> Where:
-    if stage is None or stage >= len(pipeline.transforms):
+def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
+    """Return the place of a stage of the chain, where those of the pipeline begin at ``first``."""
+    if stage is None or not first <= stage < first + len(pipeline.transforms):
         return Where(stage, file=None if stage is not None else pipeline.file)
-    config = pipeline.transforms[stage]
+    config = pipeline.transforms[stage - first]
     name = config.name if config.code is None else config.code.name
     return Where(stage, name, file=pipeline.file, line=config.line)
 
@@ -302,6 +325,7 @@ def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
 
 
 def _report(
-    pipeline: Pipeline, checks: tuple[Check, ...], findings: Sequence[Finding]
+    pipeline: Pipeline, checks: tuple[Check, ...], findings: Sequence[Finding], env_stages: int = 0
 ) -> CheckReport:
-    return CheckReport(pipeline.env.id, len(pipeline.transforms), checks, tuple(findings))
+    stages = env_stages + len(pipeline.transforms)
+    return CheckReport(pipeline.env.id, stages, checks, tuple(findings), env_stages)

@@ -19,8 +19,10 @@ OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
 INPUT_PARTS: tuple[Part, ...] = ("action", "state")
 PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
 """The parts of an env."""
-MOST_LISTED = 100_000
+MOST_LISTED = 1_000
 """Ends of a range that are listed element by element."""
+_MOST_REPEATED = 64
+"""Elements up to which equal rows of bounds are listed row by row."""
 
 Number = int | float
 Numbers = Any
@@ -32,7 +34,8 @@ class Domain:
     """The values that a spec lets through.
 
     Args:
-        low: smallest value, one number where all elements agree, else nested lists.
+        low: smallest value, one number where all elements agree, else nested lists that broadcast
+            to the shape: large bounds have size 1 along dims where nothing differs.
         high: largest value, in the same form.
         choices: how many values there are to choose from; of several variables, one for each.
         digest: set where the ends differ by element and are too many to list: a fingerprint of
@@ -155,9 +158,9 @@ def _range(low: Any, high: Any) -> Domain:
 
     if _holds_nothing(low):
         return Domain()
-    listed = all(end.numel() <= MOST_LISTED or _all_agree(end) for end in (low, high))
-    if listed:
-        return Domain(low=_numbers(low), high=_numbers(high))
+    ends = [_without_repeats(end) for end in (low, high)]
+    if all(end.numel() <= MOST_LISTED for end in ends):
+        return Domain(*map(_numbers, ends))
     digest = hashlib.sha256()
     for end in (low, high):
         digest.update(end.detach().cpu().contiguous().view(torch.uint8).numpy())
@@ -169,15 +172,23 @@ def _holds_nothing(values: Any) -> bool:
     return getattr(values, "device", None) is not None and values.device.type == "meta"
 
 
-def _all_agree(bound: Any) -> bool:
-    return bool((bound == bound.reshape(-1)[0]).all())
+def _without_repeats(bound: Any) -> Any:
+    """A bound as one element where all agree; a large one of size 1 where nothing differs."""
+    if bound.numel() == 0:
+        return bound
+    if bool((bound == bound.reshape(-1)[0]).all()):
+        return bound.reshape(-1)[0]
+    if bound.numel() > _MOST_REPEATED:
+        for dim in range(bound.ndim):
+            first = bound.narrow(dim, 0, 1)
+            if bool((bound == first).all()):
+                bound = first
+    return bound
 
 
 def _numbers(bound: Any) -> Numbers:
-    """A bound as one number where all its elements agree, else as nested lists."""
-    if bound.numel() == 0:
-        return None
-    return bound.reshape(-1)[0].item() if _all_agree(bound) else bound.tolist()
+    """A bound as one number, or as nested lists; nothing where it has no elements."""
+    return bound.tolist() if bound.numel() else None
 
 
 def _finite(numbers: Numbers) -> Numbers:

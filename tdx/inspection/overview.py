@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tdx.errors import ChainError, TdxError, Where
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.lineage import Lineage, inspect_keys
+from tdx.inspection.origin import traceback_text, user_line
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
 from tdx.inspection.stage_flow import StageFlow
 
@@ -32,17 +33,22 @@ class Problem:
         message: what is wrong, on one line.
         hint: what to do about it.
         where: the place.
+        origin: Line of the user's own code that raised, as ``file:line``.
+        details: Traceback of an error of other code, or the last output of a process.
     """
 
     code: str
     message: str
     hint: str | None = None
     where: Where = field(default_factory=Where)
+    origin: str | None = None
+    details: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, error: TdxError) -> Problem:
         """The problem that an error speaks of."""
-        return cls(error.code, error.message, error.hint, error.where)
+        text = (error.code, error.message, error.hint, error.where)
+        return cls(*text, user_line(error), traceback_text(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +79,10 @@ class ChainOverview:
         stages: every stage of the pipeline.
         changes: every key before and after the whole chain.
         after: what holds for the env with the chain.
-        lineage: every version of every key; its stages are named by their indices in
-            ``working``.
+        lineage: every version of every key; its stages are those of ``env_stages``, then those
+            of ``working``.
         working: the indices of the stages that are not left out.
+        env_stages: names of the stages that the env itself has; its specs are those after them.
     """
 
     env: EnvFacts | None
@@ -86,6 +93,7 @@ class ChainOverview:
     after: EnvFacts | None
     lineage: Lineage | None
     working: tuple[int, ...]
+    env_stages: tuple[str, ...] = ()
 
     def before(self, index: int) -> tuple[LeafSpec, ...]:
         """The specs that a stage is given: those after the last stage before it that works.
@@ -223,6 +231,7 @@ class _Look:
     ) -> TransformedEnv | None:
         """The env with its chain; none where a stage fails, which is then remembered."""
         from tdx.engine import TransformedEnv
+        from tdx.engine.stage_specs import stage_count
         from tdx.pipeline import check_specs
         from tdx.transforms.base import Compose
 
@@ -232,15 +241,21 @@ class _Look:
         except TdxError as error:
             errors = [error]
         except Exception as error:
-            errors = [ChainError(f"{type(error).__name__}: {error}".splitlines()[0])]
+            foreign = ChainError(
+                f"{type(error).__name__}: {error}".splitlines()[0],
+                hint="the traceback shows where it was raised",
+            )
+            foreign.__cause__ = error
+            errors = [foreign]
         if not errors:
             return env
         if not working:
             raise errors[0]
         for found in errors:
-            at = found.where.stage
+            at = None if found.where.stage is None else found.where.stage - stage_count(base)
             # An error that names no stage is blamed on the last, so that the others can be seen.
-            self._failed(working[-1 if at is None or at >= len(working) else at], found)
+            known = at is not None and 0 <= at < len(working)
+            self._failed(working[at if known and at is not None else -1], found)
         return None
 
     def _failed(self, index: int, error: TdxError) -> None:
@@ -250,7 +265,7 @@ class _Look:
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:
-        from tdx.engine import stage_specs
+        from tdx.engine.stage_specs import chain_stages, stage_specs
         from tdx.inspection.stage_flow import chain_flow
 
         specs = stage_specs(env)[-len(working) - 1 :]
@@ -268,4 +283,5 @@ class _Look:
             *(EnvFacts.of(base), None, leaves[0], stages),
             *(compare_leaves(leaves[0], leaves[-1]), EnvFacts.of(env)),
             *(inspect_keys(env, self.pipeline.env.id), tuple(working)),
+            tuple(type(stage).__name__ for stage in chain_stages(base)),
         )

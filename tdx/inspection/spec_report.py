@@ -158,14 +158,22 @@ class SpecReport:
         for stage in self.stages:
             yield from stage.changes
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+    def to_dict(self, *, each: bool = True) -> dict[str, Any]:
+        """As plain data.
+
+        Args:
+            each: whether each stage has its own changes, beside those of the whole chain.
+        """
+        stages = [stage.to_dict() for stage in self.stages]
+        if not each:
+            for stage in stages:
+                del stage["keys"]
         return {
             "env": self.env,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "keys": [change.to_dict() for change in self.changes],
-            "stages": [stage.to_dict() for stage in self.stages],
+            "stages": stages,
         }
 
 

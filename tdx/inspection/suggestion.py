@@ -33,7 +33,7 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
     """The stages that fit an env, in an order that works; the env is made and never stepped.
 
     Images become small, grey, stacked floats; numbers in double precision become single; episode
-    starts, returns and steps are tracked, and an env that knows no end gets one.
+    starts, returns and steps are tracked, and an env that declares no limit gets one.
 
     Args:
         env: the env.
@@ -125,14 +125,18 @@ def _episode_stages(env: EnvConfig, leaves: Sequence[LeafSpec]) -> Iterator[Sugg
     limit = time_limit(env)
     if limit is None:
         counter = StageConfig("StepCounter", (), {"max_steps": _LONGEST})
-        yield Suggestion(counter, "counts steps; the env itself never cuts an episode off")
+        reason = f"truncates an episode after {_LONGEST}; the env declares no limit of its own"
+        yield Suggestion(counter, reason)
     else:
-        reason = f"counts steps; the env itself cuts an episode off after {limit}"
+        reason = f"counts steps; the env itself truncates an episode after {limit}"
         yield Suggestion(StageConfig("StepCounter"), reason)
 
 
 def time_limit(env: EnvConfig) -> int | None:
-    """The steps after which the env cuts an episode off; none where nothing tells."""
+    """The steps after which an env truncates an episode, if it declares that.
+
+    ``None``: nothing is known. Envs such as those of MiniGrid truncate by a counter of their own.
+    """
     given = env.kwargs.get("max_episode_steps")
     if isinstance(given, int):
         return given if given > 0 else None

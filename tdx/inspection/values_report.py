@@ -96,7 +96,7 @@ def inspect_values(
     from tdx.inspection.spec_report import innermost
 
     if steps < 1:
-        raise ArgumentError(f"steps must be at least 1, got {steps}")
+        raise ArgumentError(f"steps must be at least 1, got {steps}", hint="make at least one step")
     gathered = _Gathered(Promises(env), each=each)
     tracer = Tracer(env, policy)
     error: TdxError | None = None

@@ -53,7 +53,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             states = "one state" if len(self.default_state_keys) == 1 else "two states"
             raise ArgumentError(
                 f"{name} of {type(self).__name__} must name {what.format(states)}, "
-                f"got {', '.join(map(format_key, keys))}"
+                f"got {', '.join(map(format_key, keys))}",
+                hint="name every key, or leave the argument out for the default keys",
             )
 
     @property
@@ -131,7 +132,11 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     def _found(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
         value = tensordict.get(key, None)
         if value is None:
-            append = "append InitTracker() to the env" if key == self.in_keys[-1] else None
+            append = (
+                "append InitTracker() to the env"
+                if key == self.in_keys[-1]
+                else "write the entry before the module, or name another key in in_keys"
+            )
             raise KeyNotFoundError(
                 f"{type(self).__name__} reads {format_key(key)!r}, which is not there",
                 hint=append,
@@ -147,6 +152,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             raise ArgumentError(
                 f"{name} has input_size={size}, its input has shape {tuple(value.shape)}",
                 where=Where(key=self.in_keys[0]),
+                hint="build the module with input_size equal to the last dim of its input",
             )
         if sequences and value.ndim < 2:
             raise ArgumentError(
@@ -159,6 +165,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             raise ArgumentError(
                 f"is_init must have shape {(*value.shape[:-1], 1)}, got {tuple(starts.shape)}",
                 where=Where(key=self.in_keys[-1]),
+                hint="add InitTracker to the chain, which writes is_init in this shape",
             )
 
     def _state(
@@ -172,6 +179,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             raise ArgumentError(
                 f"the state must have shape {shape}, got {tuple(state.shape)}",
                 where=Where(key=key),
+                hint="add the primers of the module to the chain: module.make_tensordict_primer()",
             )
         found: Tensor = state
         return found
@@ -213,16 +221,22 @@ def chosen_network(
     if network is None:
         if None in sizes:
             raise ArgumentError(
-                f"give input_size and hidden_size, or {name.lower()}=nn.{name}(...)"
+                f"give input_size and hidden_size, or {name.lower()}=nn.{name}(...)",
+                hint="give the sizes, or a network, and not both",
             )
         network = kind(input_size, hidden_size, **options)
     elif not isinstance(network, kind):
-        raise ArgumentError(f"{name.lower()} must be an nn.{name}, got {type(network).__name__}")
+        raise ArgumentError(
+            f"{name.lower()} must be an nn.{name}, got {type(network).__name__}",
+            hint="pass a torch.nn module of this class, or the two sizes",
+        )
     elif sizes != (None, None):
         raise ArgumentError(
             f"{name.lower()} is given, and so are the sizes of a new one",
             hint="leave one of them out",
         )
     if not network.batch_first:
-        raise ArgumentError("batch_first must be true: batch dims come before time")
+        raise ArgumentError(
+            "batch_first must be true: batch dims come before time", hint="leave batch_first out"
+        )
     return network

@@ -123,7 +123,7 @@ def argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
     try:
         return list(_inner_errors(coerce(parameter.type, value)))
     except MismatchError as mismatch:
-        return [_wrong_type(parameter.name, parameter.type, mismatch)]
+        return [_wrong_type(parameter.name, parameter, mismatch)]
 
 
 def _coerced(
@@ -132,7 +132,7 @@ def _coerced(
     try:
         result = coerce(parameter.type, value)
     except MismatchError as mismatch:
-        bound.errors.append(_wrong_type(name or parameter.name, parameter.type, mismatch))
+        bound.errors.append(_wrong_type(name or parameter.name, parameter, mismatch))
         return
     bound.errors.extend(_inner_errors(result))
     yield result
@@ -187,35 +187,34 @@ def _missing(info: TransformInfo, parameter: Parameter) -> TdxError:
     return ArgumentError(f"{info.name} needs the argument {parameter.name}", hint=hint)
 
 
-def _wrong_type(name: str, declared: Type, mismatch: MismatchError) -> TdxError:
+def _wrong_type(name: str, parameter: Parameter, mismatch: MismatchError) -> TdxError:
+    declared = parameter.type
     shown = _shown(mismatch.value)
     inside = f"{name} holds" if mismatch.depth else f"{name} is"
     wanted = mismatch.type.words()
     choices = [value for option in declared.options for value in option.values]
     if isinstance(mismatch.value, str) and choices:
-        hint = did_you_mean(mismatch.value, [str(choice) for choice in choices])
+        names = [str(choice) for choice in choices]
+        hint = did_you_mean(mismatch.value, names, f"one of {', '.join(names)}")
         return UnknownNameError(f"{name} must be {wanted}, got {shown}", hint=hint)
+    hint = _type_hint(declared, mismatch)
     if mismatch.depth:
-        return ArgumentError(
-            f"{inside} {shown}, wanted {wanted}", hint=_type_hint(declared, mismatch)
-        )
-    return ArgumentError(
-        f"{name} must be {wanted}, got {shown}", hint=_type_hint(declared, mismatch)
-    )
+        return ArgumentError(f"{inside} {shown}, wanted {wanted}", hint=hint)
+    return ArgumentError(f"{name} must be {wanted}, got {shown}", hint=hint)
 
 
-def _type_hint(declared: Type, mismatch: MismatchError) -> str | None:
-    """What to write instead, where that can be guessed."""
+def _type_hint(declared: Type, mismatch: MismatchError) -> str:
+    """What to write instead."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
     if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
-        return did_you_mean(value.name, SPECS)
+        return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
-    if isinstance(value, str) and options & {"int", "float", "bool"}:
-        return "write it without quotes" if _is_literal(value) else None
+    if isinstance(value, str) and options & {"int", "float", "bool"} and _is_literal(value):
+        return "write it without quotes"
     if isinstance(value, Dtype | Call) and "str" in options:
         return "put a string in quotes"
-    return f"declared as {declared.text}" if declared.text else None
+    return f"declared as {declared.text}" if declared.text else f"write {declared.words()}"
 
 
 def _is_literal(text: str) -> bool:

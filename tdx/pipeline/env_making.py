@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, DeviceError, EnvError, TdxError, one_line
+from tdx.errors import ArgumentError, DeviceError, EnvError, TdxError, call_problem, one_line
 from tdx.pipeline.env_plan import EnvPlan, env_plan
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.realise import Realiser
@@ -88,14 +88,19 @@ def _called(plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str
     except TdxError:
         raise
     except TypeError as error:
-        raise ArgumentError(f"the env does not take these arguments: {error}") from error
+        raise ArgumentError(
+            f"the env does not take these arguments: {call_problem(error)}",
+            hint="check env_kwargs; the documentation of the env lists its arguments",
+        ) from error
     except Exception as error:
-        raise EnvError(f"making the env failed: {one_line(error)}") from error
+        raise EnvError(
+            f"making the env failed: {one_line(error)}", hint="--debug shows where"
+        ) from error
     return made
 
 
 def _from_code(
-    reference: CodeReference, factory: Any, device: str | None = None, **kwargs: Any
+    reference: CodeReference, factory: Any, /, device: str | None = None, **kwargs: Any
 ) -> EnvBase:
     """What a factory in Python code returns, as an env of tdx."""
     from tdx.envs import EnvBase, GymWrapper

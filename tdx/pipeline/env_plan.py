@@ -6,13 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.errors import ArgumentError, CodeNotAllowedError, TdxError, Where, did_you_mean
+from tdx.errors import ArgumentError, CodeNotAllowedError, TdxError, did_you_mean
 from tdx.pipeline.coercion import plain
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.values import CodeReference
+from tdx.untrusted import MAX_ENVS, MAX_WORKERS
 
 NATIVE: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
 """The envs of tdx itself by their id, with their class."""
+
+GYM_ENV_NAMES = frozenset(
+    {
+        "env_kwargs",
+        "env_name",
+        "self",
+        "num_envs",
+        "from_pixels",
+        "pixels_only",
+        "frame_skip",
+        "device",
+        "seed",
+    }
+)
+"""Parameters of ``GymEnv`` that a pipeline sets otherwise, so that kwargs mean the env's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +83,11 @@ def env_plan(env: EnvConfig) -> EnvPlan:
         kwargs |= {"batch_size": [whole]} if whole is not None else {}
     else:
         args = (env.id,)
+        # These names mean something else to GymEnv than to the env.
+        own = {name: value for name, value in kwargs.items() if name in GYM_ENV_NAMES}
+        kwargs = {name: value for name, value in kwargs.items() if name not in own}
         kwargs |= _gym_arguments(env, whole)
+        kwargs |= {"env_kwargs": own} if own else {}
     if env.device is not None and batch is None:
         kwargs["device"] = env.device
     patience = env.worker_timeout if batch == "ParallelEnv" else None
@@ -98,6 +118,11 @@ def _batch(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] | None:
     if env.num_envs < 1:
         hint = "leave it out for one env without a batch dimension"
         raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}", hint=hint)
+    most = MAX_WORKERS if env.batching == "parallel" else MAX_ENVS
+    if env.num_envs > most:
+        what = "processes" if env.batching == "parallel" else "copies of an env"
+        message = f"num_envs is {env.num_envs:,}, the limit is {most:,} {what}"
+        raise ArgumentError(message, hint=f"use {most:,} or fewer")
     if env.batching == "vector":
         if env.code is not None:
             hint = "set batching to serial or parallel"
@@ -113,8 +138,4 @@ def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
     if env.from_pixels:
         arguments["from_pixels"] = True
         arguments["pixels_only"] = env.pixels_only
-    clash = sorted(arguments.keys() & env.kwargs.keys())
-    if clash:
-        hint = f"keep {clash[0]} out of kwargs"
-        raise ArgumentError(f"{clash[0]} is given twice", hint=hint, where=Where(env=env.id))
     return arguments

@@ -8,13 +8,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tdx.errors import PipelineError, did_you_mean
-from tdx.pipeline.formatting import format_arguments, format_stage
+from tdx.pipeline.formatting import format_arguments, format_stage, shortened
 from tdx.pipeline.grammar import parse_kwargs, parse_stage
 from tdx.pipeline.model import VERSION, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.reader import pipeline_of
 from tdx.pipeline.values import Value
 
 _FLAGS = {"from_pixels", "pixels_only"}
+_MOST_DIGITS = 30
 _TRANSFORM = ("--t", "-t", "--transform")
 
 
@@ -66,7 +67,9 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
         elif name in _names(RolloutConfig):
             rollout[name] = _read(name, _value_of(flag, remaining))
         else:
-            raise PipelineError(f"no option {flag}", hint=did_you_mean(flag, _known()))
+            known = _known()
+            hint = did_you_mean(flag, known, f"there are {', '.join(known)}")
+            raise PipelineError(f"no option {shortened(flag)}", hint=hint)
     if "id" not in env:
         raise PipelineError("no env is given", hint="add --env ID")
     kwargs = env.pop("kwargs", {})
@@ -102,20 +105,27 @@ def _option(name: str, value: Value, default: object) -> Iterator[str]:
 def _value_of(flag: str, remaining: Iterator[str]) -> str:
     value = next(remaining, None)
     if value is None:
-        raise PipelineError(f"{flag} needs a value")
+        raise PipelineError(f"{flag} needs a value", hint=f"write {flag} VALUE")
     return value
 
 
 def _read(name: str, text: str) -> object:
     if name in ("num_envs", "seed", "max_steps"):
-        if not text.isdigit():
-            raise PipelineError(f"--{name.replace('_', '-')} must be a whole number, got {text}")
+        flag = f"--{name.replace('_', '-')}"
+        if not text.isdecimal() or len(text) > _MOST_DIGITS:
+            shown = shortened(text)
+            raise PipelineError(
+                f"{flag} must be a whole number, got {shown}", hint=f"write {flag} 1"
+            )
         return int(text)
     if name == "worker_timeout":
         try:
             return float(text)
         except ValueError:
-            raise PipelineError(f"--worker-timeout must be a number, got {text}") from None
+            shown = shortened(text)
+            raise PipelineError(
+                f"--worker-timeout must be a number, got {shown}", hint="write seconds, such as 60"
+            ) from None
     return text
 
 

@@ -63,6 +63,16 @@ def format_value(value: Value) -> str:
     return repr(value)
 
 
+def shortened(text: str, width: int = 60) -> str:
+    """The beginning of a text that is too long for a message.
+
+    Example:
+        >>> shortened("0123456789", 8)
+        '01234...'
+    """
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def quote(text: str) -> str:
     """A string literal, in double quotes where that needs no escape."""
     literal = repr(text)

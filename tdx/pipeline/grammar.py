@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tdx.errors import PipelineError, Where, did_you_mean
+from tdx.pipeline.formatting import shortened
 from tdx.pipeline.model import StageConfig
 from tdx.pipeline.values import DTYPES, TENSOR, Call, DictKey, Dtype, Value
+from tdx.untrusted import MAX_INTEGER_BITS, MAX_NESTING, MAX_PIPELINE_BYTES
 
 _CODE_STAGE = re.compile(r"\s*([A-Za-z_][\w.]*:[A-Za-z_][\w.]*)\s*(?=\(|$)")
 _NAMED: Mapping[str, Value] = {
@@ -31,6 +33,9 @@ _SYNTAX = (
     *("unterminated string literal", "too many nested parentheses"),
     *("positional argument follows keyword argument", "unmatched ')'"),
 )
+_SHOWN = 200
+_TOO_DEEP = f"it is nested more than {MAX_NESTING} levels deep"
+_NO_NESTING = "a stage needs no such nesting"
 _STAGE_FORM = "write a stage as Name or Name(argument=value)"
 _LITERALS = "a value is a number, a string in quotes, True, None, a list, a dict, a dtype or a spec"
 
@@ -87,6 +92,20 @@ def parse_kwargs(text: str) -> dict[str, Value]:
     return dict(call.kwargs)
 
 
+def checked_integer(value: int) -> int:
+    """Refuse an integer that no argument can take, before it is converted or shown.
+
+    Raises:
+        PipelineError: It has more than :data:`~tdx.untrusted.MAX_INTEGER_BITS` bits.
+    """
+    if value.bit_length() > MAX_INTEGER_BITS:
+        raise PipelineError(_TOO_LARGE, hint=_FLOAT)
+    return value
+
+
+_TOO_LARGE, _FLOAT = "an integer has too many digits", "write a float, such as 1e300"
+
+
 class _Reader:
     """Turns the syntax tree of one text into values; every failure knows its column."""
 
@@ -118,14 +137,14 @@ class _Reader:
         self,
         problem: str,
         node: ast.AST | None = None,
-        hint: str | None = None,
+        hint: str = _LITERALS,
         column: int | None = None,
     ) -> NoReturn:
         """Raise, with the column (from 1) of ``node`` or the one given."""
         if node is not None:
             column = self._column(node)
-        message = f"cannot read {self.text!r}: {problem}"
-        raise PipelineError(message, hint=hint, where=Where(column=column))
+        message = f"cannot read {shortened(self.text, _SHOWN)!r}: {problem}"
+        raise PipelineError(message, hint=hint or _STAGE_FORM, where=Where(column=column))
 
     def _column(self, node: ast.AST) -> int:
         lineno, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
@@ -137,22 +156,29 @@ class _Reader:
     def _tree(self) -> ast.expr:
         if not self.text.strip() and not self.shift:
             self.fail("it is empty", column=1, hint=_STAGE_FORM)
+        if len(self.text) > MAX_PIPELINE_BYTES:
+            self.fail("it is too long", column=1, hint="is it a stage?")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return ast.parse(self.source.lstrip(), mode="eval").body
+                tree = ast.parse(self.source.lstrip(), mode="eval").body
         except SyntaxError as error:
             self._fail_syntax(error)
         except (RecursionError, MemoryError):
-            self.fail("it is nested too deep", column=1)
+            self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         except ValueError as error:
             self.fail(str(error), column=1)
+        if _is_deep(tree):
+            self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
+        return tree
 
     def _fail_syntax(self, error: SyntaxError) -> NoReturn:
         lines = self.source.lstrip().splitlines(keepends=True) or [""]
         before = sum(len(line) for line in lines[: (error.lineno or 1) - 1])
         column = self._indent + before + (error.offset or 1) - self.shift
         column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
+        if "integer string conversion" in error.msg:
+            self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
         told = next((text for text in _SYNTAX if text in error.msg), "invalid syntax")
         self.fail(told, column=column, hint=_STAGE_FORM)
 
@@ -164,7 +190,7 @@ class _Reader:
             if keyword.arg is None:
                 self.fail("** is not a literal", keyword.value, _LITERALS)
             if keyword.arg in kwargs:
-                self.fail(f"{keyword.arg} is given twice", keyword)
+                self.fail(f"{keyword.arg} is given twice", keyword, "give it once")
             kwargs[keyword.arg] = self._value(keyword.value)
         return Call(name, args, kwargs)
 
@@ -201,13 +227,15 @@ class _Reader:
             return self._called(node)
         if isinstance(node, ast.Name | ast.Attribute):
             return self._named(node)
-        self.fail(f"{ast.unparse(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
 
     def _constant(self, node: ast.Constant) -> Value:
         value = node.value
+        if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+            self.fail(_TOO_LARGE, node, _FLOAT)
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        self.fail(f"{ast.unparse(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
 
     def _signed(self, node: ast.UnaryOp) -> Value:
         operand = self._value(node.operand)
@@ -216,7 +244,7 @@ class _Reader:
                 return -operand
             if isinstance(node.op, ast.UAdd):
                 return operand
-        self.fail(f"{ast.unparse(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
 
     def _dict(self, node: ast.Dict) -> dict[DictKey, Value]:
         result: dict[DictKey, Value] = {}
@@ -233,7 +261,7 @@ class _Reader:
         strings = self._strings(key) if isinstance(key, tuple) else None
         if not strings:
             hint = "a key of a dict is a string, a tuple of strings or a whole number"
-            self.fail(f"{ast.unparse(node)} cannot be a key of a dict", node, hint)
+            self.fail(f"{_source(node)} cannot be a key of a dict", node, hint)
         return strings
 
     @staticmethod
@@ -246,17 +274,17 @@ class _Reader:
             argument = self._value(node.args[0])
             try:
                 return float(argument)  # type: ignore[arg-type]
-            except (TypeError, ValueError):
-                self.fail(f"{ast.unparse(node)} is not a number", node, _LITERALS)
+            except (TypeError, ValueError, OverflowError):
+                self.fail(f"{_source(node)} is not a number", node, _LITERALS)
         call = self._call(node)
         if call.name[0].isupper() or call.name == TENSOR:
             return call
-        self.fail(f"{ast.unparse(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
 
     def _named(self, node: ast.expr) -> Value:
         name = self._dotted(node)
         if name is None:
-            self.fail(f"{ast.unparse(node)} is not a literal", node, _LITERALS)
+            self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
         if name in _NAMED:
             return _NAMED[name]
         dtype = Dtype.named(name)
@@ -269,3 +297,21 @@ class _Reader:
             self.fail(f"{name} is not a dtype", node, did_you_mean(name, known, _LITERALS))
         hint = did_you_mean(name, DTYPES, f'put a string in quotes: "{name}"')
         self.fail(f"the name {name} is not a literal", node, hint)
+
+
+def _source(node: ast.expr) -> str:
+    """An expression as a message shows it."""
+    try:
+        return shortened(ast.unparse(node))
+    except ValueError:
+        return "a number with too many digits"
+
+
+def _is_deep(tree: ast.expr) -> bool:
+    """True if expressions are nested more than :data:`MAX_NESTING` levels deep."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_NESTING + 1):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True

@@ -9,8 +9,10 @@ from typing import Any
 
 from tdx.pipeline.entries import COMPOSE, Parameter, TransformInfo
 from tdx.pipeline.model import BATCHINGS, VERSION
+from tdx.pipeline.policy_source import ACTIVATIONS, OUTPUTS
 from tdx.pipeline.types import Type
 from tdx.pipeline.values import DTYPES, SPECS
+from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -52,18 +54,44 @@ def schema(transforms: list[TransformInfo]) -> dict[str, Any]:
             "transforms": {
                 "type": ["array", "null"],
                 "items": {"$ref": "#/$defs/stage"},
+                "maxItems": MAX_STAGES,
                 "description": "The stages of the chain, in order.",
             },
-            "policy": _described(
-                {"anyOf": [{"enum": ["random", None]}, {"$ref": "#/$defs/reference"}]},
-                "random, or module:name of a policy in Python code.",
-            ),
+            "policy": _policy(),
             "rollout": {"$ref": "#/$defs/rollout"},
         },
         "required": ["version", "env"],
         "additionalProperties": False,
         "$defs": _definitions([*transforms, COMPOSE]),
     }
+
+
+def _policy() -> dict[str, Any]:
+    mlp = _closed(
+        {
+            "weights": _described({"type": "string", "minLength": 1}, "A .safetensors file."),
+            "activation": _described({"enum": [*ACTIVATIONS, None]}, "Between the layers."),
+            "output": _described(
+                {"enum": [*OUTPUTS, None]},
+                "clamp to the bounds of the action, squash to them with tanh, or argmax.",
+            ),
+            "in_keys": _described(
+                {"anyOf": [{"$ref": "#/$defs/keys"}, {"type": "null"}]}, "Observations it reads."
+            ),
+        },
+        ["weights"],
+    )
+    options = [
+        {"enum": ["random", "zero", None]},
+        {"type": "string", "pattern": r"^(sequence|mlp|module):.|^\s*mlp\("},
+        {"$ref": "#/$defs/reference"},
+        _closed({"mlp": mlp}, ["mlp"]),
+    ]
+    text = (
+        "random, zero, sequence:FILE, mlp:FILE; module:FILE and module:name of Python code need "
+        "--allow-code. Files are in the folder of this file."
+    )
+    return _described({"anyOf": options}, text)
 
 
 def schema_json(transforms: list[TransformInfo]) -> str:
@@ -125,6 +153,7 @@ def _env() -> dict[str, Any]:
         "num_envs": {
             "type": ["integer", "null"],
             "minimum": 1,
+            "maximum": MAX_ENVS,
             "description": "How many envs; without it, one and no batch dimension.",
         },
         "batching": {
@@ -137,6 +166,7 @@ def _env() -> dict[str, Any]:
         "worker_timeout": {
             "type": ["number", "null"],
             "exclusiveMinimum": 0,
+            "maximum": MAX_SECONDS,
             "description": "Seconds without an answer after which processes count as hung.",
         },
     }

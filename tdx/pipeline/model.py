@@ -106,7 +106,8 @@ class Pipeline:
     Args:
         env: the env.
         transforms: the stages in order.
-        policy: ``"random"``, or ``module:name`` in Python code; none for random actions.
+        policy: ``"random"``, ``"mlp:FILE"``, ``"sequence:FILE"``, or with permission
+            ``"module:FILE"`` and ``"module:name"`` of Python code. ``None``: random actions.
         rollout: defaults of a rollout.
         version: version of the file format.
         file: the file it was read from; not part of its identity.

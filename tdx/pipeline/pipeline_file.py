@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
+from tdx.files import write_atomically
 from tdx.pipeline.meaning import off_meaning, pipeline_meaning, stage_meaning
 from tdx.pipeline.model import OffStage, Pipeline, StageConfig
 from tdx.pipeline.reader import read_pipeline
@@ -17,7 +16,8 @@ from tdx.pipeline.switched_off import shifted, with_off_stages, without_off_line
 from tdx.pipeline.switching import states, switched, switched_states
 from tdx.pipeline.writer import write_pipeline
 from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
-from tdx.pipeline.yaml_text import load_yaml
+from tdx.pipeline.yaml_text import load_yaml, too_long
+from tdx.untrusted import MAX_PIPELINE_BYTES
 
 STDIN = "-"
 
@@ -63,13 +63,19 @@ class PipelineFile:
             if sys.stdin is None:
                 raise PipelineError("standard input is closed", hint="--pipeline FILE reads a file")
         try:
+            # No more is read than a pipeline can have: the file may be endless.
             if name == "<stdin>":
-                text = sys.stdin.read()
+                text = sys.stdin.read(MAX_PIPELINE_BYTES + 1)
             else:
-                with open(path, encoding="utf-8", newline="") as stream:
-                    text = stream.read()
+                with open(path, "rb") as stream:
+                    data = stream.read(MAX_PIPELINE_BYTES + 1)
+                if len(data) > MAX_PIPELINE_BYTES:
+                    raise too_long().at(file=name)
+                text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise PipelineError(f"{name} is not a text file in UTF-8") from error
+            raise PipelineError(
+                f"{name} is not a text file in UTF-8", hint="save it in UTF-8"
+            ) from error
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PipelineError(
@@ -143,13 +149,14 @@ class PipelineFile:
         self._switch_off(pipeline.off)
 
     def save(self, path: str | Path | None = None) -> None:
-        """Write the file, whole or not at all; ``-`` writes to standard output.
+        """Write the file atomically; ``-`` writes to standard output.
 
         Args:
-            path: where to; without it, where it was loaded from.
+            path: Target; without it, the file it was loaded from.
 
         Raises:
-            PipelineError: it cannot be written.
+            ArgumentError: The target is a symbolic link or not a regular file.
+            PipelineError: It cannot be written.
         """
         target = self.name if path is None else str(path)
         text = self.text.replace("\n", self.newline)
@@ -157,10 +164,14 @@ class PipelineFile:
             sys.stdout.write(text)
             return
         try:
-            _write_atomically(Path(target).resolve(), text)
+            write_atomically(target, text)
+        except BrokenPipeError:
+            raise
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise PipelineError(f"cannot write {target}: {reason}") from error
+            raise PipelineError(
+                f"cannot write {target}: {reason}", hint="save it under another name"
+            ) from error
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
         """Reach the wanted stages by edits that leave each stage its comments."""
@@ -233,31 +244,6 @@ class PipelineFile:
     def _set_text(self, text: str) -> None:
         self.pipeline = read_pipeline(text, self.name)
         self.text = text
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Write beside the file and rename, so that no one ever sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, _mode(path))
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _mode(path: Path) -> int:
-    """The permissions of the file, or those that a new one would get."""
-    if path.exists():
-        return path.stat().st_mode & 0o7777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 __all__ = ["PipelineFile"]

@@ -13,9 +13,11 @@ from tdx.pipeline.grammar import parse_stage, parse_value
 from tdx.pipeline.model import Batching, EnvConfig, Pipeline, RolloutConfig, StageConfig
 from tdx.pipeline.source_tree import dotted_name
 from tdx.pipeline.values import Value
+from tdx.untrusted import MAX_PIPELINE_BYTES
 
 _BATCHES: Mapping[str, Batching] = {"SerialEnv": "serial", "ParallelEnv": "parallel"}
 _FORM = "it is not in the form that to_python writes"
+_WRITTEN = "only programs that to_python wrote can be read"
 
 
 def from_python(source: str) -> Pipeline:
@@ -30,11 +32,13 @@ def from_python(source: str) -> Pipeline:
         >>> from_python(to_python(pipeline)) == pipeline
         True
     """
+    if len(source) > MAX_PIPELINE_BYTES:
+        raise PipelineError("this program is too long", hint=_WRITTEN)
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = Where(line=getattr(error, "lineno", None))
-        raise PipelineError("this is not Python", where=where) from error
+        raise PipelineError("this is not Python", hint=_WRITTEN, where=where) from error
     return _Source(tree).pipeline()
 
 
@@ -75,7 +79,7 @@ class _Source:
 
     def fail(self, node: ast.AST | None, problem: str) -> NoReturn:
         where = Where(line=getattr(node, "lineno", None))
-        raise PipelineError(f"{problem}: {_FORM}", where=where)
+        raise PipelineError(problem, hint=f"{_FORM}; {_WRITTEN}", where=where)
 
     def rollout(self) -> RolloutConfig:
         node = self.assigned.get("rollout")
@@ -118,6 +122,10 @@ class _Source:
             known["id"] = self.value(args[0])
             named = ("num_envs", "from_pixels", "pixels_only")
             known |= {name: kwargs.pop(name) for name in named if name in kwargs}
+            own = kwargs.pop("env_kwargs", {})
+            if not isinstance(own, Mapping):
+                self.fail(factory, "env_kwargs is no map")
+            kwargs |= {str(name): value for name, value in own.items()}
         else:
             self.fail(factory, f"{ast.unparse(factory)} makes no env")
         return EnvConfig(kwargs=kwargs, **known)

@@ -11,6 +11,7 @@ from tdx.pipeline.coercion import plain
 from tdx.pipeline.env_plan import EnvPlan, env_plan
 from tdx.pipeline.formatting import quote
 from tdx.pipeline.model import Pipeline, RolloutConfig, StageConfig
+from tdx.pipeline.policy_source import parse_policy
 from tdx.pipeline.values import TENSOR, Call, CodeReference, Dtype
 
 
@@ -65,7 +66,7 @@ class _Program:
         if pipeline.env.seed is not None:
             yield f"env.set_seed({pipeline.env.seed})"
         if pipeline.policy is not None:
-            reference = CodeReference.of(pipeline.policy)
+            reference = parse_policy(pipeline.policy).reference
             yield f"policy = {self.value(reference or pipeline.policy)}"
         rollout = {
             field.name: getattr(pipeline.rollout, field.name) for field in fields(RolloutConfig)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
 from tdx.errors import PipelineError, TdxError, Where, did_you_mean
-from tdx.pipeline.formatting import format_value
+from tdx.pipeline.formatting import format_value, shortened
 from tdx.pipeline.grammar import parse_stage
 from tdx.pipeline.model import (
     BATCHINGS,
@@ -18,11 +17,15 @@ from tdx.pipeline.model import (
     RolloutConfig,
     StageConfig,
 )
+from tdx.pipeline.policy_source import mlp_policy, parse_policy
 from tdx.pipeline.switched_off import off_stages
-from tdx.pipeline.values import CodeReference, Value
+from tdx.pipeline.values import Value
 from tdx.pipeline.yaml_text import line_and_column, load_yaml, located
 from tdx.pipeline.yaml_values import decode
+from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
+_LONGEST_TEXT = 1_000
+_LARGEST = 2**63 - 1
 TOP_LEVEL = ("version", "env", "transforms", "policy", "rollout")
 
 
@@ -71,7 +74,10 @@ def _check_version(document: Any) -> None:
         if "version" not in document:
             raise PipelineError("the file has no version", hint=f"add version: {VERSION}")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise PipelineError(f"version must be {VERSION}, got {version!r}")
+            raise PipelineError(
+                f"version must be {VERSION}, got {_shown(version)}",
+                hint=f"write version: {VERSION}",
+            )
         if version > VERSION:
             message = f"version {version} of the file format is unknown"
             raise PipelineError(message, hint="newer tdx wrote it: upgrade tdx")
@@ -81,14 +87,16 @@ def _check_keys(node: Any, known: tuple[str, ...], owner: str) -> None:
     for key in node:
         if key not in known:
             with located(node, key):
-                hint = did_you_mean(str(key), known, f"it has {', '.join(known)}")
-                raise PipelineError(f"{owner} has no key {key}", hint=hint)
+                name = shortened(str(key))
+                hint = did_you_mean(name, known, f"it has {', '.join(known)}")
+                raise PipelineError(f"{owner} has no key {name}", hint=hint)
 
 
 def _env(document: Any) -> EnvConfig:
     node = document["env"]
     if isinstance(node, str):
-        return EnvConfig(str(node))
+        with located(document, "env"):
+            return EnvConfig(str(_text("env", str(node))))
     if not isinstance(node, Mapping):
         with located(document, "env"):
             raise PipelineError("env must be a map with an id", hint="write env: {id: Pendulum-v1}")
@@ -115,9 +123,15 @@ def _policy(document: Any) -> str | None:
     with located(document, "policy"):
         if policy is None:
             return None
-        if policy == "random" or (isinstance(policy, str) and CodeReference.of(policy)):
-            return str(policy)
-        _wrong("policy", policy, "random, or module:name of a policy")
+        if isinstance(policy, str):
+            return str(parse_policy(str(policy)))
+        if not isinstance(policy, Mapping) or tuple(policy) != ("mlp",):
+            _wrong("policy", policy, "the name of one, or mlp: with settings")
+        with located(policy, "mlp"):
+            settings = decode(policy["mlp"])
+            if not isinstance(settings, Mapping):
+                _wrong("mlp", settings, "a map with weights: FILE")
+            return str(mlp_policy({str(name): value for name, value in settings.items()}))
 
 
 def _rollout(document: Any) -> RolloutConfig:
@@ -138,6 +152,12 @@ def _stages(document: Any) -> tuple[StageConfig, ...]:
     if not isinstance(node, list):
         with located(document, "transforms"):
             _wrong("transforms", node, "a list of stages")
+    if len(node) > MAX_STAGES:
+        with located(node, index=MAX_STAGES):
+            raise PipelineError(
+                f"the chain has {len(node):,} stages, the limit is {MAX_STAGES:,}",
+                hint="leave some out, or write a transform that combines them",
+            )
     return tuple(_stage(node, index) for index in range(len(node)))
 
 
@@ -174,19 +194,39 @@ def _one_key(name: str, arguments: Any, line: int | None) -> StageConfig:
         with located(arguments, key):
             if not isinstance(key, str):
                 raise PipelineError(
-                    f"{key} is not the name of an argument", hint="names are strings"
+                    f"{_shown(key)} is not the name of an argument", hint="names are strings"
                 )
             kwargs[str(key)] = decode(arguments[key])
     return StageConfig(name, (), kwargs, line)
 
 
-def _wrong(key: str, value: object, wanted: str) -> NoReturn:
-    shown = format_value(value) if isinstance(value, str) else repr(value)
-    raise PipelineError(f"{key} must be {wanted}, got {shown}")
+_EXAMPLES = {
+    **{"id": "Pendulum-v1", "kwargs": "{g: 9.8}", "device": "cpu", "policy": "random"},
+    **{"num_envs": "4", "seed": "0", "worker_timeout": "120", "max_steps": "1000"},
+    **{"rollout": "{max_steps: 1000}", "transforms": "[StepCounter, RewardSum]"},
+}
+
+
+def _wrong(key: str, value: object, wanted: str, hint: str | None = None) -> NoReturn:
+    raise PipelineError(
+        f"{key} must be {wanted}, got {_shown(value)}",
+        hint=hint or f"write {key}: {_EXAMPLES.get(key, 'true')}, or leave it out",
+    )
+
+
+def _shown(value: object) -> str:
+    try:
+        return shortened(format_value(value) if isinstance(value, str) else repr(value))
+    except ValueError:
+        return "an integer with too many digits"
 
 
 def _text(key: str, value: Value) -> Value:
-    return value if isinstance(value, str) and value else _wrong(key, value, "a string")
+    if not isinstance(value, str) or not value:
+        _wrong(key, value, "a string")
+    if len(value) > _LONGEST_TEXT:
+        _wrong(key, value, f"at most {_LONGEST_TEXT:,} characters", "is it the right file?")
+    return value
 
 
 def _flag(key: str, value: Value) -> Value:
@@ -194,20 +234,30 @@ def _flag(key: str, value: Value) -> Value:
 
 
 def _count(key: str, value: Value) -> Value:
-    right = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return value if right else _wrong(key, value, "a whole number of at least 1")
+    return _whole_number(key, value, 1)
+
+
+def _num_envs(key: str, value: Value) -> Value:
+    return _whole_number(key, value, 1, MAX_ENVS)
 
 
 def _seed(key: str, value: Value) -> Value:
-    right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if right else _wrong(key, value, "a whole number of at least 0")
+    return _whole_number(key, value, 0)
+
+
+def _whole_number(key: str, value: Value, least: int, most: int = _LARGEST) -> Value:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        _wrong(key, value, f"a whole number of at least {least}")
+    if value > most:
+        _wrong(key, value, f"at most {most:,}", f"write {key}: {most} or less")
+    return value
 
 
 def _seconds(key: str, value: Value) -> Value:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and 0 < cast(float, value) < math.inf:
+    if number and 0 < cast(float, value) <= MAX_SECONDS:
         return float(cast(float, value))
-    _wrong(key, value, "a number of seconds above 0")
+    _wrong(key, value, f"a number of seconds above 0 and at most {MAX_SECONDS:,}")
 
 
 def _kwargs(key: str, value: Value) -> Value:
@@ -225,7 +275,7 @@ def _batching(key: str, value: Value) -> Value:
 
 _ENV_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
     **{"id": _text, "kwargs": _kwargs, "from_pixels": _flag, "pixels_only": _flag},
-    **{"num_envs": _count, "batching": _batching, "device": _text, "seed": _seed},
+    **{"num_envs": _num_envs, "batching": _batching, "device": _text, "seed": _seed},
     "worker_timeout": _seconds,
 }
 _ROLLOUT_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {

@@ -14,6 +14,7 @@ from tdx.errors import (
     MissingPackageError,
     TdxError,
     UnknownNameError,
+    call_problem,
     did_you_mean,
     one_line,
 )
@@ -24,6 +25,9 @@ from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype
 
 if TYPE_CHECKING:
     from tdx.transforms.base import Transform
+
+
+_LOOK_UP = "`tdx list transforms` has the arguments of each"
 
 
 class Realiser:
@@ -89,10 +93,14 @@ class Realiser:
             hint = "is it installed, or in the folder that you are in?"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
         except Exception as error:
-            raise EnvError(f"importing {reference.module} failed: {one_line(error)}") from error
+            raise EnvError(
+                f"importing {reference.module} failed: {one_line(error)}",
+                hint=f"python -c 'import {reference.module}' shows where",
+            ) from error
         for part in reference.name.split("."):
             if not hasattr(found, part):
-                near = did_you_mean(part, [name for name in dir(found) if name[0] != "_"])
+                public = [name for name in dir(found) if name[0] != "_"]
+                near = did_you_mean(part, public, "look at the names in the module")
                 raise UnknownNameError(f"{reference.module} has no {reference.name}", hint=near)
             found = getattr(found, part)
         return found
@@ -133,6 +141,8 @@ def _made(name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str
         message = f"{name} needs the package {error.name}, which is not installed"
         raise MissingPackageError(message, hint=f"pip install {error.name}") from error
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} does not take these arguments: {one_line(error)}") from error
+        raise ArgumentError(
+            f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOK_UP
+        ) from error
     except Exception as error:
-        raise ChainError(f"{name} cannot be made: {one_line(error)}") from error
+        raise ChainError(f"{name} cannot be made: {one_line(error)}", hint=_LOOK_UP) from error

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from tdx.errors import PipelineError
@@ -20,6 +21,7 @@ from tdx.pipeline.model import OffStage, StageConfig
 from tdx.pipeline.yaml_sections import section_span, stage_block
 
 _LINE = re.compile(r"\s*# off: (\S.*?)\s*")
+_LONGEST_LINE, _MOST_CUTS = 10_000, 20
 _COMMENT = re.compile(r"\s+#\s*")
 
 
@@ -41,10 +43,10 @@ class OffLine:
     def read(cls, line: str, number: int) -> OffLine | None:
         """What a line says; none where it is no such line."""
         match = _LINE.fullmatch(line)
-        if match is None:
+        if match is None or len(line) > _LONGEST_LINE:
             return None
         said = match.group(1)
-        for cut in [*_COMMENT.finditer(said), None]:
+        for cut in [*islice(_COMMENT.finditer(said), _MOST_CUTS), None]:
             with suppress(PipelineError):
                 stage = parse_stage(said if cut is None else said[: cut.start()])
                 return cls(number, stage, "" if cut is None else said[cut.end() :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,17 @@ from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.pipeline.arguments import bind_stage, code_references
 from tdx.pipeline.env_plan import env_errors
 from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.policy_source import parse_policy
 from tdx.pipeline.realise import code_not_allowed
 
 if TYPE_CHECKING:
     from tdx.engine import StageSpecs, TransformedEnv
+    from tdx.envs import EnvBase
     from tdx.specs import Composite
     from tdx.transforms.base import Transform
 
+_ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
+_SMALLER = "choose smaller sizes or numbers in its arguments"
 _PARTS = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 
 
@@ -33,8 +38,31 @@ def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxErr
     return errors
 
 
+def policy_errors(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """What is wrong with the name of a pipeline's policy; its file is not opened.
+
+    Args:
+        pipeline: The pipeline.
+        allow_code: Whether the policy may be code.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> pipeline = replace(Pipeline.of("Pendulum-v1"), policy="module:policy.pt2")
+        >>> [error.code for error in policy_errors(pipeline)]
+        ['TDX204']
+    """
+    try:
+        parse_policy(pipeline.policy or "random").check_allowed(allow_code)
+    except TdxError as error:
+        return [error.at(file=pipeline.file)]
+    return []
+
+
 def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[TdxError]:
     """What the specs of an env show that would fail in a step; nothing is stepped.
+
+    Stages that the env itself has come first, so the errors' indices count from the innermost
+    stage.
 
     Args:
         env: the env with its chain.
@@ -42,19 +70,20 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     """
     from tdx.engine import stage_specs
 
+    inner = env._first_stage
     try:
         stages = stage_specs(env)
     except TdxError as error:
-        return [_placed(error, pipeline, error.where.stage)]
+        return [_placed(error, pipeline, error.where.stage, inner)]
     except Exception as error:
-        return [_placed(*_failed_stage(env, error, pipeline))]
-    first = len(stages) - len(env.stages)
+        return [_placed(*_failed_stage(env, error, pipeline), inner)]
+    first = inner + 1
     errors: list[TdxError] = []
     for index in range(first, len(stages)):
         before, stage = stages[index - 1], stages[index]
         found = (*_missing_keys(stage, before), *_clashes(stage))
         errors += [
-            _placed(each.at(transform=stage.name), pipeline, index - first) for each in found
+            _placed(each.at(transform=stage.name), pipeline, index - 1, inner) for each in found
         ]
     return errors
 
@@ -65,12 +94,32 @@ def located(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
     return error.at(stage=index, transform=stage.name, file=pipeline.file, line=stage.line)
 
 
-def _placed(error: TdxError, pipeline: Pipeline | None, index: int | None) -> TdxError:
+def add_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxError:
+    """Add the file and line of the stage that an error names; return the error.
+
+    Args:
+        error: The error; its stage counts from the innermost stage of the env.
+        pipeline: The pipeline.
+        env: Env of the pipeline, with its chain.
+    """
+    inner: int = getattr(env, "_first_stage", 0)
+    return _placed(error, pipeline, error.where.stage, inner)
+
+
+def _placed(error: TdxError, pipeline: Pipeline | None, index: int | None, inner: int) -> TdxError:
+    """Add the stage and its line to an error.
+
+    Args:
+        error: The error.
+        pipeline: The pipeline, if the chain comes from one.
+        index: Index of the stage in the whole chain.
+        inner: Number of stages that the env has before those of the pipeline.
+    """
     if index is None:
         return error
-    if pipeline is None or index >= len(pipeline.transforms):
+    if pipeline is None or not inner <= index < inner + len(pipeline.transforms):
         return error.at(stage=index)
-    stage = pipeline.transforms[index]
+    stage = pipeline.transforms[index - inner]
     return error.at(stage=index, file=pipeline.file, line=stage.line)
 
 
@@ -92,15 +141,26 @@ def _failed_stage(
     from tdx.engine import TransformedEnv
     from tdx.transforms.base import Compose
 
-    failed = ChainError(f"its specs cannot be computed: {one_line(error)}")
+    failed = _not_computed(error)
     failed.__cause__ = error
     for index in range(len(env.stages)):
         part = Compose(*(stage.clone() for stage in env.stages[: index + 1]))
         try:
             _ = TransformedEnv(env.base_env, part).output_spec
         except Exception:
-            return failed.at(transform=type(env.stages[index]).__name__), pipeline, index
+            failed.at(transform=type(env.stages[index]).__name__)
+            return failed, pipeline, env._first_stage + index
     return failed, pipeline, None
+
+
+def _not_computed(error: Exception) -> ChainError:
+    wanted = _ALLOCATION.search(str(error))
+    if isinstance(error, MemoryError) or wanted:
+        size = f" ({int(wanted[1]):,} bytes)" if wanted else ""
+        return ChainError(f"its specs need more memory than there is{size}", hint=_SMALLER)
+    return ChainError(
+        f"its specs cannot be computed: {one_line(error)}", hint="look at its arguments"
+    )
 
 
 def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:

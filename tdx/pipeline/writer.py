@@ -8,6 +8,7 @@ from typing import Any
 from tdx.pipeline.arguments import named
 from tdx.pipeline.formatting import format_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig, StageConfig
+from tdx.pipeline.policy_source import policy_settings
 from tdx.pipeline.switched_off import with_off_stages
 from tdx.pipeline.yaml_text import dump_yaml, load_yaml, styled
 from tdx.pipeline.yaml_values import encode
@@ -42,7 +43,8 @@ def document_of(pipeline: Pipeline) -> dict[str, Any]:
     document: dict[str, Any] = {"version": pipeline.version, "env": env_node(pipeline.env)}
     document["transforms"] = [stage_node(stage) for stage in pipeline.transforms]
     if pipeline.policy is not None:
-        document["policy"] = encode(pipeline.policy)
+        settings = policy_settings(pipeline.policy)
+        document["policy"] = {"mlp": encode(settings)} if settings else encode(pipeline.policy)
     rollout = rollout_node(pipeline)
     return {**document, "rollout": rollout} if rollout else document
 

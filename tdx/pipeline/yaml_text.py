@@ -5,14 +5,41 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import PipelineError, Where, first_line
+from tdx.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
+    from ruamel.yaml.composer import Composer
+    from ruamel.yaml.scanner import RoundTripScanner
 
 _NEVER_WRAP = 1_000_000
+_UNREADABLE = "correct the file here; `tdx init` writes one to compare with"
+_HINTS = {
+    "'\\t'": "indent with spaces, not tabs",
+    "'\t'": "indent with spaces, not tabs",
+    "duplicate key": "keep one of them",
+    "stands inside the value": "write the value out",
+    "the file has more than": "a pipeline needs no such number: use the file only if you trust it",
+    "levels deep": "write fewer brackets and indents inside each other",
+    "undefined alias": "define it before as &name, or put the value in quotes",
+    "alphabetic or numeric": "put a value that begins with * or & in quotes",
+    "cannot start any token": "put a value that begins with @, ` or % in quotes",
+    "mapping values are not allowed": "put a value with a colon in it in quotes",
+    "could not find expected ':'": "write key: value, with a colon and a space after it",
+    "expected ',' or": "close the bracket, or put a comma between the values",
+    "expected <block end>": "align the keys of a map, and the items of a list, in one column",
+    "block sequence entries": "put the list on lines of its own, below its key",
+    "found unexpected end of stream": "close the quotes",
+    "expected a single document": "keep one document, without --- between",
+    "tag": "remove the tag that begins with !",
+    "unknown escape": "double the backslash, or use single quotes",
+    "unacceptable character": "remove the control character",
+    "special characters are not allowed": "remove the control character",
+}
 
 
 def load_yaml(text: str) -> Any:
@@ -21,10 +48,20 @@ def load_yaml(text: str) -> Any:
     Raises:
         PipelineError: it does not parse; its place holds line and column, from 1.
     """
+    from ruamel.yaml.composer import MaxDepthExceededError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    if len(text) > MAX_PIPELINE_BYTES:
+        raise too_long()
     try:
         return _yaml().load(text)
+    except MaxDepthExceededError as error:
+        mark = error.problem_mark
+        raise PipelineError(
+            _TOO_DEEP,
+            hint="a pipeline needs no such nesting: use the file only if you trust it",
+            where=Where(line=mark.line + 1, column=mark.column + 1),
+        ) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(error.problem or error.context).split())
@@ -34,10 +71,28 @@ def load_yaml(text: str) -> Any:
         raise PipelineError(f"not YAML: {problem}", where=where, hint=_hint(problem)) from error
     except YAMLError as error:
         raise PipelineError(
-            f"not YAML: {first_line(error, type(error).__name__)}", where=_position(text, error)
+            f"not YAML: {first_line(error, type(error).__name__)}",
+            where=_position(text, error),
+            hint=_hint(str(error)),
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise PipelineError(f"not YAML: {first_line(error, type(error).__name__)}") from error
+    except RecursionError as error:
+        hint = "write fewer brackets and indents inside each other"
+        raise PipelineError("not YAML: it is nested too deeply", hint=hint) from error
+    except _BAD_SCALAR as error:
+        # ruamel raises these for odd scalars, such as a date of month 13.
+        if "integer string conversion" in str(error):
+            raise PipelineError(
+                "an integer has too many digits", hint="write a float, such as 1.0e+300"
+            ) from None
+        raise PipelineError("not YAML: a value cannot be read", hint=_UNREADABLE) from error
+
+
+def too_long() -> PipelineError:
+    """The error for a text that is longer than any pipeline."""
+    return PipelineError(
+        f"a pipeline file has at most {MAX_PIPELINE_BYTES:,} bytes",
+        hint="this file has more: is it a pipeline file?",
+    )
 
 
 def dump_yaml(node: Any) -> str:
@@ -51,6 +106,9 @@ def _yaml() -> YAML:
     from ruamel.yaml import YAML
 
     yaml = YAML()
+    yaml.Composer = _limited_composer()
+    yaml.Scanner = _limited_scanner()
+    yaml.max_depth = MAX_NESTING
     yaml.preserve_quotes = True
     yaml.width = _NEVER_WRAP
     yaml.allow_duplicate_keys = False
@@ -58,12 +116,61 @@ def _yaml() -> YAML:
     return yaml
 
 
-def _hint(problem: str) -> str | None:
-    if "\\t" in problem or "'\t'" in problem:
-        return "indent with spaces, not tabs"
-    if "duplicate key" in problem:
-        return "keep one of them"
-    return None
+@cache
+def _limited_composer() -> type[Composer]:
+    """A composer that stops at so many values; it reads lazily, so the rest is not scanned."""
+    from ruamel.yaml.composer import Composer, ComposerError
+    from ruamel.yaml.events import AliasEvent
+
+    class LimitedComposer(Composer):
+        def __init__(self, loader: Any = None) -> None:
+            super().__init__(loader)
+            self._values = 0
+            self._open: set[str] = set()
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.parser.peek_event()
+            self._values += 1
+            if self._values > MAX_VALUES:
+                raise ComposerError(
+                    None, None, f"{_TOO_MANY} {MAX_VALUES:,} values", event.start_mark
+                )
+            if isinstance(event, AliasEvent) and event.anchor in self._open:
+                raise ComposerError(None, None, f"*{event.anchor} {_CYCLE}", event.start_mark)
+            opened = {event.anchor} - {None} - self._open
+            self._open |= opened
+            node = super().compose_node(parent, index)
+            self._open -= opened
+            return node
+
+    return LimitedComposer
+
+
+@cache
+def _limited_scanner() -> type[RoundTripScanner]:
+    """A scanner that stops at brackets nested too deep, for which it needs quadratic time."""
+    from ruamel.yaml.composer import MaxDepthExceededError
+    from ruamel.yaml.scanner import RoundTripScanner
+
+    class LimitedScanner(RoundTripScanner):
+        def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:
+            if len(self.flow_context) >= MAX_NESTING:
+                raise MaxDepthExceededError(None, None, _TOO_DEEP, self.reader.get_mark())
+            super().fetch_flow_collection_start(TokenClass, to_push)
+
+    return LimitedScanner
+
+
+_TOO_MANY = "the file has more than"
+_TOO_DEEP = f"values are nested more than {MAX_NESTING} levels deep"
+_CYCLE = "stands inside the value that it refers to"
+_BAD_SCALAR = (
+    *(ValueError, ArithmeticError, TypeError, LookupError, AttributeError, AssertionError),
+)
+
+
+def _hint(problem: str) -> str:
+    return next((hint for part, hint in _HINTS.items() if part in problem), _UNREADABLE)
 
 
 def _position(text: str, error: Exception) -> Where | None:

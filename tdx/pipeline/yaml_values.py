@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 
 from tdx.errors import PipelineError
-from tdx.pipeline.formatting import format_value, quote
-from tdx.pipeline.grammar import parse_value
+from tdx.pipeline.formatting import format_value, quote, shortened
+from tdx.pipeline.grammar import checked_integer, parse_value
 from tdx.pipeline.values import Call, CodeReference, DictKey, Dtype, Value
+from tdx.untrusted import MAX_VALUES
 
 _CALL = re.compile(r"(?:[A-Z]\w*|tensor)\(.*\)", re.DOTALL)
-_MOST_VALUES = 100_000
 _DEEPEST = 50
 
 
@@ -77,14 +77,17 @@ class _Decoder:
 
     def value(self, node: object, depth: int = 0) -> Value:
         self.count += 1
-        if self.count > _MOST_VALUES or depth > _DEEPEST:
-            raise PipelineError("there are too many values in here, or one that holds itself")
+        if self.count > MAX_VALUES or depth > _DEEPEST:
+            raise PipelineError(
+                "there are too many values in here, or one that contains itself",
+                hint="look at the aliases (*name); a pipeline needs few values",
+            )
         if isinstance(node, str):
             return _from_text(str(node))
         if node is None or isinstance(node, bool):
             return node
         if isinstance(node, int):
-            return int(node)
+            return checked_integer(int(node))
         if isinstance(node, float):
             return float(node)
         if isinstance(node, list | tuple):
@@ -93,7 +96,8 @@ class _Decoder:
             pairs = ((self.key(key), self.value(item, depth + 1)) for key, item in node.items())
             return dict(pairs)
         hint = "put it in quotes to make it a string"
-        raise PipelineError(f"{node} is a {type(node).__name__}, not a value here", hint=hint)
+        shown = shortened(str(node))
+        raise PipelineError(f"{shown} is a {type(node).__name__}, not a value here", hint=hint)
 
     def key(self, node: object) -> DictKey:
         key = self.value(node)
@@ -101,7 +105,7 @@ class _Decoder:
             return key
         if isinstance(key, tuple):
             return tuple(str(part) for part in key)
-        raise PipelineError(f"{node} cannot be a key", hint="put it in quotes")
+        raise PipelineError(f"{shortened(str(key))} cannot be a key", hint="put it in quotes")
 
 
 def _from_text(text: str) -> Value:

@@ -77,7 +77,10 @@ class ProfilePlan:
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("warmup", 0), ("repeats", 1)):
             if getattr(self, name) < least:
-                raise ArgumentError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise ArgumentError(
+                    f"{name} must be at least {least}, got {getattr(self, name)}",
+                    hint=f"pass {least} or more",
+                )
 
     def told(self, doing: str, done: int, of: int) -> None:
         """Pass on how far it is."""
@@ -114,7 +117,9 @@ def profile_env(
     plan = plan or ProfilePlan()
     for mode in modes:
         if mode not in MODES:
-            raise ArgumentError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+            raise ArgumentError(
+                f"mode must be one of {', '.join(MODES)}, got {mode!r}", hint=f"pass {MODES[0]!r}"
+            )
     base, stages = flattened(env)
     device, found = accelerator_of(env, plan.policy), []
     for mode in modes:

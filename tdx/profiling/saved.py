@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import builtins
+import collections.abc
 import json
+import types
+import typing
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from tdx.engine.meter import Lane, Part
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, StorageError
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceUse,
@@ -25,11 +29,17 @@ from tdx.profiling.result import (
     Settings,
 )
 from tdx.profiling.statistics import Counts
+from tdx.text import escape_json
+from tdx.untrusted import parse_json, read_limited
 
 SCHEMA_VERSION = 1
 """Grows where a document can no longer be read as before."""
 KIND = "profile"
 ENCODING = "base64 of zlib of the differences between neighbours, int64, little-endian"
+MAX_PROFILE_BYTES = 2**28
+"""Size of a saved profile."""
+MAX_SAMPLE_BYTES = 2**28
+"""Size of all samples of a document after decompression."""
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
 _DIGITS = 4
 
@@ -131,8 +141,22 @@ def decoded(text: str) -> Counts:
         >>> decoded(encoded(np.array([3, 1, 4]))).tolist()
         [3, 1, 4]
     """
-    differences = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")
-    return np.cumsum(differences, dtype=np.int64)
+    return _Samples().decoded(text)
+
+
+class _Samples:
+    """Decodes the columns of one document, up to a limit on all of them together."""
+
+    def __init__(self) -> None:
+        self._left = MAX_SAMPLE_BYTES
+
+    def decoded(self, text: str) -> Counts:
+        inflater = zlib.decompressobj()
+        data = inflater.decompress(base64.b64decode(text), self._left)
+        self._left -= len(data)
+        if self._left <= 0 or not inflater.eof:
+            raise ValueError("the samples are cut short or too many")
+        return np.cumsum(np.frombuffer(data, "<i8"), dtype=np.int64)
 
 
 def from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
@@ -155,9 +179,9 @@ def from_json(document: Mapping[str, Any], name: str = "this document") -> Profi
         )
     try:
         return _profile(document)
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
         raise ArgumentError(
-            f"{name} is damaged: {type(error).__name__}: {error}",
+            f"{name} is damaged: a field is missing, or of another type",
             hint="measure again with `tdx profile --save FILE`",
         ) from error
 
@@ -169,15 +193,13 @@ def read_profile(path: str | Path) -> Profile:
         ArgumentError: there is none, or it cannot be read.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = parse_json(read_limited(Path(path), MAX_PROFILE_BYTES), path)
+    except StorageError as error:
+        raise ArgumentError(error.message, hint="`tdx profile --save FILE` writes it") from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ArgumentError(
             f"cannot read {path}: {reason}", hint="`tdx profile --save FILE` writes one"
-        ) from error
-    except ValueError as error:
-        raise ArgumentError(
-            f"{path} is no JSON: {error}", hint="`tdx profile --save FILE` writes it"
         ) from error
     return from_json(document, str(path))
 
@@ -187,7 +209,8 @@ def profile_text(profile: Profile) -> str:
     document = to_json(profile)
     modes = document.pop("modes")
     head = json.dumps(document, ensure_ascii=False, allow_nan=False)[:-1]
-    return f'{head},\n"modes": [{",".join(_mode_text(mode) for mode in modes)}]}}\n'
+    text = f'{head},\n"modes": [{",".join(_mode_text(mode) for mode in modes)}]}}\n'
+    return escape_json(text)
 
 
 def _mode_text(mode: dict[str, Any]) -> str:
@@ -198,24 +221,27 @@ def _mode_text(mode: dict[str, Any]) -> str:
 
 
 def _profile(document: Mapping[str, Any]) -> Profile:
-    machine = dict(document["machine"])
+    samples, machine = _Samples(), dict(document["machine"])
     machine["accelerators"] = tuple(machine["accelerators"])
     return Profile(
         subject=str(document["subject"]),
-        stages=tuple(document["stages"]),
+        stages=tuple(map(str, document["stages"])),
         settings=_made(Settings, document["settings"]),
         machine=_made(Machine, machine),
-        modes=tuple(_mode(mode) for mode in document["modes"]),
+        modes=tuple(_mode(mode, samples) for mode in document["modes"]),
     )
 
 
-def _mode(data: Mapping[str, Any]) -> ModeProfile:
+def _mode(data: Mapping[str, Any], samples: _Samples) -> ModeProfile:
+    mode: Any = data["mode"]
+    if not _fits(mode, get_type_hints(ModeProfile)["mode"]):
+        raise ValueError(f"there is no mode {mode!r:.50}")
     operators: dict[Key, tuple[OperatorUse, ...]] = {}
     for key, each in _by_key(data["operators"]):
         operators[key] = (*operators.get(key, ()), _made(OperatorUse, each))
     return ModeProfile(
-        mode=data["mode"],
-        rows=tuple(_row(row) for row in data["rows"]),
+        mode=mode,
+        rows=tuple(_row(row, samples) for row in data["rows"]),
         total_ns=np.array(data["total_ns"], np.int64),
         steps=np.array(data["steps"], np.int64),
         frames=np.array(data["frames"], np.int64),
@@ -223,8 +249,8 @@ def _mode(data: Mapping[str, Any]) -> ModeProfile:
         memory={key: _made(MemoryUse, each) for key, each in _by_key(data["memory"])},
         operators=operators,
         on_device={key: _made(DeviceUse, each) for key, each in _by_key(data["on_device"])},
-        notes=tuple(data["notes"]),
-        error=data["error"],
+        notes=tuple(map(str, data["notes"])),
+        error=None if data["error"] is None else str(data["error"]),
     )
 
 
@@ -233,14 +259,35 @@ def _by_key(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Key, Mapping
         yield (entry["label"], entry["lane"]), entry
 
 
-def _row(data: Mapping[str, Any]) -> Row:
-    columns = {name: decoded(data["samples"][name]) for name in _COLUMNS}
+def _row(data: Mapping[str, Any], samples: _Samples) -> Row:
+    columns = {name: samples.decoded(data["samples"][name]) for name in _COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of samples differ in length")
     return Row(_made(Part, data["part"]), **columns)
 
 
 def _made(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """A dataclass from those entries that it has."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in data.items() if name in names})
+    """Make a dataclass of the entries that are its fields, after checking their types."""
+    hints = get_type_hints(kind)
+    values = {name: data[name] for name in hints if name in data}
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            raise TypeError(f"{name} cannot be {value!r:.50}")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """True if plain data has the type of an annotation."""
+    inner = get_args(hint)
+    match get_origin(hint):
+        case typing.Union | types.UnionType:
+            return any(_fits(value, each) for each in inner)
+        case typing.Literal:
+            return value in inner
+        case None:
+            numbers = {int: (int,), float: (int, float)}.get(hint, (hint,))
+            return isinstance(value, numbers) and (hint is bool or not isinstance(value, bool))
+        case collections.abc.Mapping | builtins.dict:
+            return isinstance(value, dict) and all(_fits(each, inner[1]) for each in value.values())
+        case _:
+            return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)

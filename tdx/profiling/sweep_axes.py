@@ -99,7 +99,10 @@ def _axis(text: str, pipeline: Pipeline) -> Axis:
 
 def _whole(name: str, text: str) -> Value:
     if not text.replace("_", "").isdecimal() or not int(text):
-        raise ArgumentError(f"{name} takes whole numbers of at least 1, got {text!r}")
+        raise ArgumentError(
+            f"{name} takes whole numbers of at least 1, got {text!r}",
+            hint="write values such as 1,2,4",
+        )
     return int(text)
 
 

@@ -45,6 +45,8 @@ def restore_memory(chain: nn.Module, memory: Memory, device: torch.device) -> No
                 # Others may hold this very dict.
                 value.clear()
         for attribute, kept in memory.get(name, {}).items():
+            if attribute in _OF_EVERY_MODULE or callable(getattr(type(module), attribute, None)):
+                raise ValueError(f"{attribute!r} is not an attribute that holds state")
             held, value = vars(module).get(attribute), _copied(kept, device)
             if isinstance(held, dict) and isinstance(value, dict):
                 held.update(value)

@@ -56,7 +56,8 @@ def open_dump(path: str | Path) -> Dump:
     manifest = Manifest.load(folder)
     if manifest.data is None:
         raise StorageError(
-            f"{folder} holds no step yet", hint="`tdx rollout --resume --out` goes on with it"
+            f"{folder} has no steps yet",
+            hint=f"`tdx rollout --resume --out {folder}` continues it",
         )
     raw = None if manifest.raw is None else manifest.raw.open(folder, manifest.raw_steps)
     return Dump(folder, manifest, manifest.data.open(folder, manifest.steps), raw)

@@ -28,6 +28,7 @@ from torch import Tensor
 from tdx.engine import TransformedEnv
 from tdx.envs import CartPoleEnv, EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv
 from tdx.envs.gym.vector import VectorEnvRows
+from tdx.envs.gym.vector_making import SyncRows
 from tdx.rollouts.recording import RecordingEnv
 
 _SAME_IN_EVERY_COPY = (
@@ -71,7 +72,7 @@ def restore_env(env: EnvBase, state: dict[str, Any]) -> None:
         state: its state.
 
     Raises:
-        ValueError: the env is made of other parts.
+        ValueError, TypeError: The state is that of another env.
     """
     parts = dict(_parts(env))
     if parts.keys() != state.keys():
@@ -102,7 +103,8 @@ def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
 
 def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(env, gymnasium.vector.VectorEnv):
-        if type(env) is not gymnasium.vector.SyncVectorEnv:
+        sync = gymnasium.vector.SyncVectorEnv
+        if not isinstance(env, sync) or type(env) not in (sync, SyncRows):
             raise _UnknownError
         for index, each in enumerate(env.envs):
             yield from _gym_parts(each, f"{name}/{index}")
@@ -177,6 +179,8 @@ def _kept(value: Any) -> Any:
 def _restore(part: Any, state: dict[str, Any]) -> None:
     now = _attributes(part)
     for name, value in state.items():
+        if callable(getattr(type(part), str(name), None)):
+            raise TypeError(f"{name!r} is not an attribute that holds state")
         restored = _restored(value, now.get(name))
         if isinstance(part, EnvBase):
             moved = isinstance(restored, Tensor)

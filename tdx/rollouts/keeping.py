@@ -17,7 +17,7 @@ from tdx.rollouts.episodes import EpisodeIndex
 from tdx.rollouts.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.spec_entries import spec_entries
 from tdx.rollouts.streaming import flags_of
-from tdx.rollouts.writer import DumpWriter, check_target, target
+from tdx.rollouts.writer import whole_dump
 
 UNKNOWN = "unknown"
 
@@ -82,9 +82,7 @@ def keep_rollout(
         episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
         transforms=as_plain(chain_state(env)),
     )
-    check_target(folder, force)
-    with target(folder):
-        writer = DumpWriter.create(folder, manifest, flags_of(env), force)
+    with whole_dump(folder, manifest, flags_of(env), force=force) as writer:
         for chunk in rollout.split(manifest.chunk_steps, dim):
             writer.append(chunk, None, None)
         writer.finish()

@@ -1,4 +1,4 @@
-"""One writer for a dump: the kernel's lock on its folder, which ends with the process."""
+"""One writer per dump: a lock of the kernel on its folder, which ends with the process."""
 
 from __future__ import annotations
 
@@ -10,43 +10,50 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tdx.errors import ArgumentError
+from tdx.files import open_folder
 
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path) -> Iterator[int]:
     """Keep other processes from writing a dump.
 
-    No file is left behind, whatever ends the process. On a file system without locks nothing is
-    kept from anybody.
+    The folder itself is locked, so no lock file is left behind, whatever ends the process. On a
+    file system without locks nobody is kept from anything.
 
     Args:
-        folder: of the dump; it is there.
+        folder: An existing folder.
+
+    Yields:
+        Its descriptor.
 
     Raises:
-        ArgumentError: somebody writes it.
+        ArgumentError: Another process writes it, or has just replaced it.
     """
-    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with open_folder(folder) as root:
         try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _TAKEN:
-                raise ArgumentError(
-                    f"another process is writing {folder}",
-                    hint="name another folder, or wait: --resume goes on where it was cut short",
-                ) from None
-        yield
-    finally:
-        os.close(holder)
+                raise _is_written(folder) from None
+        if not os.path.samestat(os.fstat(root), os.stat(folder)):
+            raise _is_written(folder)
+        yield root
+
+
+def _is_written(folder: Path) -> ArgumentError:
+    return ArgumentError(
+        f"another process is writing {folder}",
+        hint="name another folder, or wait: --resume continues where it stopped",
+    )
 
 
 def check_unwritten(folder: Path) -> None:
     """Make sure that nobody writes a dump at this moment.
 
     Raises:
-        ArgumentError: somebody does.
+        ArgumentError: Another process does.
     """
     if folder.is_dir() and os.access(folder, os.R_OK):
         with only_writer(folder):

@@ -1,32 +1,56 @@
-"""``manifest.json``: all that is known of a dump beside the numbers themselves."""
+"""What is known of a dump besides its numbers: ``manifest.json`` and the index of its chunks."""
 
 from __future__ import annotations
 
-import json
+import os
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from tdx.errors import StorageError
-from tdx.rollouts.episodes import EpisodeIndex
-from tdx.rollouts.track import Track, write_atomically
+from tdx.errors import StorageError, TdxError
+from tdx.files import open_folder, write_below
+from tdx.rollouts.chunks import Chunk, ChunkList
+from tdx.rollouts.episodes import EpisodeIndex, Flags, checked_rows
+from tdx.rollouts.fields import DAMAGED, Fields
+from tdx.rollouts.index import (
+    DATA,
+    INDEX,
+    RAW,
+    TRACKS,
+    Entry,
+    Position,
+    StateFile,
+    append_entry,
+    parse_entry,
+    read_lines,
+)
+from tdx.rollouts.links import check_links
+from tdx.rollouts.sealed import seal, seal_of
+from tdx.rollouts.track import Track, open_data
+from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
-FORMAT, VERSION = "tdx-dump", 1
+__all__ = ["DATA", "MANIFEST", "RAW", "Chunk", "Goal", "Manifest", "package_versions"]
+
+FORMAT, VERSION = "tdx-dump", 2
 MANIFEST = "manifest.json"
-DATA, RAW = "data", "raw"
 _PACKAGES = ("tdx", "torch", "tensordict", "gymnasium", "numpy")
+_CHANGING = ("complete", "index", "check")
+"""Fields of the file that are not the same at the beginning and at the end of a rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How long a rollout is to be: one of the two.
+    """Length of a rollout: one of the two.
 
     Args:
-        steps: of each env.
-        episodes: of all envs together.
+        steps: Number of steps of each env.
+        episodes: Number of episodes of all envs together.
     """
 
     steps: int | None = None
@@ -37,51 +61,31 @@ class Goal:
         return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A stretch of a dump that was written as one.
-
-    Args:
-        steps: how many steps of the rollout.
-        raw_steps: how many of the env itself, where these are stored.
-        crc32: the checksum of its part of each file.
-        partial: whether the env failed in it; such a chunk is the last one.
-    """
-
-    steps: int
-    raw_steps: int
-    crc32: Mapping[str, str]
-    partial: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        counts = {"steps": self.steps, "raw_steps": self.raw_steps, "partial": self.partial}
-        return {**counts, "crc32": dict(self.crc32)}
-
-
 @dataclass(slots=True)
 class Manifest:
-    """What a dump's ``manifest.json`` says.
+    """All that is known of a dump besides its numbers.
 
     Args:
-        pipeline: the pipeline as YAML.
-        seed: of the env and of the actions.
-        policy: as it was asked for: ``"random"``, ``"module:FILE"``, ...
-        policy_sha256: of its file, where it has one.
-        goal: how long the rollout is to be.
-        chunk_steps: of every chunk but the last.
-        keys: the entries that are stored; none for all.
+        pipeline: The pipeline as YAML.
+        seed: Seed of the env and of the actions.
+        policy: As the user named it: ``"random"``, ``"module:FILE"``, ...
+        policy_sha256: Hash of its file, if it has one.
+        goal: Length of the rollout.
+        chunk_steps: Number of steps of every chunk but the last.
+        keys: Entries that are stored; ``None``: all.
         batch_size: ``[*B]``.
-        specs: what the env promises of each entry, as plain data.
-        versions: of the packages that made it.
-        source: the dump that was replayed, where it was.
-        data: the rollout's entries.
-        raw: what the env itself gave, where that is stored.
-        chunks: in order.
-        episodes: where they begin and end, and what they returned.
-        transforms: the running state of ``VecNorm`` and its like, by stage and name.
-        state: the file with what ``--resume`` needs.
-        complete: whether the goal is reached.
+        specs: Spec of each entry, as plain data.
+        versions: Versions of the packages that made it.
+        source: The dump that was replayed, if it is a replay.
+        data: The rollout's entries; ``None``: no step yet.
+        raw: What the env itself returned, if that is stored.
+        keeps_raw: True if that is to be stored.
+        flags: Keys by which episodes were found; ``None``: unknown.
+        chunks: In order.
+        episodes: Where they start and end, and their returns.
+        transforms: Running state of ``VecNorm`` and the like, by stage and name.
+        state: The file with what ``--resume`` needs.
+        complete: True if the goal is reached.
     """
 
     pipeline: str
@@ -98,21 +102,22 @@ class Manifest:
     data: Track | None = None
     raw: Track | None = None
     keeps_raw: bool = False
-    chunks: list[Chunk] = field(default_factory=list)
+    flags: Flags | None = None
+    chunks: ChunkList = field(default_factory=ChunkList)
     episodes: EpisodeIndex = field(default_factory=lambda: EpisodeIndex(1))
     transforms: dict[str, Any] = field(default_factory=dict)
-    state: str | None = None
+    state: StateFile | None = None
     complete: bool = False
 
     @property
     def steps(self) -> int:
-        """How many steps of each env are stored."""
-        return sum(chunk.steps for chunk in self.chunks)
+        """Number of steps of each env that are stored."""
+        return self.chunks.steps
 
     @property
     def raw_steps(self) -> int:
-        """How many steps of the env itself are stored."""
-        return sum(chunk.raw_steps for chunk in self.chunks)
+        """Number of steps of the env itself that are stored."""
+        return self.chunks.raw_steps
 
     @property
     def tracks(self) -> list[tuple[Track, int]]:
@@ -122,7 +127,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """How many bytes the stored entries have."""
+        """Number of bytes of the stored entries."""
         return sum(
             steps * track.step_bytes(path) for track, steps in self.tracks for path in track.leaves
         )
@@ -135,7 +140,20 @@ class Manifest:
         return read_pipeline(self.pipeline, MANIFEST).env.id
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return everything as plain data."""
+        return {
+            **self._header(),
+            "complete": self.complete,
+            "steps": self.steps,
+            "tracks": {track.name: track.to_dict() for track, _ in self.tracks},
+            "transforms": self.transforms,
+            "state": None if self.state is None else self.state.to_dict(),
+            "episodes": self.episodes.to_dict(),
+            "chunks": [chunk.to_dict() for chunk in self.chunks],
+        }
+
+    def _header(self) -> dict[str, Any]:
+        """Return what stays the same from the first step to the last."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -147,104 +165,290 @@ class Manifest:
             "keys": None if self.keys is None else list(self.keys),
             "batch_size": list(self.batch_size),
             "source": self.source,
-            "complete": self.complete,
-            "steps": self.steps,
             "versions": self.versions,
             "specs": self.specs,
-            "tracks": {track.name: track.to_dict() for track, _ in self.tracks},
+            "flags": None if self.flags is None else self.flags.to_dict(),
             "keeps_raw": self.keeps_raw,
-            "transforms": self.transforms,
-            "state": self.state,
-            "episodes": self.episodes.to_dict(),
-            "chunks": [chunk.to_dict() for chunk in self.chunks],
         }
 
+    # Writing
+
+    def start(self) -> Position:
+        """Return the beginning of this manifest's index."""
+        return _start(self._header())
+
+    def save_header(self, root: int, end: Position) -> None:
+        """Replace ``manifest.json``.
+
+        Args:
+            root: Descriptor of the dump's folder.
+            end: End of the index, which a complete dump's manifest states.
+        """
+        index = end.to_dict() if self.complete else None
+        text, _ = seal({**self._header(), "complete": self.complete, "index": index}, indent=1)
+        write_below(root, MANIFEST, text)
+
     def save(self, folder: Path) -> None:
-        """Put it in its place whole, or not at all."""
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
-        write_atomically(folder / MANIFEST, text)
+        """Write manifest and index of a dump whose numbers are written.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        with open_folder(folder) as root:
+            write_below(root, INDEX, b"")
+            with open_data(root, INDEX, os.O_RDWR) as file:
+                place = self.start()
+                for entry in self._entries():
+                    place = append_entry(file.fileno(), entry, place, sync=False)
+                os.fsync(file.fileno())
+            self.save_header(root, place)
+
+    def _entries(self) -> Iterator[Entry]:
+        tracks = tuple(track for track, _ in self.tracks)
+        ends = list(accumulate(chunk.steps for chunk in self.chunks))
+        parts = self.episodes.split(ends)
+        for index, (chunk, episodes) in enumerate(zip(self.chunks, parts, strict=True)):
+            crc32 = {file: chunk.crc32[file] for file in self.files(chunk.raw_steps)}
+            is_last = index == len(ends) - 1
+            yield Entry(
+                replace(chunk, crc32=crc32),
+                episodes,
+                self.episodes.running() if is_last else None,
+                tracks if index == 0 else (),
+                self.transforms if is_last else None,
+                self.state if is_last else None,
+            )
+
+    # Reading
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
-        """Read the manifest of a dump.
+        """Read manifest and index of a dump.
+
+        Args:
+            folder: The dump's folder. It may be a link; below it, links are refused.
 
         Raises:
-            StorageError: there is none, it is of a newer version, or cannot be understood.
+            StorageError: There is no dump, it is of another version, damaged, or has links.
         """
-        file = folder / MANIFEST
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-            if data["format"] != FORMAT:
-                raise ValueError(f"its format is {data['format']!r}")
-            if data["version"] != VERSION:
-                raise StorageError(
-                    f"{folder} is a dump of version {data['version']}, "
-                    f"this release reads version {VERSION}",
-                    hint="read it with a newer release: pip install -U tdx",
-                )
-            return cls.from_dict(data)
-        except StorageError:
-            raise
-        except (FileNotFoundError, NotADirectoryError):
-            message = f"there is no dump in {folder}: no {MANIFEST}"
-            hint = "`tdx list dumps DIR` finds those below a folder"
-            raise StorageError(message, hint=hint) from None
-        except OSError as error:
-            hint = "see who may read it, and whether the disk is well"
-            raise StorageError(f"cannot read {file}: {_reason(error)}", hint=hint) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            told = " ".join(str(error).split())
-            raise StorageError(
-                f"{file} cannot be understood: {type(error).__name__}: {told}",
-                hint="it was changed by hand, or is no manifest of a dump",
-            ) from error
+        with reading(folder) as root:
+            return load_manifest(root, folder)[0]
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
-        """The manifest that :meth:`to_dict` described.
+    def from_dict(cls, data: object) -> Manifest:
+        """Return the manifest that :meth:`to_dict` described.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is none.
+            StorageError: It is none, or its parts contradict each other.
         """
-        batch = tuple(map(int, data["batch_size"]))
-        chunks = [
-            Chunk(int(each["steps"]), int(each["raw_steps"]), each["crc32"], each["partial"])
-            for each in data["chunks"]
-        ]
-        tracks = {name: Track.from_dict(name, batch, each) for name, each in data["tracks"].items()}
-        rows, steps = _product(batch), sum(chunk.steps for chunk in chunks)
+        fields = Fields(data, "the manifest")
+        manifest = cls._of_header(fields)
+        tracks = fields.object("tracks")
+        for name in tracks.data:
+            if name not in TRACKS:
+                raise fields.wrong("tracks", "the tracks data and raw")
+            track = Track.from_dict(name, manifest.batch_size, tracks.data[name])
+            setattr(manifest, name, track)
+        for each in fields.objects("chunks"):
+            crc32 = each.object("crc32")
+            sums = {file: crc32.crc32(file) for file in crc32.data}
+            steps, raw_steps = each.count("steps"), each.count("raw_steps")
+            manifest.chunks.append(Chunk(steps, raw_steps, sums, each.is_true("partial")))
+            if sums.keys() != set(manifest.files(raw_steps)):
+                raise each.wrong("crc32", "the checksums of all files")
+        manifest._check_steps()
+        rows = prod(manifest.batch_size)
+        manifest.episodes = EpisodeIndex.from_dict(fields.value("episodes"), rows, manifest.steps)
+        manifest.transforms = fields.object("transforms").data
+        manifest.state = StateFile.from_fields(fields.optional_object("state"))
+        manifest.complete = fields.is_true("complete")
+        return manifest
+
+    @classmethod
+    def _of_header(cls, fields: Fields) -> Manifest:
+        """Return a manifest without a step."""
+        policy, goal = fields.object("policy"), fields.object("goal")
+        flags, batch = fields.optional_object("flags"), fields.shape("batch_size")
         return cls(
-            pipeline=str(data["pipeline"]),
-            seed=int(data["seed"]),
-            policy=str(data["policy"]["name"]),
-            policy_sha256=data["policy"]["sha256"],
-            goal=Goal(data["goal"]["steps"], data["goal"]["episodes"]),
-            chunk_steps=int(data["chunk_steps"]),
-            keys=None if data["keys"] is None else tuple(data["keys"]),
+            pipeline=fields.text("pipeline"),
+            seed=fields.seed("seed"),
+            policy=policy.text("name"),
+            policy_sha256=policy.optional_text("sha256"),
+            goal=Goal(goal.optional_count("steps"), goal.optional_count("episodes")),
+            chunk_steps=fields.count("chunk_steps", least=1),
+            keys=None if fields.value("keys") is None else fields.texts("keys"),
             batch_size=batch,
-            specs=list(data["specs"]),
-            versions=dict(data["versions"]),
-            source=data["source"],
-            data=tracks.get(DATA),
-            raw=tracks.get(RAW),
-            keeps_raw=bool(data["keeps_raw"]),
-            chunks=chunks,
-            episodes=EpisodeIndex.from_dict(data["episodes"], rows, steps),
-            transforms=dict(data["transforms"]),
-            state=data["state"],
-            complete=bool(data["complete"]),
+            specs=_specs(fields),
+            versions=fields.object("versions").data,
+            source=fields.optional_text("source"),
+            keeps_raw=fields.is_true("keeps_raw"),
+            flags=None if flags is None else Flags.from_fields(flags),
+            episodes=EpisodeIndex(checked_rows(prod(batch))),
         )
 
+    def files(self, raw_steps: int) -> list[str]:
+        """Return the files that a chunk is written to, in the order of their checksums."""
+        return [
+            track.file(path)
+            for track in (self.data, self.raw if raw_steps else None)
+            if track is not None
+            for path in track.leaves
+        ]
 
-def _product(batch: tuple[int, ...]) -> int:
-    rows = 1
-    for size in batch:
-        rows *= size
-    return rows
+    def _check_steps(self) -> None:
+        for track, steps in self.tracks:
+            track.check_steps(steps)
+        if self.chunks and self.data is None:
+            raise StorageError("the manifest has steps without an entry", hint=DAMAGED)
+
+    def _add(self, entry: Entry, source: str) -> None:
+        """Add what a line of the index says."""
+        chunk = entry.chunk
+        for track in entry.tracks:
+            setattr(self, track.name, track)
+        steps = self.steps + chunk.steps
+        self.episodes.extend(entry.episodes, steps, entry.running, source)
+        self.chunks.append(chunk)
+        if entry.transforms is not None:
+            self.transforms = entry.transforms
+        if not chunk.partial:
+            self.state = entry.state
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def load_manifest(
+    root: int, folder: Path, *, without_partial: bool = False
+) -> tuple[Manifest, Position]:
+    """Read manifest and index of a dump.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        folder: What an error message calls it.
+        without_partial: Whether a last chunk in which the env failed is left out.
+
+    Returns:
+        The manifest, and the end of the index.
+
+    Raises:
+        StorageError: There is no dump, it is of another version, damaged, or has links.
+    """
+    check_links(root, folder)
+    fields = _read_header(root, folder)
+    manifest = Manifest._of_header(fields)
+    end = _start(fields.data)
+    source = str(folder / INDEX)
+    waiting: Entry | None = None
+    is_open = False
+    tracks: dict[str, Track] = {}
+    try:
+        with open_data(root, INDEX) as file:
+            for line, after in read_lines(file, end, source):
+                end = after
+                entry = parse_entry(line, tracks, manifest.batch_size)
+                waiting = entry if entry.chunk.partial else None
+                if waiting is None:
+                    manifest._add(entry, line.source)
+                    is_open = entry.running is None
+                    tracks.update((track.name, track) for track in entry.tracks)
+            if waiting is not None and not without_partial:
+                manifest._add(waiting, source)
+                is_open = waiting.running is None
+            length = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise StorageError(f"{source} is missing", hint=DAMAGED) from None
+    manifest._check_steps()
+    if manifest.chunks and is_open:
+        raise StorageError(f"{source} does not state the running episodes", hint=DAMAGED)
+    manifest.complete = fields.is_true("complete")
+    if manifest.complete:
+        # Nobody resumes it: the file that the last line names is gone.
+        manifest.state = None
+    if manifest.complete and (fields.value("index"), length) != (end.to_dict(), end.offset):
+        raise StorageError(f"{source} does not have the lines that {MANIFEST} states", hint=DAMAGED)
+    return manifest, end
+
+
+def _read_header(root: int, folder: Path) -> Fields:
+    file = folder / MANIFEST
+    try:
+        with open_data(root, MANIFEST) as stream:
+            text = stream.read(MAX_HEADER_BYTES + 1)
+    except FileNotFoundError:
+        raise _no_dump(folder) from None
+    if len(text) > MAX_HEADER_BYTES:
+        raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
+    fields = Fields(parse_json(text, file), str(file))
+    if fields.data.get("format") != FORMAT:
+        raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
+    _check_version(fields.value("version"), folder)
+    if seal_of(text) is None:
+        raise StorageError(f"{file} was changed after it was written", hint=DAMAGED)
+    return fields
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[int]:
+    """Open the folder of a dump for reading; yields its descriptor.
+
+    Raises:
+        StorageError: It does not exist, or cannot be read.
+    """
+    try:
+        with open_folder(folder) as root:
+            yield root
+    except TdxError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_dump(folder) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot read {folder}: {reason}", hint="check its permissions, and the disk"
+        ) from error
+
+
+def _no_dump(folder: Path) -> StorageError:
+    return StorageError(
+        f"there is no dump in {folder}: {MANIFEST} is missing",
+        hint="`tdx list dumps DIR` lists those below a folder",
+    )
+
+
+def _specs(fields: Fields) -> list[dict[str, Any]]:
+    """Return the specs of the entries.
+
+    Raises:
+        StorageError: They are none.
+    """
+    found = []
+    for each in fields.objects("specs"):
+        for name in ("part", "kind", "dtype"):
+            each.text(name)
+        each.shape("shape")
+        if not each.texts("key"):
+            raise each.wrong("key", "a key")
+        for name in ("low", "high"):
+            if isinstance(each.value(name), dict):
+                raise each.wrong(name, "a bound")
+        found.append(each.data)
+    return found
+
+
+def _check_version(found: object, folder: Path) -> None:
+    if found == VERSION:
+        return
+    is_newer = isinstance(found, int) and found > VERSION
+    raise StorageError(
+        f"{folder} is a dump of version {str(found)[:20]}; this release reads version {VERSION}",
+        hint="read it with a newer release: pip install -U tdx"
+        if is_newer
+        else "record it again, or read it with the release of tdx that wrote it",
+    )
+
+
+def _start(header: Mapping[str, Any]) -> Position:
+    static = {name: value for name, value in header.items() if name not in _CHANGING}
+    _, check = seal(static)
+    return Position(check)
 
 
 def package_versions() -> dict[str, str]:

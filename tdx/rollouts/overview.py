@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdx.errors import StorageError, TdxError
 from tdx.keys import NestedKey, format_key, key_parts
 from tdx.pipeline import format_stage
 from tdx.rollouts.dump import Dump
 from tdx.rollouts.episodes import Episode
-from tdx.rollouts.manifest import Manifest
+from tdx.rollouts.manifest import MANIFEST, Manifest
+from tdx.rollouts.storable import not_stored
 from tdx.rollouts.writer import all_keys
 
 _BINS = 20
@@ -129,9 +132,9 @@ class Overview:
 def summary(path: str, manifest: Manifest) -> dict[str, Any]:
     """What a list of dumps says of each, as plain data."""
     index = manifest.episodes
-    returns = torch.tensor(index.columns["return"], dtype=torch.float64)
+    returns = torch.from_numpy(index.column("return"))
     finite = bool(len(returns)) and bool(returns.isfinite().all())
-    lengths = torch.tensor(index.columns["length"], dtype=torch.float64)
+    lengths = torch.from_numpy(index.column("length")).to(torch.float64)
     return {
         "path": path,
         "env": manifest.env,
@@ -140,6 +143,9 @@ def summary(path: str, manifest: Manifest) -> dict[str, Any]:
         "goal": {"steps": manifest.goal.steps, "episodes": manifest.goal.episodes},
         "batch_size": list(manifest.batch_size),
         "episodes_ended": len(index),
+        "not_stored": [
+            f"{format_key(key)} ({kind})" for key, kind in not_stored(manifest.specs).items()
+        ],
         "mean_return": returns.mean().item() if finite else None,
         "mean_length": lengths.mean().item() if len(lengths) else None,
         "seed": manifest.seed,
@@ -218,17 +224,13 @@ def list_dumps(folder: str | Path) -> list[Listed]:
     Raises:
         StorageError: there is no such folder.
     """
-    from tdx.errors import StorageError
-    from tdx.rollouts.manifest import MANIFEST
-
     root = Path(folder)
     if not root.is_dir():
-        raise StorageError(f"there is no folder {root}", hint="name one that holds dumps")
+        raise StorageError(f"there is no folder {root}", hint="name a folder that has dumps")
     found = []
-    for file in sorted(root.rglob(MANIFEST)):
-        path = str(file.parent)
+    for path in sorted(Path(each) for each, _, files in os.walk(root) if MANIFEST in files):
         try:
-            found.append(Listed(path, summary(path, Manifest.load(file.parent)), None))
-        except StorageError as error:
-            found.append(Listed(path, None, error.message))
+            found.append(Listed(str(path), summary(str(path), Manifest.load(path)), None))
+        except TdxError as error:
+            found.append(Listed(str(path), None, error.message))
     return found

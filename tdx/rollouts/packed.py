@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.data.saved import DTYPES
+from tdx.errors import StorageError
+from tdx.rollouts.track import DTYPES
+from tdx.untrusted import checked_shape, parse_json
 
 _ARRAY, _TENSOR, _TUPLE, _MAP = "$array", "$tensor", "$tuple", "$map"
 
@@ -30,15 +33,20 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What :func:`pack` made bytes of.
+    """Return what :func:`pack` packed.
 
     Raises:
-        ValueError: it is something else, or cut short.
+        ValueError: It is something else, or cut short.
     """
     end = 8 + int.from_bytes(data[:8], "little")
-    if end > len(data):
+    if len(data) < 8 or end > len(data):
         raise ValueError("the block is cut short")
-    return _decoded(json.loads(data[8:end]), memoryview(data)[end:])
+    try:
+        return _decoded(parse_json(data[8:end], "its header"), memoryview(data)[end:])
+    except StorageError as error:
+        raise ValueError(error.message) from error
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError("its header does not describe packed values") from error
 
 
 def _encoded(value: Any, blocks: list[bytes]) -> Any:
@@ -82,17 +90,30 @@ def _decoded(node: Any, blocks: memoryview) -> Any:
         return tuple(_decoded(each, blocks) for each in held)
     if kind == _MAP:
         return {_key(_decoded(key, blocks)): _decoded(each, blocks) for key, each in held}
-    dtype, shape, start, size, *scalar = held
+    if kind not in (_TENSOR, _ARRAY):
+        raise ValueError(f"{kind!r} is not a kind of packed value")
+    dtype, sizes, start, size, *scalar = held
+    shape = checked_shape(sizes, "an array")
+    if min(start, size) < 0:
+        raise ValueError("a place is negative")
     data = bytearray(blocks[start : start + size])
     if len(data) != size:
         raise ValueError("the block is cut short")
     if kind == _TENSOR:
-        empty = torch.empty(shape, dtype=DTYPES[dtype])
-        if not size:
-            return empty
-        return torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(shape)
-    array = np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
+        return _tensor(data, DTYPES[dtype], shape)
+    found = np.dtype(dtype)
+    if found.hasobject or found.names or found.subdtype or found.itemsize * prod(shape) != size:
+        raise ValueError(f"{size} bytes are not an array of {dtype} {list(shape)}")
+    array = np.frombuffer(data, found).reshape(shape) if size else np.empty(shape, found)
     return array[()] if scalar[0] else array
+
+
+def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if dtype.itemsize * prod(shape) != len(data):
+        raise ValueError(f"{len(data)} bytes are not a tensor of {dtype} {list(shape)}")
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 def _key(key: Any) -> Any:

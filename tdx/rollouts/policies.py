@@ -1,9 +1,9 @@
-"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``module:FILE``."""
+"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +12,19 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, did_you_mean, first_line
+from tdx.errors import ArgumentError, TdxError, first_line
+from tdx.files import open_folder, write_below
 from tdx.pipeline import CodeReference
+from tdx.pipeline.policy_source import PolicySource, parse_policy
 from tdx.pipeline.realise import Realiser
+from tdx.rollouts.action_files import actions_in_batch, read_actions
+from tdx.rollouts.mlp_policies import load_mlp
 from tdx.rollouts.module_policies import load_module
+from tdx.rollouts.policy_files import KEPT, PolicyRequest
 from tdx.specs import OneHot
 
-_KINDS = ("random", "zero", "sequence:FILE", "module:FILE")
 _ENDLESS = 1 << 40
 
 
@@ -30,11 +33,14 @@ class NamedPolicy:
     """A policy and where it comes from.
 
     Args:
-        name: as the user wrote it.
-        sha256: of its file, where it has one.
-        steps: how many steps it can make; none for any number.
-        after: gives what ``env.rollout`` takes, for a rollout that goes on after so many steps.
-        is_code: whether it is Python code, which may remember what it has seen.
+        name: As a dump records it; the path of its file is relative to where tdx runs.
+        sha256: Checksum of its file. ``None``: it has no file.
+        steps: Number of actions that it has. ``None``: any number.
+        after: Returns what ``env.rollout`` takes, for a rollout that continues after that many
+            steps.
+        is_code: True for a Python object, which may keep state between steps.
+        kept: Name and content of the copy that a dump needs to be resumed without the file;
+            ``None`` where it needs none.
     """
 
     name: str
@@ -42,42 +48,126 @@ class NamedPolicy:
     steps: int | None
     after: Callable[[int], Any]
     is_code: bool = False
+    kept: tuple[str, bytes] | None = None
+
+    def keep(self, folder: Path) -> None:
+        """Copy its file into a dump, so that the dump can be resumed from its folder alone.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self.kept is not None:
+            with open_folder(folder) as opened:
+                write_below(opened, *self.kept)
 
 
-def named_policy(name: str, env: EnvBase, allow_code: bool = False) -> NamedPolicy:
-    """The policy of this name.
+def named_policy(
+    policy: str | PolicySource | PolicyRequest, env: EnvBase, allow_code: bool = False
+) -> NamedPolicy:
+    """Load a policy.
 
     Args:
-        name: one of ``random``, ``zero``, ``sequence:FILE``, ``module:FILE``; or
-            ``package.module:name``, which is Python code.
-        env: the env that it is to act in, with its chain.
-        allow_code: whether Python code may be imported.
+        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE`` or
+            ``package.module:name`` as the user typed it; or a request, for a name that a stranger
+            may have written.
+        env: The env that it is to act in, with its chain.
+        allow_code: Whether it may be code; a request has this itself.
 
     Raises:
-        ArgumentError: there is no such policy, or it does not fit the env.
-        CodeNotAllowedError: it is Python code and that is not allowed.
-        StorageError: its file cannot be read.
+        ArgumentError: There is no such policy, or it does not fit the env.
+        CodeNotAllowedError: It is code and that is not allowed. Its file has not been opened.
+        StorageError: Its file cannot be read.
     """
-    if name == "random":
-        return NamedPolicy(name, None, None, lambda made: None)
-    if name == "zero":
+    if isinstance(policy, PolicyRequest):
+        request = policy
+    else:
+        source = parse_policy(policy) if isinstance(policy, str) else policy
+        request = PolicyRequest(source, allow_code=allow_code)
+    request.check_allowed()
+    source = request.source
+    if source.kind == "random":
+        return NamedPolicy(request.name, None, None, _random)
+    if source.kind == "zero":
         zeros = _zero(env)
-        return NamedPolicy(name, None, None, lambda made: ActionSequence(zeros))
-    kind, _, rest = name.partition(":")
-    if kind == "sequence" and rest:
-        return _sequence(name, Path(rest), env)
-    if kind == "module" and rest:
-        data = _read(Path(rest))
-        module = load_module(Path(rest), data, env, allow_code)
-        return NamedPolicy(name, hashlib.sha256(data).hexdigest(), None, lambda made: module)
-    reference = CodeReference.of(name)
-    if reference is not None:
-        found = Realiser(allow_code).imported(reference)
-        policy = found() if isinstance(found, type) else found
-        return NamedPolicy(name, None, None, lambda made: policy, is_code=True)
-    listed = f"one of {', '.join(_KINDS)}, or module:name of Python code with --allow-code"
-    hint = did_you_mean(kind, ["random", "zero", "sequence", "module"], listed)
-    raise ArgumentError(f"there is no policy {name!r}", hint=hint)
+        return NamedPolicy(request.name, None, None, lambda made: ActionSequence(zeros))
+    if source.kind == "sequence":
+        return _sequence(request, env)
+    if source.kind == "code":
+        assert source.reference is not None
+        return _code(request, source.reference)
+    data = request.read()
+    module = (
+        load_mlp(request.path, data, source.settings, env)
+        if source.kind == "mlp"
+        else load_module(request.path, data, env)
+    )
+    kept = (f"{KEPT}.safetensors", data) if source.kind == "mlp" else None
+    return NamedPolicy(request.name, _sha256(data), None, lambda made: module, kept=kept)
+
+
+def resumed_policy(
+    name: str,
+    sha256: str | None,
+    folder: Path,
+    env: EnvBase,
+    *,
+    typed: str | None = None,
+    allow_code: bool = False,
+) -> NamedPolicy:
+    """Load the policy of a dump that is resumed.
+
+    Its file is the copy in the dump. Files elsewhere are only opened if the user typed their name,
+    or allows code.
+
+    Args:
+        name: As the manifest has it.
+        sha256: As the manifest has it.
+        folder: Folder of the dump.
+        env: The env with its chain.
+        typed: Policy that the user typed for the one in the manifest.
+        allow_code: Whether it may be code.
+
+    Raises:
+        TdxError: It cannot be loaded, or is not the policy that the dump was recorded with.
+    """
+    source = parse_policy(typed or name)
+    source.check_allowed(allow_code)
+    request = PolicyRequest(source, allow_code=allow_code)
+    if typed is None and source.file is not None and not source.is_code:
+        copy = _kept_copy(source)
+        if os.path.lexists(folder / copy):
+            request = PolicyRequest(source.with_file(copy), folder)
+        elif not allow_code:
+            raise ArgumentError(
+                f"{folder} has no copy of its policy {name}",
+                hint=f"type the policy: --out {folder} --resume --policy '{name}'",
+            )
+    policy = named_policy(request, env)
+    if policy.sha256 != sha256:
+        raise ArgumentError(
+            f"{policy.name} is not the file that the dump was recorded with",
+            hint="restore that file, or record the dump again with --force",
+        )
+    return policy
+
+
+def _kept_copy(source: PolicySource) -> str:
+    is_mlp = source.kind == "mlp"
+    return f"{KEPT}{'.safetensors' if is_mlp else Path(source.file or '').suffix}"
+
+
+def _random(made: int) -> None:
+    return None
+
+
+def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
+    found = Realiser(request.allow_code).imported(reference)
+    policy = found() if isinstance(found, type) else found
+    return NamedPolicy(request.name, None, None, lambda made: policy, is_code=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _zero(env: EnvBase) -> TensorDictBase:
@@ -92,20 +182,23 @@ def _zero(env: EnvBase) -> TensorDictBase:
     return action.unsqueeze(dim).expand(*env.batch_size, _ENDLESS)
 
 
-def _sequence(name: str, file: Path, env: EnvBase) -> NamedPolicy:
+def _sequence(request: PolicyRequest, env: EnvBase) -> NamedPolicy:
+    file, kept = request.path, None
     if file.is_dir():
         actions, digest = _of_dump(file, env), None
     else:
-        data = _read(file)
-        digest = hashlib.sha256(data).hexdigest()
-        actions = _in_batch(_tensor(file, data), env, file)
+        data = request.read()
+        digest = _sha256(data)
+        actions = actions_in_batch(read_actions(file, data), env, file)
+        if not request.source.is_code:
+            kept = (f"{KEPT}{file.suffix}", data)
     dim = len(env.batch_size)
     steps = int(actions.shape[dim])
 
     def after(made: int) -> ActionSequence:
         return ActionSequence(actions[(*[slice(None)] * dim, slice(made, None))])
 
-    return NamedPolicy(name, digest, steps, after)
+    return NamedPolicy(request.name, digest, steps, after, kept=kept)
 
 
 def _of_dump(folder: Path, env: EnvBase) -> TensorDictBase:
@@ -124,89 +217,24 @@ def _of_dump(folder: Path, env: EnvBase) -> TensorDictBase:
     return actions
 
 
-def _tensor(file: Path, data: bytes) -> Tensor:
-    """The numbers in a file; no code in it is run."""
-    import io
-
-    import numpy as np
-
-    try:
-        if file.suffix == ".npy":
-            return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
-        if file.suffix == ".json":
-            return torch.tensor(json.loads(data))
-        if file.suffix in (".pt", ".pth"):
-            loaded = torch.load(io.BytesIO(data), weights_only=True)
-            if isinstance(loaded, Tensor):
-                return loaded
-            raise TypeError(f"it holds {type(loaded).__name__}, no tensor")
-    except Exception as error:
-        told = first_line(error)
-        raise ArgumentError(
-            f"{file} holds no actions: {told}", hint="save a tensor [T, ...] or [*B, T, ...]"
-        ) from None
-    raise ArgumentError(
-        f"cannot tell what kind of file {file.name} is",
-        hint="actions are read from .npy, .pt, .json, or a dump",
-    )
-
-
-def _in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
-    """The actions as the env takes them, ``[*B, T, ...]``."""
-    if len(env.action_keys) != 1:
-        raise ArgumentError(
-            f"the env takes {len(env.action_keys)} actions a step, {file.name} holds one tensor",
-            hint="give a dump in the place of the file",
-        )
-    spec, batch = env.full_action_spec[env.action_keys[0]], tuple(env.batch_size)
-    single = tuple(spec.shape[len(batch) :])
-    if single == (1,) and actions.shape[1:] != single and actions.ndim in (1, len(batch) + 1):
-        actions = actions.unsqueeze(-1)
-    if actions.shape[1:] == single and batch:
-        actions = actions.expand(*batch, *actions.shape)
-    whole = actions.ndim == len(spec.shape) + 1
-    if not whole or actions.shape[: len(batch)] + actions.shape[len(batch) + 1 :] != spec.shape:
-        raise ArgumentError(
-            f"the actions in {file} are of shape {list(actions.shape)}, "
-            f"the env takes {list(spec.shape)} in a step",
-            hint="save them as [T, ...] or [*B, T, ...]",
-        )
-    if actions.is_floating_point() != spec.dtype.is_floating_point:
-        raise ArgumentError(
-            f"the actions in {file} are {actions.dtype}, the env takes {spec.dtype}",
-            hint=f"save them as {spec.dtype}",
-        )
-    return actions.to(spec.dtype)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot read {file}: {reason}", hint="the policy's file is named from where tdx runs"
-        ) from error
-
-
 def check_length(policy: NamedPolicy, steps: int) -> None:
-    """See whether a policy has enough actions.
+    """Check that a policy has enough actions.
 
     Raises:
-        ArgumentError: it has not.
+        ArgumentError: It has fewer than ``steps``.
     """
     if policy.steps is not None and steps > policy.steps:
         raise ArgumentError(
-            f"{policy.name} holds {policy.steps:,} actions, {steps:,} steps are wanted",
-            hint=f"--steps {policy.steps} is the most",
+            f"{policy.name} has {policy.steps:,} actions, the rollout needs {steps:,}",
+            hint=f"use --steps {policy.steps} or less",
         )
 
 
 def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
-    """Hold a module against the env's specs, without a step.
+    """Check a module against the env's specs, without a step.
 
     Raises:
-        ArgumentError: a key that it reads is not there, or its action is none of the env's.
+        ArgumentError: A key that it reads is missing, or its action does not fit the env.
     """
     module = policy.after(0)
     if module is None or isinstance(module, ActionSequence):
@@ -229,11 +257,12 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
         except TdxError as error:
             message = error.message.removeprefix("the policy ").removesuffix(" at step 0")
             raise ArgumentError(
-                f"the policy {policy.name} does not fit: it {message}", hint=error.hint
+                f"the policy {policy.name} does not fit: it {message}",
+                hint=error.hint or "compare it with `tdx inspect spec`",
             ) from error
         except Exception as error:
             told = first_line(error)
             raise ArgumentError(
                 f"the policy {policy.name} does not fit the env: {told}",
-                hint="hold what it reads against `tdx inspect spec`",
+                hint="compare what it reads with `tdx inspect spec`",
             ) from error

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
+from tdx.envs.base.alike_steps import AlikeSteps
 from tdx.envs.base.done_flags import reset_masks
 from tdx.keys import NestedKey, key_parts
+from tdx.rollouts.storable import storable
 from tdx.rollouts.track import Parts, from_tensors, tensors_of
 
 RESET = "reset_before"
@@ -34,15 +36,19 @@ class RecordingEnv(EnvBase):
         self.root: Leaves = {}
         self._was_reset: Tensor | None = None
         self._steps: list[Leaves] = []
+        self._alike = AlikeSteps()
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
         return self.inner._step_reads
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        actions = {key_parts(key): tensordict.get(key) for key in self.action_keys}
+        actions = tensors_of(storable(tensordict.select(*self.action_keys)))
         result = self.inner._completed_step(tensordict)
-        after = _cpu(tensors_of(result))
+        unlike = self._alike.error_of(result)
+        if unlike is not None:
+            raise unlike
+        after = _cpu(tensors_of(storable(result)))
         step = {**self.root, **_cpu(actions), (RESET,): self._reset_flag()}
         self._steps.append({**step, **{("next", *path): leaf for path, leaf in after.items()}})
         rewards = {key_parts(key) for key in self.reward_keys}
@@ -57,7 +63,7 @@ class RecordingEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         rows = rows_to_reset(self, tensordict)
         result = self.inner._completed_reset(tensordict, **kwargs)
-        fresh = _cpu(tensors_of(result))
+        fresh = _cpu(tensors_of(storable(result)))
         if self.root and not bool(rows.all()):
             fresh = {path: _rows_of(leaf, self.root[path], rows) for path, leaf in fresh.items()}
         self.root = fresh

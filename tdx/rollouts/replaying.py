@@ -10,19 +10,20 @@ from tensordict import TensorDictBase
 
 from tdx.engine import TransformedEnv
 from tdx.envs import ActionSequence
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key
 from tdx.pipeline import Pipeline, StageConfig, build_env, format_stage, write_pipeline
 from tdx.rollouts.border import Border
 from tdx.rollouts.dump import Dump
 from tdx.rollouts.episodes import EpisodeIndex
+from tdx.rollouts.fields import DAMAGED
 from tdx.rollouts.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.policies import NamedPolicy
 from tdx.rollouts.recording import RESET
 from tdx.rollouts.spec_entries import spec_entries
 from tdx.rollouts.stored_env import StoredEnv
 from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
-from tdx.rollouts.writer import DumpWriter, check_target, target
+from tdx.rollouts.writer import check_target, whole_dump
 
 
 def replay(
@@ -67,8 +68,7 @@ def replay(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             policy = NamedPolicy("replay", None, None, lambda made: ActionSequence(actions))
-            with target(folder):
-                writer = DumpWriter.create(folder, manifest, flags_of(env), force)
+            with whole_dump(folder, manifest, flags_of(env), force=force) as writer:
                 return run_chunks(env, policy, writer, Border(env), None, on_chunk)
     finally:
         env.close()
@@ -90,12 +90,13 @@ def _recorded(dump: Dump) -> TensorDictBase:
         )
     data = dump.data
     dim = data.ndim - 1
-    env_ends = [
-        data.get(("next", *entry["key"])) for entry in manifest.specs if entry["part"] == "done"
-    ]
+    names = [("next", *entry["key"]) for entry in manifest.specs if entry["part"] == "done"]
+    env_ends = [data.get(name, None) for name in names]
     resets = torch.ones((*data.shape, 1), dtype=torch.bool)
     ended = torch.zeros(data.shape, dtype=torch.bool)
-    for flag in env_ends:
+    for name, flag in zip(names, env_ends, strict=True):
+        if flag is None or not isinstance(flag, torch.Tensor):
+            raise StorageError(f"{dump.path} has no {format_key(name)!r}", hint=DAMAGED)
         ended |= flag.reshape(*data.shape, -1).any(-1)
     steps = data.shape[dim]
     resets.narrow(dim, 1, steps - 1).copy_(ended.narrow(dim, 0, steps - 1).unsqueeze(-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,42 @@ from tensordict import TensorDictBase
 
 from tdx.engine import TransformedEnv
 from tdx.engine.planned.chunk_size import chunk_steps_for
-from tdx.errors import ArgumentError, EnvError, StorageError, UnknownNameError, did_you_mean
+from tdx.errors import (
+    ArgumentError,
+    EnvError,
+    StorageError,
+    TdxError,
+    UnknownNameError,
+    did_you_mean,
+    one_line,
+)
 from tdx.pipeline import Pipeline, build_env, read_pipeline, write_pipeline
 from tdx.rollouts.border import Border
 from tdx.rollouts.episodes import EpisodeIndex
-from tdx.rollouts.lock import only_writer
+from tdx.rollouts.fields import DAMAGED, MAX_COUNT
+from tdx.rollouts.index import Position
 from tdx.rollouts.manifest import MANIFEST, Goal, Manifest, package_versions
-from tdx.rollouts.policies import NamedPolicy, check_length, check_policy, named_policy
+from tdx.rollouts.policies import (
+    NamedPolicy,
+    check_length,
+    check_policy,
+    named_policy,
+    resumed_policy,
+)
+from tdx.rollouts.policy_files import PolicyRequest
 from tdx.rollouts.recording import RecordingEnv
 from tdx.rollouts.spec_entries import spec_entries
+from tdx.rollouts.storable import check_storable
 from tdx.rollouts.streaming import OnChunk, flags_of, run_chunks, silent
-from tdx.rollouts.writer import DumpWriter, all_keys, check_target, names_of, target
+from tdx.rollouts.writer import (
+    DumpWriter,
+    all_keys,
+    check_target,
+    names_of,
+    new_dump,
+    remove_leftovers,
+    resumed_dump,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +60,8 @@ class DumpRequest:
         pipeline: the env and its chain.
         goal: how long.
         seed: of the env and of the actions; a fresh one by default.
-        policy: ``random``, ``zero``, ``sequence:FILE``, ``module:FILE``, or ``module:name`` in
-            Python code.
+        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``, or
+            ``module:name`` in Python code; by default that of the pipeline.
         keys: the entries to store, as ``reward`` or ``next.reward``; all by default.
         chunk_steps: how many steps are written at a time; chosen by their size by default.
         raw: whether what the env itself gives is stored too, so that other chains can be
@@ -72,8 +97,8 @@ def roll_out(
     check_target(folder, force)
     with seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
         policy, manifest = prepared(request, env, seed)
-        with target(folder):
-            writer = DumpWriter.create(folder, manifest, flags_of(env), force)
+        with new_dump(folder, manifest, flags_of(env), force=force) as writer:
+            policy.keep(folder)
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)
             return run_chunks(env, policy, writer, Border(env, not policy.is_code), None, on_chunk)
@@ -81,13 +106,14 @@ def roll_out(
 
 def prepared(request: DumpRequest, env: TransformedEnv, seed: int) -> tuple[NamedPolicy, Manifest]:
     """The policy, and the manifest of a dump without a step."""
-    name = request.policy or request.pipeline.policy or "random"
-    policy = named_policy(name, env, request.allow_code)
+    asked = PolicyRequest.of(request.pipeline, request.policy, request.allow_code)
+    policy = named_policy(asked, env)
     check_policy(policy, env)
     goal = _goal(request, policy)
     keys = request.keys
     if keys is not None:
         _check_keys(keys, env)
+    check_storable(env, keys)
     pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
     batch = tuple(env.batch_size)
     manifest = Manifest(
@@ -130,11 +156,18 @@ def _check_keys(keys: tuple[str, ...], env: TransformedEnv) -> None:
             raise UnknownNameError(f"--keys: no entry {name!r}", hint=hint)
 
 
-def resume(folder: Path, *, allow_code: bool = False, on_chunk: OnChunk = silent) -> Manifest:
+def resume(
+    folder: Path,
+    *,
+    policy: str | None = None,
+    allow_code: bool = False,
+    on_chunk: OnChunk = silent,
+) -> Manifest:
     """Go on with a dump that was interrupted, to what it would have been without.
 
     Args:
         folder: of the dump.
+        policy: the policy that the dump was recorded with, where the dump has no copy of its file.
         allow_code: whether Python objects that its pipeline names may be imported.
         on_chunk: called after each chunk.
 
@@ -142,49 +175,107 @@ def resume(folder: Path, *, allow_code: bool = False, on_chunk: OnChunk = silent
         TdxError: it cannot be gone on with exactly; the message says why.
     """
     Manifest.load(folder)
-    with only_writer(folder):
-        return _resumed(folder, Manifest.load(folder), allow_code, on_chunk)
+    with resumed_dump(folder) as (root, manifest, end):
+        if manifest.complete:
+            with suppress(OSError):
+                remove_leftovers(root, manifest)
+            return manifest
+        if manifest.source is not None:
+            raise ArgumentError(
+                f"{folder} is a replay, which cannot be resumed",
+                hint=f"replay {manifest.source} again with --force",
+            )
+        _check_stored(root, folder, manifest)
+        return _resumed(root, folder, manifest, end, policy, allow_code, on_chunk)
 
 
-def _resumed(folder: Path, manifest: Manifest, allow_code: bool, on_chunk: OnChunk) -> Manifest:
-    if manifest.complete:
-        return manifest
-    if manifest.source is not None:
-        raise ArgumentError(
-            f"{folder} is a replay, which is not resumed", hint="replay again with --force"
+def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
+    for track, steps in manifest.tracks:
+        track.check_files(root, folder, steps)
+    goal, chunks = manifest.goal, manifest.chunks
+    is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
+        goal.episodes is not None and len(manifest.episodes) >= goal.episodes
+    )
+    if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
+        raise StorageError(
+            f"{folder} has chunks of {chunks[0].steps} steps, "
+            f"and its manifest states {manifest.chunk_steps}",
+            hint=DAMAGED,
         )
+
+
+def _resumed(
+    root: int,
+    folder: Path,
+    manifest: Manifest,
+    end: Position,
+    typed: str | None,
+    allow_code: bool,
+    on_chunk: OnChunk,
+) -> Manifest:
     pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
     with seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
-        policy = named_policy(manifest.policy, env, allow_code)
-        if policy.sha256 != manifest.policy_sha256:
-            raise ArgumentError(
-                f"{manifest.policy} is another file than the one that the dump was begun with",
-                hint="put that file back, or roll out anew with --force",
-            )
+        name, sha256 = manifest.policy, manifest.policy_sha256
+        policy = resumed_policy(name, sha256, folder, env, typed=typed, allow_code=allow_code)
         check_policy(policy, env)
-        writer = DumpWriter(folder, manifest, flags_of(env))
-        writer.drop_partial()
+        flags = flags_of(env)
+        if flags != manifest.flags:
+            raise StorageError(
+                f"{folder} was recorded with other rewards or other ends of episodes",
+                hint="record the dump again: --force replaces it",
+            )
         if manifest.keeps_raw:
             env.base_env = RecordingEnv(env.base_env)
         border = Border(env, not policy.is_code)
-        state = writer.state()
-        if state is None:
-            return run_chunks(env, policy, writer, border, None, on_chunk)
-        _check_steps(manifest, state, folder)
-        if state["env"] is None:
-            start = _made_again(env, policy, writer, border)
-        else:
-            start = border.restore(state)
-        return run_chunks(env, policy, writer, border, start, on_chunk)
+        with DumpWriter(root, folder, manifest, flags, end) as writer:
+            remove_leftovers(root, manifest)
+            start = _start(env, policy, writer, border)
+            return run_chunks(env, policy, writer, border, start, on_chunk)
 
 
-def _check_steps(manifest: Manifest, state: dict[str, Any], folder: Path) -> None:
+def _start(
+    env: TransformedEnv, policy: NamedPolicy, writer: DumpWriter, border: Border
+) -> TensorDictBase | None:
+    """Put the env where the stored steps end; returns the root of the next step.
+
+    Returns:
+        The root ``[*B]``; ``None`` if the rollout starts with a reset.
+    """
+    state = writer.state()
+    if state is None:
+        return None
+    _check_state(writer.manifest, state, writer.folder)
+    if state["env"] is None:
+        return _made_again(env, policy, writer, border)
+    try:
+        return border.restore(state)
+    except TdxError:
+        raise
+    except Exception as error:
+        raise _unfit(writer.folder, one_line(error)) from error
+
+
+_STATE_FIELDS = {
+    *("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root"),
+}
+
+
+def _check_state(manifest: Manifest, state: Any, folder: Path) -> None:
+    if not isinstance(state, dict) or not {"steps", "env"} <= state.keys():
+        raise _unfit(folder, "it has no steps")
+    if state["env"] is not None and state.keys() != _STATE_FIELDS:
+        raise _unfit(folder, "it has other fields")
     if state["steps"] != manifest.steps:
-        raise StorageError(
-            f"the state in {folder} is that after {state['steps']} steps, "
-            f"{manifest.steps} are stored",
-            hint="roll out anew: --force overwrites the dump",
+        raise _unfit(
+            folder, f"it is the one after {state['steps']} steps, and {manifest.steps} are stored"
         )
+
+
+def _unfit(folder: Path, reason: str) -> StorageError:
+    return StorageError(
+        f"the state in {folder} does not fit the dump: {reason}",
+        hint="record the dump again: --force replaces it",
+    )
 
 
 def _made_again(
@@ -251,7 +342,8 @@ def record_dump(
         path: a new folder.
         steps: how many steps each env makes.
         episodes: how many episodes all envs make together, instead.
-        policy: ``random``, ``zero``, ``sequence:FILE`` or ``module:FILE``; random by default.
+        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE`` or ``module:FILE``; that of
+            the pipeline by default, else random.
         seed: of the env and of the actions; a fresh one by default.
         keys: the entries to store; all by default.
         chunk_steps: how many steps are written at a time.

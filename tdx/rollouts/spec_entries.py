@@ -8,6 +8,7 @@ import torch
 
 from tdx.envs import EnvBase
 from tdx.keys import key_parts
+from tdx.rollouts.storable import kind_of
 from tdx.specs import TensorSpec
 
 _MOST_ENDS = 256
@@ -30,7 +31,7 @@ def spec_entries(env: EnvBase) -> list[dict[str, Any]]:
 def _entry(leaf: TensorSpec) -> dict[str, Any]:
     dtype = leaf.dtype
     return {
-        "kind": type(leaf).__name__,
+        "kind": kind_of(leaf),
         "shape": list(leaf.shape),
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "object",
         "low": _end(leaf, "low", torch.amin),

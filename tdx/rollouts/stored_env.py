@@ -9,10 +9,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.errors import EnvError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.errors import EnvError, StorageError
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.rollouts.fields import DAMAGED
 from tdx.rollouts.recording import RESET, rows_to_reset, take_specs
+from tdx.rollouts.storable import storable_spec
 from tdx.rollouts.track import Parts, from_tensors, tensors_of
+from tdx.specs import NonTensor
 
 _HINT = "roll the chain out itself: it needs the env, not its recording"
 
@@ -30,10 +33,17 @@ class StoredEnv(EnvBase):
     def __init__(self, like: EnvBase, recorded: TensorDictBase) -> None:
         super().__init__(device=like.device, batch_size=like.batch_size)
         take_specs(self, like)
+        self.full_observation_spec = storable_spec(like.full_observation_spec)
         dim = len(self.batch_size)
         self._columns = {path: leaf.movedim(dim, 0) for path, leaf in tensors_of(recorded).items()}
         self._length = int(recorded.shape[dim])
-        self._resets = self._columns.pop((RESET,))
+        resets = self._columns.pop((RESET,), None)
+        wanted = (self._length, *self.batch_size, 1)
+        if resets is None or resets.dtype is not torch.bool or tuple(resets.shape) != wanted:
+            raise StorageError(
+                f"the recording has no {RESET!r} of the shape {list(wanted)}", hint=DAMAGED
+            )
+        self._resets = resets
         self._position = 0
         self._due: Tensor | None = None
 
@@ -68,7 +78,9 @@ class StoredEnv(EnvBase):
                 f"the chain goes on at step {step}, where the stored episode was reset", hint=_HINT
             )
         for key in self.action_keys:
-            stored = self._columns[key_parts(key)][step]
+            if isinstance(self.full_action_spec[key], NonTensor):
+                continue  # It is not stored.
+            stored = self._column(key_parts(key))[step]
             given = tensordict.get(key).detach().cpu()
             if given.shape != stored.shape or not torch.equal(given, stored):
                 raise EnvError(
@@ -76,6 +88,14 @@ class StoredEnv(EnvBase):
                     "than the stored one",
                     hint=_HINT,
                 )
+
+    def _column(self, path: Parts) -> Tensor:
+        if path not in self._columns:
+            raise StorageError(
+                f"the recording has no {format_key(normal_key(path))!r}",
+                hint="roll out without --keys, or with --raw",
+            )
+        return self._columns[path]
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         step, rows = self._position, rows_to_reset(self, tensordict)

@@ -1,6 +1,7 @@
-"""One growing file of raw numbers for each entry: a rollout's columns, step after step.
+"""One growing file of raw numbers for each entry: the columns of a rollout, step after step.
 
-The folder is also what ``TensorDict.load_memmap`` reads, as ``[T, *B]``.
+The folder is also what ``TensorDict.load_memmap`` reads, as ``[T, *B]``. All files are opened below
+a folder's descriptor without following symbolic links.
 """
 
 from __future__ import annotations
@@ -8,24 +9,40 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.data.layout import Layout, Leaves
-from tdx.data.saved import DTYPES
 from tdx.errors import ArgumentError, StorageError, Where
+from tdx.files import open_below, open_folder, subfolder, unlink_below, write_below
 from tdx.keys import format_key, normal_key
+from tdx.rollouts.fields import DAMAGED, MAX_COUNT, Fields
 from tdx.tensordicts import new_tensordict
+from tdx.untrusted import MAX_NESTING
 
 Parts = tuple[str, ...]
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex32, torch.complex64, torch.complex128),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    )
+}
+"""What an entry may consist of."""
+_DESCRIPTION = "meta.json"
+_FREE_STEPS = 2**24
+"""Number of steps that is accepted of a track whose entries have no bytes."""
 
 
 @dataclass(slots=True)
@@ -52,9 +69,11 @@ class Track:
         leaves = {p: (layout.dtypes[p], (*batch, *shape)) for p, shape in layout.shapes.items()}
         groups = {path: tuple(size) for path, size in layout.groups.items() if path}
         for path in leaves:
-            if any("/" in part or part.startswith(".") for part in path):
+            if not all(map(_is_name, path)):
                 where = Where(key=normal_key(path))
-                raise ArgumentError("a key with / cannot be stored", where=where, hint=_LEAVE_OUT)
+                raise ArgumentError(
+                    "a key that is no file name cannot be stored", where=where, hint=_LEAVE_OUT
+                )
         return cls(name, batch, leaves, groups)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,14 +91,43 @@ class Track:
         return {"leaves": leaves, "groups": groups}
 
     @classmethod
-    def from_dict(cls, name: str, batch: tuple[int, ...], data: Mapping[str, Any]) -> Track:
-        """The track that :meth:`to_dict` described."""
-        leaves = {
-            _path(each["key"]): (DTYPES[each["dtype"]], tuple(map(int, each["shape"])))
-            for each in data["leaves"]
-        }
-        groups = {_path(each["key"]): tuple(map(int, each["batch"])) for each in data["groups"]}
-        return cls(name, batch, leaves, groups)
+    def from_dict(cls, name: str, batch: tuple[int, ...], data: object) -> Track:
+        """Return the track that :meth:`to_dict` described.
+
+        Raises:
+            StorageError: It is none.
+        """
+        fields = Fields(data, f"track {name!r}")
+        leaves, groups = {}, {}
+        for each in fields.objects("leaves"):
+            dtype = each.text("dtype")
+            if dtype not in DTYPES:
+                raise each.wrong("dtype", "a dtype that can be stored")
+            leaves[_path(each)] = (DTYPES[dtype], each.shape("shape"))
+        for each in fields.objects("groups"):
+            groups[_path(each)] = each.shape("batch")
+        track = cls(name, batch, leaves, groups)
+        track._check(fields)
+        return track
+
+    def _check(self, fields: Fields) -> None:
+        """Raise an error if entries contradict each other."""
+        nested = {path[:size] for path in self.leaves for size in range(1, len(path))}
+        if len(self.leaves) < len(fields.list("leaves")) or (nested | set(self.groups)) & set(
+            self.leaves
+        ):
+            raise StorageError(f"{fields.source} has two entries of one name", hint=DAMAGED)
+        for path, (_, shape) in self.leaves.items():
+            for size in range(len(path)):
+                batch = (*self.batch_size, *self.groups.get(path[:size], ()))
+                if shape[: len(batch)] != batch:
+                    raise StorageError(
+                        f"{fields.source}: {format_key(normal_key(path))!r} has the shape "
+                        f"{list(shape)}, which does not begin with the batch size {list(batch)}",
+                        hint=DAMAGED,
+                    )
+            if self.step_bytes(path) > MAX_COUNT:
+                raise StorageError(f"{fields.source} is impossibly large", hint=DAMAGED)
 
     def file(self, path: Parts) -> str:
         """Where an entry is, from the dump's folder on."""
@@ -110,80 +158,153 @@ class Track:
         return columns
 
     def append(self, folder: Path, columns: Leaves, start: int) -> dict[str, str]:
-        """Write a chunk behind ``start`` steps; what stood there before is overwritten.
-
-        It is on the disk only after :func:`sync_files`.
+        """Write a chunk after ``start`` steps of a dump that nobody else reads or writes yet.
 
         Returns:
-            the checksum of each entry, by its file.
+            Checksum of each entry, by its file.
         """
-        sums = {}
-        for path, column in columns.items():
-            data = _bytes_of(column)
-            target = folder / self.file(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            offset = start * self.step_bytes(path)
-            mode = "r+b" if target.exists() else "w+b"
-            with target.open(mode) as file:
-                file.truncate(offset)
-                file.seek(offset)
-                file.write(data)
-            sums[self.file(path)] = f"{zlib.crc32(data):08x}"
-        return sums
+        with open_folder(folder) as root:
+            return self.write(root, columns, start)
 
-    def describe(self, folder: Path, steps: int) -> None:
-        """Write what ``TensorDict.load_memmap`` wants to know."""
-        paths: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
-        for path in paths:
-            shape = [steps, *self.batch_size, *self.groups.get(path, ())]
+    def write(
+        self, root: int, columns: Leaves, start: int, pool: Executor | None = None
+    ) -> dict[str, str]:
+        """Write a chunk after ``start`` steps; bytes that exist there are overwritten.
+
+        A file never shrinks: others may have mapped it.
+
+        Args:
+            root: Descriptor of the dump's folder.
+            columns: The entries, ``[T, *B, ...]``.
+            start: Number of steps before the chunk.
+            pool: Writes the files concurrently, and waits until they are on the disk.
+
+        Returns:
+            Checksum of each entry, by its file.
+
+        Raises:
+            StorageError: A file is a link, or not a regular file.
+            OSError: It cannot be written.
+        """
+        jobs = [
+            (self.file(path), start * self.step_bytes(path), column)
+            for path, column in columns.items()
+        ]
+        if pool is None:
+            return {file: _write(root, file, offset, each) for file, offset, each in jobs}
+        sums = pool.map(lambda job: _write(root, *job, sync=True), jobs)
+        return dict(zip((file for file, *_ in jobs), sums, strict=True))
+
+    def sync_folders(self, root: int) -> None:
+        """Flush the lists of files of all folders to the disk."""
+        for path in self._folders():
+            with subfolder(root, self._folder(path)) as folder:
+                os.fsync(folder)
+        os.fsync(root)
+
+    def _folders(self) -> list[Parts]:
+        found: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
+        found |= {path[:size] for path in found for size in range(len(path))}
+        return sorted(found)
+
+    def _folder(self, path: Parts) -> str:
+        return "/".join([self.name, *path])
+
+    def descriptions(self, steps: int) -> dict[str, str]:
+        """Return the text of each file that ``TensorDict.load_memmap`` reads, by its name."""
+        found, folders = {}, self._folders()
+        for path in folders:
             entries: dict[str, Any] = {}
             for each, (dtype, step) in self.leaves.items():
                 if each[:-1] == path:
                     entries[each[-1]] = _leaf_entry(dtype, (steps, *step))
-            for other in paths:
+            for other in folders:
                 if other and other[:-1] == path:
                     entries[other[-1]] = {"type": "TensorDict"}
+            shape = [steps, *self.batch_size, *self.groups.get(path, ())]
             kind = "<class 'tensordict._td.TensorDict'>"
             whole = {**entries, "shape": shape, "device": "cpu", "_type": kind}
-            place = folder.joinpath(self.name, *path)
-            place.mkdir(parents=True, exist_ok=True)
-            write_atomically(place / "meta.json", json.dumps(whole))
+            found[f"{self._folder(path)}/{_DESCRIPTION}"] = json.dumps(whole)
+        return found
+
+    def describe(self, folder: Path, steps: int) -> None:
+        """Write :meth:`descriptions`."""
+        with open_folder(folder) as root:
+            self.write_descriptions(root, steps)
+
+    def write_descriptions(self, root: int, steps: int) -> None:
+        """Write :meth:`descriptions` below the descriptor of a dump's folder."""
+        for name, text in self.descriptions(steps).items():
+            write_below(root, name, text)
+
+    def remove_descriptions(self, root: int) -> None:
+        """Remove what :meth:`write_descriptions` wrote, which more steps make wrong."""
+        for name in self.descriptions(0):
+            with suppress(FileNotFoundError):
+                unlink_below(root, name)
 
     # Reading
 
-    def problem(self, folder: Path, path: Parts, steps: int) -> str | None:
-        """What is wrong with an entry's file, if anything is, without reading it."""
-        wanted = steps * self.step_bytes(path)
-        target = folder / self.file(path)
-        if not target.is_file():
-            return "is missing"
-        found = target.stat().st_size
-        return f"has {found} bytes, {wanted} are needed" if found < wanted else None
-
-    def open(self, folder: Path, steps: int) -> TensorDictBase:
-        """Every entry as memory-mapped files, ``[*B, T]``; nothing is read yet.
+    def check_steps(self, steps: int) -> None:
+        """Refuse a number of steps that no file can prove.
 
         Raises:
-            StorageError: a file is missing or cut short.
+            StorageError: There are too many.
         """
-        leaves = {}
+        if steps > _FREE_STEPS and not any(map(self.step_bytes, self.leaves)):
+            raise StorageError(
+                f"track {self.name!r} declares {steps:,} steps without a byte", hint=DAMAGED
+            )
+
+    def problem(self, root: int, path: Parts, steps: int) -> str | None:
+        """Return what is wrong with an entry's file, without reading it; ``None``: nothing.
+
+        Raises:
+            StorageError: The file is a link, or not a regular file.
+        """
+        wanted = steps * self.step_bytes(path)
+        try:
+            with open_data(root, self.file(path)) as file:
+                found = os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return "is missing"
+        return f"has {found} bytes, {wanted} are needed" if found < wanted else None
+
+    def check_files(self, root: int, folder: Path, steps: int) -> None:
+        """Raise an error if a file is missing or too short.
+
+        Raises:
+            StorageError: One is.
+        """
         for path in self.leaves:
-            problem = self.problem(folder, path, steps)
+            problem = self.problem(root, path, steps)
             if problem:
                 raise StorageError(
-                    f"{folder / self.file(path)} {problem}", hint=f"tdx verify {folder} says more"
+                    f"{folder / self.file(path)} {problem}",
+                    hint=f"`tdx verify {folder}` lists what is wrong",
                 )
-            leaves[path] = self._mapped(folder, path, steps)
+
+    def open(self, folder: Path, steps: int) -> TensorDictBase:
+        """Return every entry as memory-mapped files, ``[*B, T]``; nothing is read yet.
+
+        Raises:
+            StorageError: A file is missing, too short, or a link.
+        """
+        with open_folder(folder) as root:
+            self.check_files(root, folder, steps)
+            leaves = {path: self._mapped(root, path, steps) for path in self.leaves}
         return self._nested(leaves, steps)
 
-    def _mapped(self, folder: Path, path: Parts, steps: int) -> Tensor:
+    def _mapped(self, root: int, path: Parts, steps: int) -> Tensor:
         dtype, shape = self.leaves[path]
         full = torch.Size((steps, *shape))
         if not full.numel():
             mapped = torch.empty(full, dtype=dtype)
         else:
-            name = str(folder / self.file(path))
-            flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
+            # The path of the descriptor: the file that was checked, whatever its name leads to now.
+            with open_data(root, self.file(path)) as file:
+                name = f"/proc/self/fd/{file.fileno()}"
+                flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
             mapped = flat.reshape(full)
         return mapped.movedim(0, len(self.batch_size))
 
@@ -248,11 +369,67 @@ def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"device": "cpu", "shape": list(shape), "dtype": str(dtype), "is_nested": False}
 
 
-def _path(parts: Any) -> Parts:
-    path = tuple(map(str, parts))
-    if not path or any("/" in part or part in ("", ".", "..") for part in path):
-        raise ValueError(f"{parts!r} is no key")
+def _path(fields: Fields) -> Parts:
+    path = fields.texts("key")
+    if not 0 < len(path) < MAX_NESTING or not all(map(_is_name, path)):
+        raise fields.wrong("key", "a key")
     return path
+
+
+def _is_name(part: str) -> bool:
+    return bool(part) and "/" not in part and "\0" not in part and not part.startswith(".")
+
+
+@contextmanager
+def open_data(folder: Path | int, file: str, flags: int = os.O_RDONLY) -> Iterator[IO[bytes]]:
+    """Open an existing file of a dump without following links.
+
+    Args:
+        folder: The dump's folder, or its descriptor.
+        file: Relative to it, such as ``data/next/reward.memmap``.
+        flags: As of :func:`os.open`: for reading by default, ``os.O_RDWR`` for writing too.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        StorageError: It is a link, or not a regular file.
+    """
+    if not isinstance(folder, int):
+        with open_folder(folder) as root, open_data(root, file, flags) as stream:
+            yield stream
+        return
+    mode = "rb" if flags == os.O_RDONLY else "r+b"
+    with os.fdopen(open_below(folder, file, flags), mode) as stream:
+        yield stream
+
+
+def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = False) -> str:
+    """Write numbers into a file at an offset; returns their checksum."""
+    data = _bytes_of(column)
+    descriptor = open_below(root, file, os.O_WRONLY | os.O_CREAT)
+    try:
+        if os.fstat(descriptor).st_nlink != 1:
+            raise StorageError(
+                f"{file!r} has a second name outside the dump, whose content would change",
+                hint="copy the dump with `cp -r`, and resume the copy",
+            )
+        write_all(descriptor, data, offset)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return f"{zlib.crc32(data):08x}"
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes into an open file at an offset.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    left = memoryview(data)
+    while left:
+        count = os.pwrite(descriptor, left, offset)
+        left, offset = left[count:], offset + count
 
 
 def checksum(column: Tensor) -> str:
@@ -263,38 +440,3 @@ def checksum(column: Tensor) -> str:
 def _bytes_of(column: Tensor) -> memoryview:
     flat: Any = column.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
-
-
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Put a file in its place whole, or not at all, and have it on the disk."""
-    unfinished = path.with_name(f".{path.name}.part")
-    block = data.encode() if isinstance(data, str) else data
-    try:
-        with unfinished.open("wb") as file:
-            file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
-    sync_folder(path.parent)
-
-
-def sync_files(paths: Iterable[Path], pool: Executor) -> None:
-    """Have files on the disk; a disk does many at once in little more than the time of one."""
-    list(pool.map(_synced, paths))
-
-
-def _synced(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the folder's list of files on the disk."""
-    _synced(folder)

@@ -29,7 +29,8 @@ def as_size(shape: Any) -> torch.Size:
         return torch.Size(shape)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"shape must be an integer or a sequence of integers, got {shape!r}"
+            f"shape must be an integer or a sequence of integers, got {shape!r}",
+            hint="write it as (3,) or (84, 84)",
         ) from error
 
 
@@ -62,7 +63,10 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
         return torch.get_default_dtype()
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
-        raise ArgumentError(f"no torch dtype is called {dtype!r}")
+        raise ArgumentError(
+            f"no torch dtype is called {dtype!r}",
+            hint="use a name such as 'float32', 'int64' or 'bool'",
+        )
     return found
 
 

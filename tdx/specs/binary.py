@@ -39,7 +39,10 @@ class Binary(Categorical):
             raise SpecError("a Binary needs a size", hint="give n or shape")
         size = as_size(n if shape is None else shape)
         if n is not None and (not size or size[-1] != n):
-            raise SpecError(f"the shape {tuple(size)} of a Binary must end in n={n}")
+            raise SpecError(
+                f"the shape {tuple(size)} of a Binary must end in n={n}",
+                hint="leave n out, or end the shape in it",
+            )
         super().__init__(2, size, device, dtype)
 
     def replace(self, **changes: Any) -> Any:

@@ -105,7 +105,10 @@ class Bounded(TensorSpec):
         else:
             in_order = bool((ordered(self._low) <= ordered(self._high)).all())
         if not in_order:
-            raise SpecError("low must not be above high, and neither of them NaN")
+            raise SpecError(
+                "low must not be above high, and neither of them NaN",
+                hint="swap the two, or use None for an open end",
+            )
 
     @property
     def low(self) -> Tensor:
@@ -226,7 +229,10 @@ class BoundedDiscrete(Bounded):
 
 def _kind(domain: str | None, dtype: torch.dtype) -> type[Bounded]:
     if domain not in (None, "continuous", "discrete"):
-        raise SpecError(f"domain must be 'continuous' or 'discrete', got {domain!r}")
+        raise SpecError(
+            f"domain must be 'continuous' or 'discrete', got {domain!r}",
+            hint="leave it out to have it follow from the dtype",
+        )
     continuous = is_continuous(dtype) if domain is None else domain == "continuous"
     return BoundedContinuous if continuous else BoundedDiscrete
 
@@ -254,7 +260,8 @@ def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
         return torch.broadcast_shapes(*sizes)
     except RuntimeError as error:
         raise SpecError(
-            f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast"
+            f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast",
+            hint="give both ends the shape of the spec, or single numbers",
         ) from error
 
 

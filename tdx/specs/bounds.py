@@ -97,7 +97,10 @@ def end_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper: b
     try:
         found = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except TypeError as error:
-        raise SpecError(f"{'high' if upper else 'low'} must hold numbers, got {value!r}") from error
+        raise SpecError(
+            f"{'high' if upper else 'low'} must hold numbers, got {value!r}",
+            hint="give a number, or a tensor of numbers",
+        ) from error
     found = cast(found.detach(), dtype, torch.floor if upper else torch.ceil)
     return found.to(device)
 
@@ -105,7 +108,9 @@ def end_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper: b
 def _inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
     low, high = (int(end) for end in extremes(dtype))
     if math.isnan(value):
-        raise SpecError(f"{'high' if upper else 'low'} is not a number")
+        raise SpecError(
+            f"{'high' if upper else 'low'} is not a number", hint="use None for an open end"
+        )
     if math.isinf(value):
         return high if value > 0 else low
     return min(max(math.floor(value) if upper else math.ceil(value), low), high)

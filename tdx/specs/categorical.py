@@ -57,7 +57,10 @@ class Categorical(TensorSpec):
         self._device = as_device(device)
         self._dtype = as_dtype(dtype)
         if self._n - 1 > extremes(self._dtype)[1]:
-            raise SpecError(f"{self._n} categories do not fit {self._dtype}")
+            raise SpecError(
+                f"{self._n} categories do not fit {self._dtype}",
+                hint="use a wider dtype, such as torch.int64",
+            )
         if mask is not None:
             self.update_mask(mask)
 
@@ -104,7 +107,10 @@ class Categorical(TensorSpec):
         if self._mask is not None:
             return draw_masked(self._mask, sizes).to(self._dtype)
         if self.n == 0 and sizes.numel():
-            raise SpecError("there is no category to draw")
+            raise SpecError(
+                "there is no category to draw",
+                hint="allow at least one category in each row of the mask",
+            )
         return torch.randint(0, max(self.n, 1), sizes, device=self._device).to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
@@ -145,7 +151,10 @@ class Categorical(TensorSpec):
         index = torch.arange(self.n, device=self._device)
         if use_mask and self._mask is not None:
             if self._mask.ndim > 1:
-                raise SpecError("a mask with leading dimensions differs between elements")
+                raise SpecError(
+                    "a mask with leading dimensions differs between elements",
+                    hint="index the spec first, so that one row is left",
+                )
             index = index[self._mask]
         rows = index.view(-1, *(1 for _ in self._shape)).expand(-1, *self._shape)
         return rows.to(self._dtype)

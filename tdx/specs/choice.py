@@ -31,15 +31,23 @@ class Choice(TensorSpec):
     def __init__(self, choices: Sequence[Any]) -> None:
         self._choices = list(choices)
         if not self._choices:
-            raise SpecError("a Choice needs at least one spec to choose from")
+            raise SpecError(
+                "a Choice needs at least one spec to choose from", hint="give it a list of specs"
+            )
         first = self._choices[0]
         for what in ("shape", "device", "dtype"):
             found = [getattr(choice, what, None) for choice in self._choices]
             if any(other != found[0] for other in found):
-                raise SpecError(f"all choices must have the same {what}, got {found}")
+                raise SpecError(
+                    f"all choices must have the same {what}, got {found}",
+                    hint=f"give every choice the same {what}",
+                )
         if any(type(choice) is not type(first) for choice in self._choices):
             kinds = [type(choice).__name__ for choice in self._choices]
-            raise SpecError(f"all choices must be of the same type, got {kinds}")
+            raise SpecError(
+                f"all choices must be of the same type, got {kinds}",
+                hint="choose among specs of one class",
+            )
         self._shape = first.shape
         self._device = first.device
         self._dtype = getattr(first, "dtype", None)

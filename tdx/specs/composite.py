@@ -59,7 +59,10 @@ class Composite(CompositeValues):
         self.step_mdp_static = step_mdp_static
         self._names = None if names is None else list(names)
         if len(args) > 1:
-            raise SpecError("a Composite takes one mapping, and entries by keyword")
+            raise SpecError(
+                "a Composite takes one mapping, and entries by keyword",
+                hint="write Composite({'key': spec}), or Composite(key=spec)",
+            )
         for source in (*args, kwargs):
             for key, spec in source.items():
                 self.set(key, spec)
@@ -99,7 +102,8 @@ class Composite(CompositeValues):
                 spec = spec._reshaped_batch(new)
             if spec is not None and spec.shape[: len(new)] != new:
                 raise SpecError(
-                    f"its shape {tuple(spec.shape)} does not begin with {tuple(new)}"
+                    f"its shape {tuple(spec.shape)} does not begin with {tuple(new)}",
+                    hint="expand the entry first, or use a shape that all entries begin with",
                 ).at(key=key)
             entries[key] = spec
         self._specs, self._shape = entries, new

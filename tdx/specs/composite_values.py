@@ -115,7 +115,7 @@ class CompositeValues(SpecMapping):
                 continue
             entry = _entry(val, key)
             if entry is None:
-                raise SpecError("it is missing").at(key=key)
+                raise SpecError("it is missing", hint="add the entry to the value").at(key=key)
             try:
                 projected[key] = spec.project(entry)
             except SpecError as error:

@@ -51,7 +51,9 @@ def to_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
     if narrowed and value.dtype is not torch.bool and not dtype.is_complex:
         back = converted.to(value.dtype)
         if not torch.equal(back, value):
-            raise SpecError(f"a value does not fit {dtype}")
+            raise SpecError(
+                f"a value does not fit {dtype}", hint="give a value within the range of the dtype"
+            )
     return converted
 
 

@@ -160,7 +160,10 @@ class SpecMapping(TensorSpec):
                 inner._put(tuple(rest), spec, key)
                 return
             if inner is not None:
-                raise SpecError(f"{first!r} is a leaf, nothing can be nested in it").at(key=key)
+                raise SpecError(
+                    f"{first!r} is a leaf, nothing can be nested in it",
+                    hint="remove the leaf first, or use another key",
+                ).at(key=key)
             inner = self._child({})
             inner._put(tuple(rest), spec, key)
             spec = inner
@@ -188,10 +191,16 @@ class SpecMapping(TensorSpec):
         except SpecError as error:
             raise inside(key, error) from None
         if not isinstance(spec, TensorSpec):
-            raise SpecError(f"expected a spec, got a {type(spec).__name__}").at(key=key)
+            raise SpecError(
+                f"expected a spec, got a {type(spec).__name__}",
+                hint="give a spec such as Unbounded((3,)), or a mapping of specs",
+            ).at(key=key)
         if ndim and spec.shape[:ndim] != self._shape:
             own, mine = tuple(spec.shape), tuple(self._shape)
-            raise SpecError(f"its shape {own} must begin with the composite's {mine}").at(key=key)
+            raise SpecError(
+                f"its shape {own} must begin with the composite's {mine}",
+                hint="expand the spec: spec.expand(*composite.shape, *spec.shape)",
+            ).at(key=key)
         if self._device is None or spec.device == self._device:
             return spec
         if spec.device is None:

@@ -24,7 +24,8 @@ def as_mask(mask: Any, lead: torch.Size, n: int, device: torch.device | None) ->
         found = found.expand(*lead, n)
     except RuntimeError as error:
         raise SpecError(
-            f"a mask of shape {tuple(found.shape)} does not broadcast to {(*lead, n)}"
+            f"a mask of shape {tuple(found.shape)} does not broadcast to {(*lead, n)}",
+            hint="give the mask the shape of the spec, with n as its last dim",
         ) from error
     return found
 

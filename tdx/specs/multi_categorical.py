@@ -66,7 +66,8 @@ class MultiCategorical(Categorical):
         if ending != counts.shape:
             raise SpecError(
                 f"the shape {tuple(self._shape)} of a MultiCategorical must end in the shape "
-                f"{tuple(counts.shape)} of nvec"
+                f"{tuple(counts.shape)} of nvec",
+                hint="end the shape in the shape of nvec, or leave it out",
             )
         self._nvec = counts.expand(self._shape)
         self._counts = _reduced(counts)
@@ -102,7 +103,10 @@ class MultiCategorical(Categorical):
     def _flat_nvec(self, purpose: str) -> list[int]:
         counts = self._counts
         if counts.ndim != 1:
-            raise SpecError(f"{purpose} needs the same nvec along all leading dimensions")
+            raise SpecError(
+                f"{purpose} needs the same nvec along all leading dimensions",
+                hint="index the spec first, so that one nvec is left",
+            )
         return counts.tolist()
 
     def rand(self, shape: Any = ()) -> Tensor:
@@ -180,7 +184,10 @@ class MultiCategorical(Categorical):
         choices: list[list[int]] = [list(range(n)) for n in counts.flatten().tolist()]
         if use_mask and self._mask is not None:
             if self._mask.ndim > 1:
-                raise SpecError("a mask with leading dimensions differs between elements")
+                raise SpecError(
+                    "a mask with leading dimensions differs between elements",
+                    hint="index the spec first, so that one row is left",
+                )
             blocks = self._mask.split(self._flat_nvec("a mask"), -1)
             choices = [block.nonzero().flatten().tolist() for block in blocks]
         rows = torch.tensor(list(itertools.product(*choices)), device=self._device)
@@ -235,7 +242,10 @@ class MultiCategorical(Categorical):
         columns = torch.arange(self._shape[-1])
         places = view(columns.expand(self._shape))
         if shape[-1:] != self._shape[-1:] or not torch.equal(places, columns.expand(shape)):
-            raise SpecError("the last dimension of a masked MultiCategorical must stay")
+            raise SpecError(
+                "the last dimension of a masked MultiCategorical must stay",
+                hint="reshape the leading dims only, or drop the mask",
+            )
         lead = self._shape[:-1]
         rows = torch.arange(lead.numel(), device=self._device).reshape(*lead, 1)
         viewed = view(rows.expand(self._shape))[..., 0]

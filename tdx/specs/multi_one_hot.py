@@ -95,7 +95,8 @@ class MultiOneHot(OneHot):
         if index.ndim == 0 or index.shape[-1] != len(self.nvec):
             raise SpecError(
                 f"expected {len(self.nvec)} categories in the last dimension, got shape "
-                f"{tuple(index.shape)}"
+                f"{tuple(index.shape)}",
+                hint="end the shape in one category number per variable",
             )
         if index.shape[:-1] != lead and index.numel() == lead.numel() * len(self.nvec):
             index = index.reshape(*lead, len(self.nvec))

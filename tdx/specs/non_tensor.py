@@ -103,7 +103,10 @@ class NonTensor(TensorSpec):
         Raises:
             SpecError: always.
         """
-        raise SpecError("the values of a NonTensor cannot be counted")
+        raise SpecError(
+            "the values of a NonTensor cannot be counted",
+            hint="use a spec with finitely many values, such as Categorical",
+        )
 
     def _arguments(self) -> dict[str, Any]:
         return {

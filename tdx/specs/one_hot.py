@@ -58,7 +58,8 @@ class OneHot(TensorSpec):
         self._dtype = as_dtype(torch.bool if dtype is None else dtype)
         if not self._shape or self._shape[-1] != n:
             raise SpecError(
-                f"the shape {tuple(self._shape)} of a {type(self).__name__} must end in {n}"
+                f"the shape {tuple(self._shape)} of a {type(self).__name__} must end in {n}",
+                hint=f"end the shape in {n}, or leave it out",
             )
         if mask is not None:
             self.update_mask(mask)
@@ -92,7 +93,10 @@ class OneHot(TensorSpec):
         if self._mask is not None:
             index = draw_masked(self._mask, sizes)
         elif self.n == 0 and sizes.numel():
-            raise SpecError("there is no category to draw")
+            raise SpecError(
+                "there is no category to draw",
+                hint="allow at least one category in each row of the mask",
+            )
         else:
             index = torch.randint(0, max(self.n, 1), sizes, device=self._device)
         return self._rows(index)
@@ -148,7 +152,9 @@ class OneHot(TensorSpec):
 
     def _encode_index(self, index: Tensor) -> Tensor:
         if not bool(((index >= 0) & (index < self.n)).all()):
-            raise SpecError(f"a category is not among 0 to {self.n - 1}")
+            raise SpecError(
+                f"a category is not among 0 to {self.n - 1}", hint="count categories from 0"
+            )
         lead = self._shape[:-1]
         if index.shape != lead and index.numel() == lead.numel():
             index = index.reshape(lead)
@@ -158,7 +164,10 @@ class OneHot(TensorSpec):
         key = val.item() if isinstance(val, Tensor) or hasattr(val, "item") else val
         register = self._space.register
         if key not in register and len(register) >= self.n:
-            raise SpecError(f"{key!r} is one value more than the {self.n} categories")
+            raise SpecError(
+                f"{key!r} is one value more than the {self.n} categories",
+                hint="make the spec with more categories",
+            )
         return register.setdefault(key, len(register))
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
@@ -183,7 +192,10 @@ class OneHot(TensorSpec):
         rows = torch.eye(self.n, dtype=self._dtype, device=self._device)
         if use_mask and self._mask is not None:
             if self._mask.ndim > 1:
-                raise SpecError("a mask with leading dimensions differs between elements")
+                raise SpecError(
+                    "a mask with leading dimensions differs between elements",
+                    hint="index the spec first, so that one row is left",
+                )
             rows = rows[self._mask]
         lead = self._shape[:-1]
         return rows.view(-1, *(1 for _ in lead), self.n).expand(-1, *lead, -1)
@@ -241,7 +253,8 @@ class OneHot(TensorSpec):
         ):
             raise SpecError(
                 f"a {type(self).__name__} of shape {tuple(self._shape)} cannot be indexed along "
-                "its last dimension"
+                "its last dimension",
+                hint="index the leading dims only",
             )
         return self._viewed(lambda tensor: tensor[index])
 
@@ -251,7 +264,8 @@ class OneHot(TensorSpec):
         if shape[-1:] != self._shape[-1:]:
             raise SpecError(
                 f"the last dimension of a {type(self).__name__} must stay, but "
-                f"{tuple(self._shape)} became {tuple(shape)}"
+                f"{tuple(self._shape)} became {tuple(shape)}",
+                hint="reshape the leading dims only",
             )
         viewed._shape = shape
         if self._mask is not None:

@@ -88,7 +88,10 @@ class ShapeOperations(TorchFunctions):
     def _dimension(self, dim: int) -> int:
         ndim = len(self._shape)
         if not -ndim <= dim < ndim:
-            raise SpecError(f"there is no dimension {dim} in the shape {tuple(self._shape)}")
+            raise SpecError(
+                f"there is no dimension {dim} in the shape {tuple(self._shape)}",
+                hint=f"use a dimension from {-len(self._shape)} to {len(self._shape) - 1}",
+            )
         return dim % ndim
 
     def _viewed(self, view: View) -> Any:
@@ -105,7 +108,8 @@ class ShapeOperations(TorchFunctions):
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise SpecError(
                 f"a {type(self).__name__} of shape {tuple(self._shape)} does not take that shape "
-                f"or index: {first_line(error)}"
+                f"or index: {first_line(error)}",
+                hint="use sizes and indices that fit the shape",
             ) from error
         return torch.Size([-1 if size == _UNKNOWN_SIZE else size for size in viewed])
 

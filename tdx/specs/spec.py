@@ -161,7 +161,10 @@ class TensorSpec(ShapeOperations):
             SpecError: it has another dtype.
         """
         if value.dtype != self._dtype:
-            raise SpecError(f"expected dtype {self._dtype}, got {value.dtype}").at(key=key)
+            raise SpecError(
+                f"expected dtype {self._dtype}, got {value.dtype}",
+                hint=f"convert it: value.to({self._dtype})",
+            ).at(key=key)
 
     def project(self, val: Any) -> Any:
         """The value where it is in the spec, else the nearest one that is. Draws nothing.
@@ -175,9 +178,15 @@ class TensorSpec(ShapeOperations):
 
     def _moved(self, val: Any) -> Tensor:
         if not isinstance(val, Tensor):
-            raise SpecError(f"expected a tensor, got a {type(val).__name__}")
+            raise SpecError(
+                f"expected a tensor, got a {type(val).__name__}",
+                hint="encode the value first: spec.encode(value)",
+            )
         if not self._ends_in_shape(val.shape):
-            raise SpecError(f"expected a shape ending in {self._shape}, got {val.shape}")
+            raise SpecError(
+                f"expected a shape ending in {self._shape}, got {val.shape}",
+                hint="give the value the shape of the spec",
+            )
         assert self._dtype is not None
         return cast(val, self._dtype).to(self._device)
 
@@ -238,7 +247,10 @@ class TensorSpec(ShapeOperations):
         wanted = safe_size(self._shape)
         if [n for n in value.shape if n != 1] == [n for n in wanted if n != 1]:
             return value.reshape(wanted)
-        raise SpecError(f"expected a value of shape {self._shape}, got {value.shape}")
+        raise SpecError(
+            f"expected a value of shape {self._shape}, got {value.shape}",
+            hint="reshape the value; only dims of size 1 are added or removed",
+        )
 
     def _ends_in_shape_exactly(self, shape: torch.Size) -> bool:
         return len(shape) == len(self._shape) and self._ends_in_shape(shape)
@@ -264,7 +276,10 @@ class TensorSpec(ShapeOperations):
         Raises:
             SpecError: values of this spec are no indices.
         """
-        raise SpecError(f"a value of {type(self).__name__} is no index")
+        raise SpecError(
+            f"a value of {type(self).__name__} is no index",
+            hint="use a spec of categories, such as Categorical or OneHot",
+        )
 
     def cardinality(self) -> float:
         """How many rows ``enumerate`` has; infinite where it has none."""
@@ -279,7 +294,10 @@ class TensorSpec(ShapeOperations):
         Raises:
             SpecError: there are infinitely many.
         """
-        raise SpecError(f"the values of {type(self).__name__} cannot be enumerated")
+        raise SpecError(
+            f"the values of {type(self).__name__} cannot be enumerated",
+            hint="use a spec with finitely many values, such as Categorical",
+        )
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Does nothing: encoding is not memoised."""

@@ -22,15 +22,21 @@ class SpecStack(TensorSpec):
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         if not specs:
-            raise SpecError("a stack needs at least one spec")
+            raise SpecError("a stack needs at least one spec", hint="give it a list of specs")
         ndim = specs[0].ndim
         if any(spec.ndim != ndim for spec in specs):
             shapes = [tuple(spec.shape) for spec in specs]
-            raise SpecError(f"specs to stack must have as many dimensions, got shapes {shapes}")
+            raise SpecError(
+                f"specs to stack must have as many dimensions, got shapes {shapes}",
+                hint="unsqueeze or expand the specs first",
+            )
         if dim < 0:
             dim += ndim + 1
         if not 0 <= dim <= ndim:
-            raise SpecError(f"there is no dimension {dim} to stack along, shapes have {ndim}")
+            raise SpecError(
+                f"there is no dimension {dim} to stack along, shapes have {ndim}",
+                hint=f"use a dimension from {-ndim - 1} to {ndim}",
+            )
         self._members = list(specs)
         self._dim = dim
 
@@ -76,7 +82,10 @@ class SpecStack(TensorSpec):
         sizes = list(size_from(shape))
         new = len(sizes) - self.ndim
         if new < 0 or sizes[new + self._dim] not in (-1, len(self._members)):
-            raise SpecError(f"a stack of shape {tuple(self.shape)} cannot expand to {tuple(sizes)}")
+            raise SpecError(
+                f"a stack of shape {tuple(self.shape)} cannot expand to {tuple(sizes)}",
+                hint="expand the leading dims only",
+            )
         dim = new + self._dim
         rest = sizes[:dim] + sizes[dim + 1 :]
         members = []
@@ -132,11 +141,17 @@ class SpecStack(TensorSpec):
         try:
             picked = torch.arange(len(self._members))[chosen]
         except IndexError as error:
-            raise SpecError(f"a stack of {len(self._members)} has no {chosen!r}") from error
+            raise SpecError(
+                f"a stack of {len(self._members)} has no {chosen!r}",
+                hint=f"use an index below {len(self._members)}",
+            ) from error
         if picked.ndim == 0:
             return self._members[int(picked)]
         if picked.ndim > 1:
-            raise SpecError("a stack takes one-dimensional indices along its stack dimension")
+            raise SpecError(
+                "a stack takes one-dimensional indices along its stack dimension",
+                hint="use an integer, a slice or a list of integers",
+            )
         return [self._members[i] for i in picked.tolist()]
 
     def unbind(self, dim: int = 0) -> Any:
@@ -149,7 +164,7 @@ class SpecStack(TensorSpec):
         """The stack with a dimension of unknown size."""
         dim = self._dimension(dim)
         if dim == self._dim:
-            raise SpecError("the stack dimension has a known size")
+            raise SpecError("the stack dimension has a known size", hint="name another dimension")
         inner = dim if dim < self._dim else dim - 1
         return self._rebuilt([spec.make_neg_dim(inner) for spec in self._members], self._dim)
 
@@ -172,14 +187,20 @@ class SpecStack(TensorSpec):
         if isinstance(val, (list, tuple)):
             parts = list(val)
         elif not hasattr(val, "unbind"):
-            raise SpecError(f"expected a tensor, got a {type(val).__name__}")
+            raise SpecError(
+                f"expected a tensor, got a {type(val).__name__}",
+                hint="encode the value first: spec.encode(value)",
+            )
         elif isinstance(val, Tensor) and val.is_nested:
             parts = list(val.unbind(0))
         else:
             extra = len(val.shape) - self.ndim
             parts = list(val.unbind(extra + self._dim)) if extra >= 0 else []
         if len(parts) != len(self._members):
-            raise SpecError(f"expected {len(self._members)} parts along dimension {self._dim}")
+            raise SpecError(
+                f"expected {len(self._members)} parts along dimension {self._dim}",
+                hint="give one part for each spec of the stack",
+            )
         return parts
 
     def is_in(self, val: Any) -> bool:

@@ -37,9 +37,11 @@ def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Te
     """
     specs: list[Any] = list(tensors)
     if out is not None:
-        raise SpecError("stacking specs into out is not supported")
+        raise SpecError(
+            "stacking specs into out is not supported", hint="leave out= out and use the result"
+        )
     if not specs:
-        raise SpecError("there are no specs to stack")
+        raise SpecError("there are no specs to stack", hint="stack at least one spec")
     if dim < 0:
         dim += specs[0].ndim + 1
     if all(spec == specs[0] for spec in specs[1:]):
@@ -50,7 +52,10 @@ def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Te
     if all(composites):
         return StackedComposite(*specs, dim=dim)
     if any(composites):
-        raise SpecError("composites do not stack with leaf specs")
+        raise SpecError(
+            "composites do not stack with leaf specs",
+            hint="stack composites with composites, leaves with leaves",
+        )
     return Stacked(*specs, dim=dim)
 
 
@@ -109,7 +114,10 @@ class Stacked(SpecStack):
             extra = parts[0].ndim - (self.ndim - 1)
             return torch.stack(parts, extra + self._dim)
         if self._dim:
-            raise SpecError("values of unlike shapes can only be stacked along dimension 0")
+            raise SpecError(
+                "values of unlike shapes can only be stacked along dimension 0",
+                hint="stack along dimension 0, or pad the values",
+            )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*nested tensors is in prototype stage")
             return torch.nested.as_nested_tensor(parts)
@@ -186,7 +194,10 @@ class StackedComposite(SpecStack, Composite):
             spec = Composite(spec, shape=self.shape)
         pieces = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
         if len(pieces) != len(self._members):
-            raise SpecError(f"expected {len(self._members)} specs along dimension {self._dim}")
+            raise SpecError(
+                f"expected {len(self._members)} specs along dimension {self._dim}",
+                hint="give one spec for each part of the stack",
+            )
         for member, piece in zip(self._members, pieces, strict=True):
             member._put(parts, piece, key)
 

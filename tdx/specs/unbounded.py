@@ -125,6 +125,9 @@ class UnboundedDiscrete(Unbounded):
 
 def _kind(domain: str | None, dtype: torch.dtype) -> type[Unbounded]:
     if domain not in (None, "continuous", "discrete"):
-        raise SpecError(f"domain must be 'continuous' or 'discrete', got {domain!r}")
+        raise SpecError(
+            f"domain must be 'continuous' or 'discrete', got {domain!r}",
+            hint="leave it out to have it follow from the dtype",
+        )
     continuous = is_continuous(dtype) if domain is None else domain == "continuous"
     return UnboundedContinuous if continuous else UnboundedDiscrete

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
-from textual.dom import DOMNode
+from textual.css.query import QueryError
+from textual.dom import DOMNode, NoScreen
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
@@ -26,9 +27,11 @@ from tdx.tui.files.crash import told_of_crash
 from tdx.tui.files.ending import watch_signals
 from tdx.tui.files.files import Files, Kept
 from tdx.tui.files.keys import FILES
+from tdx.tui.key_queue import KeyQueue
 from tdx.tui.log.recorder import hear
 from tdx.tui.palette import TdxCommands
 from tdx.tui.preferences import Preferences, checked_keymap
+from tdx.tui.screens.focus import FocusGuard
 from tdx.tui.screens.hints import HintBook
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.screens.panes import THREE_PANES
@@ -40,6 +43,8 @@ LOOK = "look"
 
 _LATER = ("tdx.tui.files.dump_screen", "tdx.tui.screens.reading")
 """Screens that are loaded when they are first shown; the first one does not wait for them."""
+
+_MISSING = (QueryError, NoScreen, ScreenStackError)
 
 
 class TdxApp(App[None]):
@@ -77,6 +82,7 @@ class TdxApp(App[None]):
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, kept)
         self.hints = hints or HintBook()
+        self.keys = KeyQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
         known = self.preferences.theme in self.available_themes
@@ -88,10 +94,10 @@ class TdxApp(App[None]):
     def on_mount(self) -> None:
         wanted = self.preferences.keymap
         # Without a keymap the first screen does not wait for the keys of tabs behind it.
-        keymap, unknown = checked_keymap(wanted, self.binding_ids() if wanted else ())
-        notices = [*self.preferences.notices, *unknown]
+        keymap, wrong = checked_keymap(wanted, self.binding_groups() if wanted else ())
+        notices = [*self.preferences.notices, *([wrong] if wrong else [])]
         if self.theme != self.preferences.theme:
-            notices.append(f"there is no theme {self.preferences.theme}")
+            notices.append(f"unknown theme {self.preferences.theme!r}; {self.theme} is used")
         self.set_keymap(keymap)
         for notice in notices:
             self.notify(notice, title="Settings", severity="warning", timeout=10)
@@ -115,25 +121,40 @@ class TdxApp(App[None]):
             gc.freeze()
             gc.enable()
 
-    def binding_ids(self) -> list[str]:
-        """The ids of all keys, as a keymap names them; those of all tabs too."""
+    def binding_groups(self) -> list[list[Binding]]:
+        """The keys that a keymap can name, those of one widget together; those of all tabs too."""
         for tab in TABS:
             tab.load()
         for module in _LATER:
             import_module(module)
         kinds = (*self.__class__.__mro__, *_subclasses(Screen), *_subclasses(Widget))
-        ids = (binding.id for kind in kinds for binding in _bindings(kind))
+        return [list(_bindings(kind)) for kind in dict.fromkeys(kinds)]
+
+    def binding_ids(self) -> list[str]:
+        """The ids of all keys, as a keymap names them."""
+        ids = (binding.id for group in self.binding_groups() for binding in group)
         return list(dict.fromkeys(name for name in ids if name))
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        names = ", ".join(sorted(each.id or each.action for each in clashed_bindings))
-        notice = f"keymap: the keys of {names} are taken by others there"
-        self.notify(notice, title="Settings", severity="warning", timeout=10)
+        """Say nothing: the keymap was checked when it was read.
+
+        Textual calls this each time it looks up a key, also for a command with two keys by default
+        that is given one, which it takes for two commands.
+        """
 
     async def on_event(self, event: events.Event) -> None:
-        """Let keys and clicks go before what workers push."""
+        """Let keys and clicks go before what workers push, and keys one after the other."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self.keys.put(event)
+        else:
+            await super().on_event(event)
+
+    async def _deliver(self, event: events.Key | events.Paste) -> None:
+        """Hand a key to what has the focus, once that is something that is displayed."""
+        if isinstance(self.screen, FocusGuard):
+            self.screen.move_hidden_focus()
         await super().on_event(event)
 
     def on_unmount(self) -> None:
@@ -181,6 +202,14 @@ class TdxApp(App[None]):
         told = f"{title}: {message}" if title else message
         self.workspace.journal.record(told, severity=severity)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave quietly where an error only shows that the app is ending, or its page is gone."""
+        if isinstance(error, BrokenPipeError):
+            self.files.keeper.leave_for_later()
+            self.exit(return_code=1)
+        elif not (self._exit and isinstance(error, _MISSING)):
+            super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
         """Say a fault of the app itself on a few lines, once the edits are safe."""

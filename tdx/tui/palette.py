@@ -15,6 +15,8 @@ from tdx.pipeline.entries import catalogue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from textual.dom import DOMNode
+
     from tdx.tui.screens.main import MainScreen
 
 Command = tuple[str, str, "Callable[[], Any]"]
@@ -58,8 +60,13 @@ class TdxCommands(Provider):
                 seen.add(binding.id or "")
                 area, _, _ = (binding.id or "").partition(".")
                 key = screen.app.get_key_display(binding)
-                run = partial(screen.app.run_action, binding.action, node)
+                run = partial(self._run, binding.action, node)
                 yield (f"{area}: {binding.description}", f"key {key}", run)
+
+    async def _run(self, action: str, node: DOMNode) -> None:
+        """Run an action of a widget, which is displayed first, so that one sees what it does."""
+        self._main.panes.reveal_around(node)
+        await node.app.run_action(action, node)
 
     def _transforms(self) -> Iterator[Command]:
         for info in catalogue().transforms:

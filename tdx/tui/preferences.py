@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 from textual.theme import Theme
 
-from tdx.errors import TdxError, did_you_mean
+from tdx.errors import TdxError, did_you_mean, nearest
 from tdx.settings import load_keymap, load_settings, load_themes
 from tdx.tui.themes import DEFAULT
 from tdx.tui.user_themes import read_themes
@@ -57,30 +58,54 @@ def load_preferences() -> Preferences:
 
 
 def checked_keymap(
-    keymap: Mapping[str, str], known: Iterable[str]
-) -> tuple[dict[str, str], list[str]]:
-    """The part of a keymap that can be used, and a notice for each other entry.
+    keymap: Mapping[str, str], known: Iterable[Sequence[Binding]]
+) -> tuple[dict[str, str], str | None]:
+    """Split a keymap into the part that can be used and one notice about the rest.
 
     Args:
-        keymap: keys by the ids of bindings; several with commas between.
-        known: the ids that there are.
+        keymap: Keys by the ids of bindings; several keys are separated by commas.
+        known: The bindings that there are, those of one widget together.
 
     Example:
-        >>> checked_keymap({"chain.remov": "x"}, ["chain.remove"])[1]
-        ["keymap: no command 'chain.remov' (did you mean chain.remove?)"]
+        >>> checked_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
+        "keymap: unknown command 'chain.remov' (did you mean chain.remove?)"
     """
-    ids = list(known)
+    groups = [[each for each in group if each.id] for group in known]
+    ids = list(dict.fromkeys(str(each.id) for group in groups for each in group))
     good: dict[str, str] = {}
-    notices = []
-    for name, keys in keymap.items():
-        wrong = [key for key in keys.split(",") if not _is_key(key.strip())]
+    wrong = []
+    for name, text in keymap.items():
+        keys = [key.strip() for key in text.split(",")]
+        unknown = [key for key in keys if not _is_key(key)]
         if name not in ids:
-            notices.append(f"keymap: no command {name!r} ({did_you_mean(name, ids, 'see F1')})")
-        elif wrong:
-            notices.append(f"keymap: {name}: there is no key {wrong[0].strip()!r}")
+            hint = did_you_mean(name, nearest(name, ids, 1), "see F1 for the commands")
+            wrong.append(f"unknown command {name!r} ({hint})")
+        elif unknown:
+            wrong.append(f"unknown key {unknown[0]!r} for {name}")
         else:
-            good[name] = ",".join(key.strip() for key in keys.split(","))
-    return good, notices
+            good[name] = ",".join(keys)
+    for name, other, key in _clashes(good, groups):
+        if good.pop(name, None) is not None:
+            wrong.append(f"{key!r} for {name} is the key of {other}")
+    return good, f"keymap: {'; '.join(wrong)}" if wrong else None
+
+
+def _clashes(
+    keymap: Mapping[str, str], groups: Iterable[Sequence[Binding]]
+) -> Iterator[tuple[str, str, str]]:
+    """Each command of a keymap whose key another command of the same widget has."""
+    for group in groups:
+        before = {str(each.id): _keys(each.key) for each in group}
+        now = {name: _keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}
+        for name in [name for name in keymap if name in now]:
+            for other in now.keys() - {name}:
+                # Some commands share a key from the start, as only one of them is enabled.
+                for key in sorted((now[name] & now[other]) - (before[name] & before[other])):
+                    yield name, other, key
+
+
+def _keys(text: str) -> set[str]:
+    return set(text.split(","))
 
 
 def _is_key(text: str) -> bool:

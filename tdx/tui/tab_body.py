@@ -41,10 +41,10 @@ class TabBody(Vertical):
         return None
 
     def enter(self) -> None:
-        """Take the focus, from whatever has it, as soon as the tab is seen."""
+        """Take the focus, from whatever has it, now or as soon as the tab is seen."""
         self._is_entered = True
-        if self.is_on_screen:
-            self.call_later(self._take_focus)
+        if self.is_seen and self.is_mounted:
+            self._take_focus()
 
     def begin_search(self) -> bool:
         """Put the cursor into the search field; whether there is one."""
@@ -72,9 +72,8 @@ class TabBody(Vertical):
         self.call_later(self._take_focus)
 
     def _take_focus(self) -> None:
-        focused = self.screen.focused
-        is_free = focused is None or not focused.is_on_screen or focused.id == "chain"
-        is_wanted, self._is_entered = self._is_entered or is_free, False
+        is_wanted = self._is_entered or self.screen.focused is None
+        self._is_entered = False
         # By now another tab may be in front: to focus a widget brings its tab back.
         if is_wanted and self.is_seen and not self.has_focus_within:
             self.focus_home()

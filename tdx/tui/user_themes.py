@@ -27,7 +27,7 @@ def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]
 
     Example:
         >>> read_themes({"mine": {"primary": "#12345"}})[1]
-        ["themes.mine: primary cannot be '#12345' (a colour such as #6ea8fe)"]
+        ["themes.mine: primary cannot be '#12345' (use a color such as #6ea8fe)"]
     """
     themes, notices = [], []
     for name, table in tables.items():
@@ -40,22 +40,22 @@ def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]
 
 def _theme(name: str, table: object) -> Theme:
     if not isinstance(table, dict):
-        raise ArgumentError("it is no table", hint=f"write [themes.{name}]")
+        raise ArgumentError("it must be a table", hint=f"write [themes.{name}]")
     if "primary" not in table:
-        raise ArgumentError("it has no primary", hint='write primary = "#6ea8fe"')
+        raise ArgumentError("the field primary is missing", hint='write primary = "#6ea8fe"')
     return Theme(name=name, **{field: _checked(field, value) for field, value in table.items()})
 
 
 def _checked(field: str, value: Any) -> Any:
     if field not in _FIELDS:
         hint = did_you_mean(field, _FIELDS, f"there are {', '.join(_FIELDS)}")
-        raise ArgumentError(f"there is no field {field!r}", hint=hint)
+        raise ArgumentError(f"unknown field {field!r}", hint=hint)
     if field in _COLOURS:
         return _colour(field, value)
     if field in _FLAGS and not isinstance(value, bool):
-        raise ArgumentError(f"{field} cannot be {value!r}", hint="true or false")
+        raise ArgumentError(f"{field} cannot be {value!r}", hint="use true or false")
     if field in _NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise ArgumentError(f"{field} cannot be {value!r}", hint="a number")
+        raise ArgumentError(f"{field} cannot be {value!r}", hint="use a number")
     if field == "variables":
         return _variables(value)
     return value
@@ -63,7 +63,7 @@ def _checked(field: str, value: Any) -> Any:
 
 def _variables(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ArgumentError("variables is no table", hint="a table of Textual's variables")
+        raise ArgumentError("variables must be a table", hint="write [themes.NAME.variables]")
     return {str(name): _colour(str(name), colour) for name, colour in value.items()}
 
 
@@ -71,6 +71,6 @@ def _colour(field: str, value: object) -> str:
     try:
         Color.parse(value if isinstance(value, str) else "")
     except ColorParseError:
-        hint = "a colour such as #6ea8fe"
+        hint = "use a color such as #6ea8fe"
         raise ArgumentError(f"{field} cannot be {value!r}", hint=hint) from None
     return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
 from tdx.tui.backend.client import CANCELLED, Backend, DiedError, RequestError, StaleError
 from tdx.tui.compose.requests import Check, Look
 from tdx.tui.log.journal import Journal
+from tdx.tui.problems import ErrorStore, Source
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -88,8 +89,7 @@ class Workspace:
         self._asking: set[asyncio.Task[None]] = set()
         self._retried = -1
         self.journal = Journal()
-        self.details = ""
-        """Of the last look that failed: a traceback, or the last words of the worker."""
+        self.errors = ErrorStore()
 
     @property
     def draft(self) -> Draft:
@@ -210,6 +210,7 @@ class Workspace:
             place = self.place
         place = max(ENV, min(place, len(draft.stages)))
         moved, self.place = place != self.place, place
+        self.errors.put("profile", {})
         self.edited.publish(draft)
         if moved:
             self.selected.publish(place)
@@ -224,7 +225,6 @@ class Workspace:
         except RequestError as error:
             if revision == self.editor.revision:
                 problems: dict[int | None, Problem] = {None: _of_look(error)}
-                self.details = error.details
                 self._show(replace(self.seen, status="failed", problems=problems))
             return
         if revision != self.editor.revision:
@@ -270,8 +270,26 @@ class Workspace:
         findings = await self.backend.ask(asked, line="check")
         return [(_number(finding, kept), Lint(finding, left_out)) for finding in findings]
 
+    def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
+        """Take the errors that the rollout or a measurement has met; none where it works.
+
+        Args:
+            source: Who met them.
+            problems: What is wrong, by the number of the stage; the env's under ``None``.
+        """
+        if self.errors.put(source, problems):
+            self.looked.publish(self.seen)
+
+    def name_of(self, number: int | None) -> str:
+        """What a stage is called, with its number in the chain pane; the env under ``None``."""
+        place = None if number is None else self.draft.place_of(number)
+        if place is None:
+            return "env" if self.draft.env is None else f"env {self.draft.env.id}"
+        return f"stage {place} {self.draft.stages[place].config.name}"
+
     def _show(self, seen: Seen) -> None:
         self.seen = seen
+        self.errors.put("look", seen.problems)
         self.looked.publish(seen)
 
 
@@ -305,9 +323,10 @@ def _of_look(error: RequestError) -> Problem:
     hint = "Ctrl+K looks again, and so does the next edit"
     if error.problem is CANCELLED:
         return replace(CANCELLED, hint=hint)
+    problem = replace(error.problem, details=error.details)
     if isinstance(error, DiedError):
-        return replace(error.problem, hint=f"F12 shows its output; {hint}")
-    return error.problem
+        return replace(problem, hint=f"F12 shows its output; {hint}")
+    return problem
 
 
 def _changed_place(change: Change, now: Draft) -> int | None:

@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from typing import Any
 
 from tdx.cli import main
@@ -25,6 +26,12 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+def _forget_fork_server() -> None:
+    """Let a fork start a fork server of its own: one of an earlier test is not its child."""
+    server: Any = forkserver._forkserver
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def started(
@@ -52,6 +59,7 @@ def started(
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        _forget_fork_server()
         if before is not None:
             before()
         sys.argv = ["tdx", *arguments]

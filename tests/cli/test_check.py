@@ -301,3 +301,13 @@ def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
         inserted = replacement.get("insertedContent", {"text": ""})["text"]
         text = text[:start] + inserted + text[end:]
     return text
+
+
+def test_each_check_says_what_it_found(tdx: Tdx) -> None:
+    chain = ("check", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)")
+    shown = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum").out.splitlines()
+    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 advice"]
+    shown = tdx("check", "--env", "Pendulum-v1", "--t", "StepCounter('many')").out.splitlines()
+    assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["not run"] * 3]
+    assert shown[2].endswith("  1 error")
+    assert all(line.endswith("  the arguments have to be right first") for line in shown[3:6])

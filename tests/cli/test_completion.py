@@ -123,5 +123,5 @@ def test_a_broken_torch_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_policies() -> None:
-    assert complete_policy("") == ["random", "zero", "sequence:", "module:"]
-    assert complete_policy("m") == ["module:"]
+    assert complete_policy("") == ["random", "zero", "sequence:", "mlp:", "module:"]
+    assert complete_policy("m") == ["mlp:", "module:"]

@@ -123,7 +123,7 @@ def test_terminal(
 ) -> None:
     for name, text in {"NO_COLOR": "", **environ}.items():
         monkeypatch.setenv(name, text)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size(size))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size(size))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     first, colours, unicode = terminal(sys.stdout)
     assert [first.status, colours.value] == found

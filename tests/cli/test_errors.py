@@ -25,7 +25,7 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
         (("list", "transform"), 2, "no such command: tdx list transform", "transforms?"),
         (("frobnicate",), 2, "no such command", "inspect, check, explain"),
         ((*SPEC, "--envv", "x"), 2, "no such option: --envv", "--env"),
-        ((*SPEC, "--env"), 2, "requires an argument", "write the value behind it"),
+        ((*SPEC, "--env"), 2, "requires an argument", "write the value after it"),
         ((*SPEC, "chain.yaml"), 2, "unexpected extra argument", "--pipeline FILE"),
         ((*PENDULUM, "extra"), 2, "unexpected extra argument", "--t STAGE"),
         (("schema", "extra"), 2, "unexpected extra argument", "--help"),
@@ -139,7 +139,7 @@ def test_unforeseen_error_is_one_line(tdx: Tdx, monkeypatch: pytest.MonkeyPatch)
     def fail(words: str, *, missing: bool) -> None:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("tdx.inspection.env_list.list_envs", fail)
+    monkeypatch.setattr("tdx.inspection.env_list.find_envs", fail)
     outcome = tdx("list", "envs")
     assert outcome.code == 3
     assert outcome.err == (
@@ -152,7 +152,7 @@ def test_interrupt_is_silent(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(words: str, *, missing: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tdx.inspection.env_list.list_envs", interrupt)
+    monkeypatch.setattr("tdx.inspection.env_list.find_envs", interrupt)
     outcome = tdx("list", "envs")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
 

@@ -103,7 +103,7 @@ def test_what_cannot_be_exported_is_said_in_one_line(
         (("cart.npz", "--out", "d", "--from", "npy"), "no format 'npy'", "did you mean npz?"),
         (("cart.npz", "--out", "d", "--from", "gif"), "gif cannot be imported", "these can"),
         (("cart.npz", "--out", "d", "--env", "X-v0"), "says itself which env", "leave --env out"),
-        (("cart.npz", "--out", "cart"), "there is a dump in cart already", "--force"),
+        (("cart.npz", "--out", "cart"), "cart already has a dump", "--force"),
         (("cart", "--out", "d"), "does not show which format it has", "--from: minari"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tdx import Pipeline
 from tdx.cli.interrupts import heard_interrupts
-from tdx.rollouts import export_formats
+from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
+from tdx.rollouts.streaming import Progress
 from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY, ROOT
 from tests.rollouts.exported import assert_same_dump
@@ -66,7 +68,7 @@ def test_there_and_back(folder: Path, name: str) -> None:
     assert (back.code, back.err) == (0, "")
     assert_same_dump("again", "dump")
     assert left(folder) == ["again", "file"]
-    refused(run("export", "dump", "--to", name, "--out", "file"), 2, "there already", "--force")
+    refused(run("export", "dump", "--to", name, "--out", "file"), 2, "already exists", "--force")
     refused(run("import", "file", "--from", name, "--out", "again"), 2, "already", "--force")
 
 
@@ -104,13 +106,30 @@ def test_read_only_target(folder: Path) -> None:
 def test_interrupted(folder: Path) -> None:
     err = os.memfd_create("err")
     child = started(("export", "dump", "--to", "jsonl", "--out", "x.jsonl"), {2: err})
-    while not (folder / ".x.jsonl.part").exists():
+    while not list(folder.glob(".x.jsonl.*.tmp/x.jsonl")):
         time.sleep(0.001)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert os.fstat(err).st_size == 0
     os.close(err)
     assert left(folder) == []
+
+
+def test_killed_over_an_older_export(folder: Path) -> None:
+    needs("zarr")
+    assert run("export", "dump", "--to", "zarr", "--out", "x.zarr").code == 0
+    child = started(("export", "dump", "--to", "zarr", "--out", "x.zarr", "--force"), {})
+    while not (parts := list(folder.glob(".x.zarr.*.tmp"))):
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert run("import", "x.zarr", "--out", "again").code == 0
+    assert_same_dump("again", "dump")
+    for part in parts:
+        if part.exists():
+            os.utime(part, (0, 0))
+    assert run("export", "dump", "--to", "zarr", "--out", "x.zarr", "--force").code == 0
+    assert left(folder) == ["again", "x.zarr"]
 
 
 def test_interrupt_that_a_library_swallows() -> None:
@@ -147,11 +166,14 @@ def test_dump_that_is_damaged(folder: Path) -> None:
 
 
 def test_dump_without_a_step(folder: Path) -> None:
-    assert run(*PENDULUM, "--steps", "5", "--out", "none").code == 0
-    manifest = json.loads((folder / "none" / "manifest.json").read_text())
-    empty = {**manifest, "chunks": [], "tracks": {}, "steps": 0, "complete": False}
-    (folder / "none" / "manifest.json").write_text(json.dumps(empty))
-    refused(run("export", "none", "--to", "npz"), 3, "none holds no step yet", "--resume")
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    request = DumpRequest(Pipeline.of("Pendulum-v1"), Goal(steps=5), seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        roll_out(request, folder / "none", on_chunk=interrupt)
+    (folder / "none" / "chunks.jsonl").write_text("")
+    refused(run("export", "none", "--to", "npz"), 3, "none has no steps yet", "--resume")
 
 
 def test_closed_pipe(folder: Path) -> None:

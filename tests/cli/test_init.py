@@ -97,7 +97,7 @@ def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
     file.write_text("mine")
     refused = tdx(*arguments)
     assert (refused.code, file.read_text()) == (2, "mine")
-    assert "--force overwrites it" in refused.err
+    assert "use --force to replace it" in refused.err
     assert tdx(*arguments, "--force").code == 0
     assert file.read_text() == first
 

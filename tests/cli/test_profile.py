@@ -134,7 +134,7 @@ def test_a_real_one_in_all_its_forms(tdx: Tdx, tmp_path: Path) -> None:
     assert profile_text(saved) == Path(names["save"]).read_text()
     refused = tdx(*QUICK, "--save", names["save"])
     assert refused.code == 2
-    assert "is there already" in refused.err
+    assert "already exists" in refused.err
     assert tdx(*QUICK, "--save", names["save"], "--force").code == 0
 
 

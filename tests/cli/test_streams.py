@@ -82,7 +82,10 @@ def test_help_for_a_reader_that_goes_away() -> None:
 def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     done = tdx(*arguments, shell="> /dev/full")
     assert done.returncode == 3
-    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+    assert done.stderr == (
+        "error: cannot write to stdout: No space left on device\n"
+        "hint: free space on the disk, or send the output to another place\n"
+    )
 
 
 @on_a_full_disk

@@ -192,12 +192,12 @@ def test_policy_of_the_file_acts_unless_another_is_given(
     assert action("--policy", "zero") == (0.0, 0.0)
     drawn = action("--policy", "random")
     assert drawn[0] < drawn[1]
-    learnt = action("--policy", "module:policy.pt")
+    learnt = action("--policy", "module:policy.pt", "--allow-code")
     assert learnt[0] < learnt[1]
     for arguments, code, message in [
-        (("--steps", "4"), 2, "holds 3 actions, 4 steps are wanted"),
+        (("--steps", "4"), 2, "has 3 actions, the rollout needs 4"),
         (("--policy", "sequence:nowhere.json"), 3, "cannot read nowhere.json"),
-        (("--policy", "zeroo"), 2, "there is no policy 'zeroo'"),
+        (("--policy", "zeroo"), 2, "unknown policy 'zeroo'"),
         (("--policy", "my_code:act"), 2, "--allow-code"),
     ]:
         outcome = tdx(*asked, *arguments)

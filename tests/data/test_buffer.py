@@ -181,7 +181,7 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
         (lambda d: without(d, ("next", "reward")), r"the data lacks 'next\.reward'"),
         (lambda d: d.set("extra", torch.zeros(4)), "the data also has 'extra'"),
         (lambda d: torch.zeros(4), "also has a bare tensor"),
-        (lambda d: d[:0], r"nothing to extend the buffer with: its shape is \(0,\)"),
+        (lambda d: d[:0], r"the data has no steps: its shape is \(0,\)"),
         (lambda d: d[0], "counts steps along 1 dims, the data has 0"),
         (lambda d: "text", "holds tensors and TensorDicts, got str"),
         (lambda d: d.set("words", "text"), r"'words': the storage holds tensors"),

@@ -69,7 +69,7 @@ def test_files_of_another_buffer(tmp_path: Path) -> None:
     first = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path))
     first.extend(torch.arange(4))
     second = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path))
-    with pytest.raises(StorageError, match=r"000\.bin is there already \(it may be another"):
+    with pytest.raises(StorageError, match=r"000\.bin already exists \(it may be another"):
         second.extend(torch.zeros(4))
     assert first[:].tolist() == [0, 1, 2, 3]
     third = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path, existsok=True))

@@ -244,8 +244,10 @@ def test_a_transform_that_raises_is_named(on: str) -> None:
     env = chain_of(StepCounter(), Raises(on))
     with pytest.raises(ChainError) as caught:
         check_env_specs(env)
+    step = "" if on == "a reset" else ", step 0"
     assert str(caught.value) == (
-        f"stage 1 (Raises): it raised ZeroDivisionError in {on}: on purpose"
+        f"stage 1 (Raises){step}: it raised ZeroDivisionError in {on}: on purpose"
+        " (correct the stage; --debug shows the traceback)"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -257,7 +259,8 @@ def test_an_error_of_tdx_keeps_its_words_and_gets_its_stage() -> None:
 
 
 def test_an_env_that_raises_inside_a_chain_is_not_blamed_on_a_stage() -> None:
-    with pytest.raises(EnvError, match=r"^env FaultyEnv: the env raised ValueError in step"):
+    message = r"^step 0, env FaultyEnv: the env raised ValueError in step"
+    with pytest.raises(EnvError, match=message):
         check_env_specs(chain_of(StepCounter(), env=FaultyEnv("raise", at=1)))
 
 

@@ -133,7 +133,7 @@ def test_an_argument_set_anew(
 def test_the_ends_of_a_reward() -> None:
     clip = RewardClipping(-1.0, 1.0)
     env = used(clip)
-    clip.clamp_max = -0.5
+    clip.clamp_max = torch.tensor(-0.5)
     assert isinstance(env.reward_spec, Bounded)
     assert env.reward_spec.high == -0.5
     assert_kept(env)

@@ -86,6 +86,16 @@ def test_ends_that_are_too_many_to_list_are_told_apart_by_a_digest() -> None:
     assert rising.to_dict()["digest"] == rising.digest != falling.digest
 
 
+def test_large_bounds_are_not_repeated_along_dims_where_nothing_differs() -> None:
+    low = torch.tensor([0.0, -1.0, -2.0]).reshape(3, 1, 1).expand(3, 84, 84)
+    leaf = leaf_spec("observation", "pixels", Bounded(low, torch.full((3, 84, 84), 5.0)))
+    assert leaf.shape == (3, 84, 84)
+    assert leaf.domain == Domain([[[0.0]], [[-1.0]], [[-2.0]]], 5.0)
+    noisy = torch.ones(3, 84, 84) - torch.rand(3, 84, 84, generator=torch.manual_seed(0)) * 1e-6
+    written = leaf_spec("observation", "pixels", Bounded(low, noisy)).to_dict()
+    assert len(json.dumps(written)) < 500
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -65,11 +65,15 @@ ENVS = st.builds(
     seed=st.one_of(st.none(), st.integers(0, 2**31)),
     worker_timeout=st.sampled_from([None, 0.5, 600.0]),
 )
+POLICIES = [
+    *(None, "random", "my_agent:policy", "mlp:a b.safetensors", "module:a.pt2"),
+    'mlp("a.safetensors", activation="tanh", in_keys=["observation", ("agents", "state")])',
+]
 PIPELINES = st.builds(
     Pipeline,
     ENVS,
     st.lists(STAGES, max_size=4).map(tuple),
-    policy=st.sampled_from([None, "random", "my_agent:policy"]),
+    policy=st.sampled_from(POLICIES),
     rollout=st.builds(
         RolloutConfig,
         max_steps=st.one_of(st.none(), st.integers(1, 999)),

@@ -55,7 +55,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "StepCounter(max_steps='ten')",
             ArgumentError,
             'max_steps must be a whole number or None, got "ten"',
-            None,
+            "write a whole number or None",
         ),
         (
             "StepCounter(max_steps='10')",
@@ -73,13 +73,13 @@ MODES = Type("literal", values=("fast", "exact"))
             "StepCounter(max_steps=True)",
             ArgumentError,
             "max_steps must be a whole number or None, got True",
-            None,
+            "write a whole number or None",
         ),
         (
             "StepCounter(update_done=1)",
             ArgumentError,
             "update_done must be True or False, got 1",
-            None,
+            "write True or False",
         ),
         (
             "InitTracker(float32)",
@@ -91,7 +91,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "RewardSum(in_keys=['a', 3])",
             ArgumentError,
             "in_keys holds 3, wanted a key (a string or a tuple of strings)",
-            None,
+            "write a list of keys or None",
         ),
         (
             "TensorDictPrimer({'a': Unbonded(3)})",
@@ -127,7 +127,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "Compose(RewardSum, 3)",
             ArgumentError,
             "transforms must be a transform, got 3",
-            None,
+            "write a transform",
         ),
         (
             "Compose(a=3)",
@@ -137,7 +137,7 @@ MODES = Type("literal", values=("fast", "exact"))
         ),
     ],
 )
-def test_errors(text: str, kind: type[TdxError], message: str, hint: str | None) -> None:
+def test_errors(text: str, kind: type[TdxError], message: str, hint: str) -> None:
     errors = bind_stage(parse_stage(text)).errors
     assert [(type(error), error.message, error.hint) for error in errors] == [(kind, message, hint)]
 
@@ -227,4 +227,5 @@ def test_a_choice_gets_the_nearest_spelling(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(errors[0], UnknownNameError)
     assert [str(error) for error in bind_stage(parse_stage("Scale(3)")).errors] == [
         'mode must be one of "fast" or "exact" or None, got 3'
+        ' (write one of "fast" or "exact" or None)'
     ]

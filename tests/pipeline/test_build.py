@@ -185,7 +185,7 @@ def test_values_become_what_they_stand_for() -> None:
         (
             ["InitTracker", "RewardClipping(3, 1)"],
             ArgumentError,
-            "stage 1 (RewardClipping): clamp_min (3.0) is above clamp_max (1.0)",
+            "stage 1 (RewardClipping): clamp_min (3.0) is above clamp_max (1.0) (swap the two)",
         ),
         (
             ["InitTracker", "StepCouter"],
@@ -233,7 +233,7 @@ def test_errors_have_the_line_of_the_file() -> None:
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),
             ArgumentError,
-            "num_envs is given twice",
+            "the env takes no argument 'num_envs'",
         ),
         (EnvConfig("Pendulum-v1", num_envs=0), ArgumentError, "num_envs must be at least 1, got 0"),
     ],
@@ -303,8 +303,7 @@ def test_code() -> None:
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(kye='a')"),
             ArgumentError,
-            "users_code:Double does not take these arguments: TypeError:"
-            " Double.__init__() got an unexpected keyword argument 'kye'",
+            "users_code:Double does not take these arguments: got the unknown argument kye",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double('missing')"),

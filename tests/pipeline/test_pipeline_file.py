@@ -86,29 +86,37 @@ def test_reading() -> None:
             "- a",
             "f.yaml:1: this is not a pipeline file (write a map with version, env and transforms)",
         ),
-        ("a: [", "f.yaml:1:5: not YAML: expected the node content, but found '<stream end>'"),
+        (
+            "a: [",
+            "f.yaml:1:5: not YAML: expected the node content, but found '<stream end>'"
+            " (correct the file here; `tdx init` writes one to compare with)",
+        ),
         (
             "version: 1\nenv:\n\tid: 3",
             "f.yaml:3:1: not YAML: found character '\\t' that cannot start any token"
             " (indent with spaces, not tabs)",
         ),
-        ("version: 1\nenv: *foo", "f.yaml:2:6: not YAML: found undefined alias 'foo'"),
+        (
+            "version: 1\nenv: *foo",
+            "f.yaml:2:6: not YAML: found undefined alias 'foo'"
+            " (define it before as &name, or put the value in quotes)",
+        ),
         (
             "version: 1\nenv: x\n---\na: 1",
             "f.yaml:3:1: not YAML: expected a single document in the stream,"
-            " but found another document",
+            " but found another document (keep one document, without --- between)",
         ),
         (
             "\x00",
             "f.yaml:1:1: not YAML: unacceptable character #x0000:"
-            " special characters are not allowed",
+            " special characters are not allowed (remove the control character)",
         ),
         ("env: x", "f.yaml: the file has no version (add version: 1)"),
         (
             "version: 2\nenv: x",
             "f.yaml:1:1: version 2 of the file format is unknown (newer tdx wrote it: upgrade tdx)",
         ),
-        ("version: one\nenv: x", "f.yaml:1:1: version must be 1, got 'one'"),
+        ("version: one\nenv: x", 'f.yaml:1:1: version must be 1, got "one" (write version: 1)'),
         ("version: 1", "f.yaml:1: the pipeline has no env (add env: with an id)"),
         ("version: 1\nenvs: 3", "f.yaml:2:1: a pipeline file has no key envs (did you mean env?)"),
         ("version: 1\nenv: {idd: 3}", "f.yaml:2:7: env has no key idd (did you mean id?)"),
@@ -119,11 +127,14 @@ def test_reading() -> None:
         ),
         (
             "version: 1\nenv: {id: x, num_envs: four}",
-            'f.yaml:2:14: num_envs must be a whole number of at least 1, got "four"',
+            'f.yaml:2:14: num_envs must be a whole number of at least 1, got "four"'
+            " (write num_envs: 4, or leave it out)",
         ),
         (
             "version: 1\nenv: {id: x, worker_timeout: 0}",
-            "f.yaml:2:14: worker_timeout must be a number of seconds above 0, got 0",
+            "f.yaml:2:14: worker_timeout must be a number of seconds above 0 and at most"
+            " 10,000,000, got 0"
+            " (write worker_timeout: 120, or leave it out)",
         ),
         (
             "version: 1\nenv: {id: x, batching: seriel}",
@@ -156,13 +167,19 @@ def test_reading() -> None:
         ),
         (
             "version: 1\nenv: x\ntransforms: A",
-            'f.yaml:3:1: transforms must be a list of stages, got "A"',
+            'f.yaml:3:1: transforms must be a list of stages, got "A"'
+            " (write transforms: [StepCounter, RewardSum], or leave it out)",
         ),
         (
             "version: 1\nenv: x\npolicy: 3",
-            "f.yaml:3:1: policy must be random, or module:name of a policy, got 3",
+            "f.yaml:3:1: policy must be the name of one, or mlp: with settings, got 3"
+            " (write policy: random, or leave it out)",
         ),
-        ("version: 1\nenv: x\nrollout: 3", "f.yaml:3:1: rollout must be a map, got 3"),
+        (
+            "version: 1\nenv: x\nrollout: 3",
+            "f.yaml:3:1: rollout must be a map, got 3"
+            " (write rollout: {max_steps: 1000}, or leave it out)",
+        ),
         (
             "version: 1\nenv: x\nrollout: {max_step: 3}",
             "f.yaml:3:11: rollout has no key max_step (did you mean max_steps?)",
@@ -172,7 +189,10 @@ def test_reading() -> None:
 def test_errors(text: str, message: str) -> None:
     with pytest.raises(PipelineError) as caught:
         read_pipeline(text, "f.yaml")
-    assert str(caught.value) == message
+    error = caught.value
+    # Messages that are given with their hint are compared with it.
+    assert str(error).removesuffix("" if message.endswith(")") else f" ({error.hint})") == message
+    assert error.hint
 
 
 def test_a_duplicate_key_is_refused() -> None:

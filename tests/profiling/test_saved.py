@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,9 @@ def test_readers_find_statistics_beside_the_samples() -> None:
         ({"schema_version": 99}, "schema version 99"),
         ({"machine": {}}, "is damaged"),
         ({"modes": [{}]}, "is damaged"),
+        ({"modes": 3}, "is damaged"),
+        ({"settings": {"steps": "many"}}, "is damaged"),
+        ({"machine": {"accelerators": [], "cpu": [1]}}, "is damaged"),
     ],
 )
 def test_other_documents_are_refused(change: dict[str, Any], message: str) -> None:
@@ -74,11 +79,30 @@ def test_other_documents_are_refused(change: dict[str, Any], message: str) -> No
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    with pytest.raises(ArgumentError, match=r"broken\.json is no JSON"):
+    with pytest.raises(ArgumentError, match=r"broken\.json is not valid JSON"):
         read_profile(broken)
     with pytest.raises(ArgumentError, match="no such file"):
         read_profile(tmp_path / "missing.json")
     document = to_json(stand_in())
     document["modes"][0]["rows"][0]["samples"]["times_ns"] = "AAAA"
+    with pytest.raises(ArgumentError, match="is damaged"):
+        from_json(document)
+
+
+def test_profiles_from_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 20_000)
+    with pytest.raises(ArgumentError, match="nested more than") as refused:
+        read_profile(file)
+    assert refused.value.hint
+    document = to_json(stand_in())
+    samples = document["modes"][0]["rows"][0]["samples"]
+    samples["times_ns"] = base64.b64encode(zlib.compress(bytes(10_000))).decode()
+    monkeypatch.setattr("tdx.profiling.saved.MAX_SAMPLE_BYTES", 9_000)
+    with pytest.raises(ArgumentError, match="of another type"):
+        from_json(document)
+    monkeypatch.undo()
+    document["modes"][0]["rows"][0]["part"]["index"] = "first"
+    samples["times_ns"] = samples["starts_ns"]
     with pytest.raises(ArgumentError, match="is damaged"):
         from_json(document)

@@ -12,7 +12,7 @@ from tdx import Pipeline, open_dump, write_pipeline
 from tdx.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
 from tdx.rollouts.episodes import EpisodeIndex, Flags
-from tdx.rollouts.writer import DumpWriter, all_keys
+from tdx.rollouts.writer import all_keys, new_dump
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -87,13 +87,11 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
         episodes=EpisodeIndex(torch.Size(batch).numel()),
     )
     ends = ("done", "terminated", "truncated")
-    folder.mkdir(parents=True)
-    writer = DumpWriter.create(folder, manifest, Flags(("reward",), ends), force=False)
-    # Two stretches that no episode spans: each begins where it likes.
     data = odd_step_data(batch, STEPS)
-    for start, stop in ((0, 10), (10, 20), (20, STEPS)):
-        writer.append(data[..., start:stop], None, None)
-    writer.finish()
+    with new_dump(folder, manifest, Flags(("reward",), ends)) as writer:
+        for start, stop in ((0, 10), (10, 20), (20, STEPS)):
+            writer.append(data[..., start:stop], None, None)
+        writer.finish()
     return folder
 
 

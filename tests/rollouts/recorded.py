@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from tdx import EnvConfig, Pipeline, open_dump
-from tdx.rollouts import DumpRequest, Goal, Manifest, roll_out
+from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out
 
 CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
 STEPS, CHUNK, SEED = 130, 25, 3
@@ -63,8 +66,63 @@ def assert_same_dump(folder: Path, wanted: Path) -> None:
     assert found.manifest.to_dict() == other.manifest.to_dict()
 
 
+class CutError(Exception):
+    """Ends a rollout between two chunks."""
+
+
+def cut_after(chunks: int) -> Callable[[Progress], None]:
+    """What ends a rollout after so many chunks."""
+    seen = iter(range(1, 1_000_000))
+
+    def on_chunk(progress: Progress) -> None:
+        if next(seen) == chunks:
+            raise CutError
+
+    return on_chunk
+
+
+def killed_at(die_at: int | None, job: Callable[[], object]) -> int:
+    """Do something in a process of its own that kills itself at a call that changes the disk.
+
+    Args:
+        die_at: Which of these calls it does not live to see; ``None``: it lives.
+        job: What to do.
+
+    Returns:
+        Number of calls it made; -1 if it was killed.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def counted(call: Any) -> Any:
+            def counting(*args: Any, **kwargs: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **kwargs)
+
+            return counting
+
+        for name in ("fsync", "replace", "pwrite", "unlink", "rmdir", "mkdir"):
+            setattr(os, name, counted(getattr(os, name)))
+        job()
+        os.write(writing, str(calls).encode())
+        os._exit(0)
+    os.close(writing)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    count = os.read(reading, 100)
+    os.close(reading)
+    assert status in (0, -signal.SIGKILL)
+    return int(count) if count else -1
+
+
 class Fragile(gymnasium.Env[Any, Any]):
-    """Counts its steps; fails at the fiftieth while the file named in TDX_TEST_BREAK is there."""
+    """Fails at the step TDX_TEST_BREAK_AT while the file TDX_TEST_BREAK exists."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -74,14 +132,22 @@ class Fragile(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+        return self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32), {}
 
     def step(self, action: Any) -> Any:
         self.count += 1
-        if self.count == 50 and os.path.exists(os.environ.get("TDX_TEST_BREAK", "")):
+        breaks_at = int(os.environ.get("TDX_TEST_BREAK_AT", "50"))
+        if self.count == breaks_at and os.path.exists(os.environ.get("TDX_TEST_BREAK", "")):
             raise RuntimeError("the belt slipped")
-        observation = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        size = self.observation_space.shape
+        observation = self.np_random.uniform(-1, 1, size).astype(np.float32)
         return observation, float(action[0]), self.count % 20 == 0, False, {}
+
+
+class Wide(Fragile):
+    """Observes more than a page of memory per step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4096,), np.float32)
 
 
 class Talking(gymnasium.Env[Any, Any]):

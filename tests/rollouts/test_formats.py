@@ -290,7 +290,7 @@ def test_what_is_there_is_kept_until_the_new_one_is_whole(dumps: Path, tmp_path:
     path = tmp_path / "cart.npz"
     export_dump(dumps / "cart", path)
     before = path.read_bytes()
-    with pytest.raises(ArgumentError, match="is there already"):
+    with pytest.raises(ArgumentError, match="already exists"):
         export_dump(dumps / "cart", path)
 
     def stop(progress: Any) -> None:
@@ -305,7 +305,7 @@ def test_what_is_there_is_kept_until_the_new_one_is_whole(dumps: Path, tmp_path:
     (tmp_path / "notes.zarr").mkdir()
     (tmp_path / "notes.zarr" / "todo").touch()
     needs("zarr")
-    with pytest.raises(ArgumentError, match="is there and is no zarr"):
+    with pytest.raises(ArgumentError, match="exists and is not zarr"):
         export_dump(dumps / "cart", tmp_path / "notes.zarr", force=True)
     for _ in range(2):
         export_dump(dumps / "cart", tmp_path / "cart.zarr", force=True)

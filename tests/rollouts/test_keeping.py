@@ -37,7 +37,7 @@ def test_what_is_there_and_what_is_no_rollout_is_refused(tmp_path: Path) -> None
     env = build_env(pipeline)
     rollout = env.rollout(4)
     keep_rollout(rollout, env, pipeline, tmp_path / "a")
-    with pytest.raises(ArgumentError, match="there is a dump in"):
+    with pytest.raises(ArgumentError, match="already has a dump"):
         keep_rollout(rollout, env, pipeline, tmp_path / "a")
     keep_rollout(rollout[:2], env, pipeline, tmp_path / "a", force=True)
     assert open_dump(tmp_path / "a").data.shape == (2,)

@@ -46,10 +46,10 @@ def test_module_in_a_file(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "policy.pt2"
     save_module(kind, file)
     options: dict[str, Any] = {"policy": f"module:{file}", "bare": True}
-    if kind == "classes":
-        with pytest.raises(CodeNotAllowedError, match="holds Python classes"):
-            record(tmp_path / "dump", "Pendulum-v1", **options)
-        options["allow_code"] = True
+    with pytest.raises(CodeNotAllowedError, match="can run code") as caught:
+        record(tmp_path / "dump", "Pendulum-v1", **options)
+    assert "mlp:FILE" in (caught.value.hint or "")
+    options["allow_code"] = True
     manifest = record(tmp_path / "dump", "Pendulum-v1", **options)
     data = open_dump(tmp_path / "dump").data
     torch.testing.assert_close(data["action"], data["observation"][:, :1] * 0.5)
@@ -67,9 +67,12 @@ def test_actions_in_a_file(tmp_path: Path, suffix: str, num_envs: int | None) ->
         file.write_text(json.dumps(actions.tolist()))
     else:
         torch.save(actions, file)
-    record(
-        tmp_path / "dump", "Pendulum-v1", bare=True, policy=f"sequence:{file}", num_envs=num_envs
-    )
+    options: dict[str, Any] = {"policy": f"sequence:{file}", "num_envs": num_envs, "bare": True}
+    if suffix == "pt":
+        with pytest.raises(CodeNotAllowedError, match="is a pickle"):
+            record(tmp_path / "dump", "Pendulum-v1", **options)
+        options["allow_code"] = True
+    record(tmp_path / "dump", "Pendulum-v1", **options)
     data = open_dump(tmp_path / "dump").data
     assert bool((data["action"] == actions).all())
     again = f"sequence:{tmp_path / 'dump'}"
@@ -94,23 +97,51 @@ def test_python_code_needs_permission(tmp_path: Path) -> None:
     assert bool((data["action"] == data["observation"][:, :1] * 0.5).all())
 
 
+def header(described: str) -> bytes:
+    """The header of a ``.npy`` file, without its numbers."""
+    padded = described.ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
+
+
+BOMB = header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000)}")
+OBJECTS = header("{'descr': '|O', 'fortran_order': False, 'shape': (130, 1)}")
+
+
+def test_arrays_of_another_order_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
+    actions = np.linspace(-1, 1, 2 * STEPS, dtype=">f8").reshape(2, STEPS, 1)
+    np.save(tmp_path / "a.npy", np.asfortranarray(actions))
+    record(
+        tmp_path / "dump",
+        "Pendulum-v1",
+        **{"bare": True, "policy": f"sequence:{tmp_path}/a.npy", "num_envs": 2},
+    )
+    data = open_dump(tmp_path / "dump").data
+    torch.testing.assert_close(data["action"], torch.tensor(actions.astype("f4")))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("actions.npy", None, "cannot read"),
-        ("actions.txt", "1 2 3", "cannot tell what kind of file"),
+        ("actions.txt", "1 2 3", "has an unknown format"),
+        ("actions.npy", "no array", "holds no actions"),
+        ("actions.npy", BOMB, "declares 8,000,000,000,000 bytes, but the file has only"),
+        ("actions.npy", OBJECTS, "holds Python objects"),
         ("actions.json", "[[1, 2], [3, 4]]", "are of shape"),
         ("actions.json", "[[1], [0]]", "are torch.int64"),
-        ("actions.json", "{1:", "holds no actions"),
-        ("actions.json", "[0.5, 0.25]", "holds 2 actions, 130 steps are wanted"),
+        ("actions.json", "{1:", "is not valid JSON"),
+        ("actions.json", "[" * 20_000, "nested more than"),
+        ("actions.json", "1" * 5_000, "is not valid JSON"),
+        ("actions.json", "[0.5, 0.25]", "has 2 actions, the rollout needs 130"),
     ],
 )
 def test_actions_that_do_not_fit(
-    tmp_path: Path, name: str, content: str | None, message: str
+    tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     file = tmp_path / name
     if content is not None:
-        file.write_text(content)
-    with pytest.raises(TdxError, match=message):
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TdxError, match=message) as caught:
         record(tmp_path / "dump", "Pendulum-v1", bare=True, policy=f"sequence:{file}")
+    assert caught.value.hint
     assert not (tmp_path / "dump").exists()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tdx import ArgumentError, EnvError, open_dump
+from tdx.cli.views.dump_view import summary_view
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, replay, resume, verify
 from tests.rollouts.recorded import record, same
@@ -113,3 +114,28 @@ def test_replay_is_not_resumed(tmp_path: Path) -> None:
     made.save(tmp_path / "replayed")
     with pytest.raises(ArgumentError, match="is a replay"):
         resume(tmp_path / "replayed")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_replay_that_fails_leaves_what_was_there(tmp_path: Path, exists: bool) -> None:
+    record(tmp_path / "source", "Pendulum-v1", bare=True)
+    if exists:
+        record(tmp_path / "replayed", "CartPole-v1", bare=True)
+    stages = (parse_stage("StepCounter(max_steps=30)"),)
+    with pytest.raises(EnvError, match="begins an episode at step 30"):
+        replay(open_dump(tmp_path / "source"), stages, tmp_path / "replayed", force=exists)
+    names = sorted(each.name for each in tmp_path.iterdir())
+    assert names == ["replayed", "source"][not exists :]
+    if exists:
+        assert open_dump(tmp_path / "replayed").pipeline.env.id == "CartPole-v1"
+        assert verify(tmp_path / "replayed").is_fine
+
+
+def test_unfinished_replay_is_not_said_to_be_resumable(tmp_path: Path) -> None:
+    record(tmp_path / "source", "Pendulum-v1", bare=True)
+    made = replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    made.complete = False
+    made.save(tmp_path / "replayed")
+    shown = str(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)[0])
+    assert "--resume" not in shown
+    assert f"replay {tmp_path / 'source'} again with --force" in shown

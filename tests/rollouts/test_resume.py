@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,69 +10,28 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
+from torch import nn
 
-from tdx import EnvError, TdxError, open_dump
-from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, run, verify
-from tests.rollouts.recorded import CHUNK, assert_same_dump, record, request, same
+from tdx import EnvError, TdxError, open_dump, save_mlp_policy
+from tdx.rollouts import Goal, Manifest, resume, roll_out, run, verify
+from tests.rollouts.recorded import (
+    CHUNK,
+    CutError,
+    assert_same_dump,
+    cut_after,
+    killed_at,
+    record,
+    request,
+    same,
+)
 
 MOMENTS = 20
 HERE = "tests.rollouts.recorded"
 
 
-class CutError(Exception):
-    """Ends a rollout between two chunks."""
-
-
-def cut_after(chunks: int) -> Callable[[Progress], None]:
-    """What ends a rollout after so many chunks."""
-    seen = iter(range(1, 1_000_000))
-
-    def on_chunk(progress: Progress) -> None:
-        if next(seen) == chunks:
-            raise CutError
-
-    return on_chunk
-
-
 def written_by_child(folder: Path, die_at: int | None, **options: Any) -> int:
-    """Roll out in a process of its own that kills itself at a call to the disk.
-
-    Args:
-        folder: of the dump.
-        die_at: which of its calls to ``fsync`` and ``replace`` it does not live to see; none to
-            live.
-        options: of the rollout.
-
-    Returns:
-        how many calls it made; -1 if it was killed.
-    """
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        calls = 0
-
-        def counted(call: Any) -> Any:
-            def counting(*args: Any) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls == die_at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args)
-
-            return counting
-
-        os.fsync, os.replace = counted(os.fsync), counted(os.replace)
-        roll_out(request(**options), folder)
-        os.write(writing, str(calls).encode())
-        os._exit(0)
-    os.close(writing)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    told = os.read(reading, 100)
-    os.close(reading)
-    assert status in (0, -signal.SIGKILL)
-    return int(told) if told else -1
+    """Roll out in a process of its own; see :func:`killed_at`."""
+    return killed_at(die_at, lambda: roll_out(request(**options), folder))
 
 
 def test_nothing_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
@@ -194,12 +149,41 @@ def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
     asked = replace(request("Pendulum-v1", "RewardSum"), policy=f"sequence:{file}")
     with pytest.raises(CutError):
         roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
-    file.write_text(str([[0.6]] * 200))
-    with pytest.raises(TdxError, match="another file than the one"):
+    copy = tmp_path / "cut" / "policy.json"
+    kept = copy.read_text()
+    copy.write_text(str([[0.6]] * 200))
+    with pytest.raises(TdxError, match="is not the file that the dump was recorded with"):
         resume(tmp_path / "cut")
-    file.write_text(str([[0.5]] * 200))
-    resume(tmp_path / "cut")
+    copy.unlink()
+    with pytest.raises(TdxError, match="has no copy of its policy") as caught:
+        resume(tmp_path / "cut")
+    assert f"--policy 'sequence:{file}'" in (caught.value.hint or "")
+    copy.symlink_to(file)
+    with pytest.raises(TdxError, match="symbolic link"):
+        resume(tmp_path / "cut")
+    copy.unlink()
+    copy.write_text(kept)
     roll_out(asked, tmp_path / "whole")
+    file.unlink()
+    resume(tmp_path / "cut")
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -> None:
+    torch.manual_seed(0)
+    file = tmp_path / "policy.safetensors"
+    save_mlp_policy(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), file)
+    asked = request("Pendulum-v1", "RewardSum", policy=f"mlp:{file}")
+    with pytest.raises(CutError):
+        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+    roll_out(asked, tmp_path / "whole")
+    if typed:
+        (tmp_path / "cut" / "policy.safetensors").unlink()
+        run.resume(tmp_path / "cut", policy=f"mlp:{file}")
+    else:
+        file.unlink()
+        resume(tmp_path / "cut")
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
 
 

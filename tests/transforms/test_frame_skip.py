@@ -216,7 +216,7 @@ def test_rewards_of_zero_or_one_add_up_to_what_the_spec_says() -> None:
     check_env_specs(env)
     spec = env.reward_spec
     assert isinstance(spec, Bounded)
-    assert (spec.low.item(), spec.high.item(), spec.dtype) == (0, 3, torch.int8)
+    assert (spec.low.item(), spec.high.item(), spec.dtype) == (0, 3, torch.int64)
     assert env.rollout(2)["next", "reward"].max() == 3
 
 

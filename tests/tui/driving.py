@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
@@ -43,8 +45,37 @@ class Driver:
                 await self.pilot.press(key)
         await self.settle()
 
+    async def send(self, *keys: str, gap: float = 0.0) -> None:
+        """Send keys as a terminal does, without waiting for what they do.
+
+        Args:
+            keys: The keys; a single character stands for itself.
+            gap: Seconds between two keys.
+        """
+        for key in keys:
+            name = key if len(key) > 1 or key.isalnum() else _character_to_key(key)
+            event = events.Key(name, key if len(key) == 1 else None)
+            event.set_sender(self.app)
+            self.app.post_message(event)
+            await asyncio.sleep(gap)
+
+    async def delivered(self) -> None:
+        """Wait until every key is delivered and the screen is laid out after it."""
+        await self._turn()
+        while not self.app.keys.is_idle:
+            await asyncio.sleep(0.001)
+        for _ in range(2):
+            await self._turn()
+
+    async def _turn(self) -> None:
+        turned = asyncio.get_running_loop().create_future()
+        self.app.call_later(self.app.screen.call_after_refresh, turned.set_result, None)
+        await turned
+
     async def settle(self) -> None:
         """Wait until nothing is under way."""
+        if self.app.is_running:
+            await self.delivered()
         await self.pilot.pause()
         for _ in range(400):
             seen, revision = self.app.workspace.seen, self.app.workspace.editor.revision
@@ -107,12 +138,15 @@ async def driven(
     preferences: Preferences | None = None,
     draft: Draft | None = None,
     hints: HintBook | None = None,
+    allow_code: bool = False,
 ) -> AsyncIterator[Driver]:
     """The app with a chain, ready and settled."""
     if draft is None and env is not None:
         draft = Draft.of(Pipeline.of(env, *stages))
     backend = backend or InlineBackend()
-    app = TdxApp(draft, backend=backend, preferences=preferences, hints=hints)
+    app = TdxApp(
+        draft, backend=backend, preferences=preferences, hints=hints, allow_code=allow_code
+    )
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot)
         (main,) = (each for each in app.screen_stack if isinstance(each, MainScreen))

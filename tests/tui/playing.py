@@ -120,6 +120,7 @@ class Live(Driver):
 
     async def settle(self) -> None:
         """Wait until the session has heard all and nothing runs, or it is ended."""
+        await self.delivered()
         await self.drawn()
         for _ in range(10_000):
             tab = self.tab

@@ -114,10 +114,10 @@ async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: 
         assert app.app.current_theme.primary == "#123456"
         said = [notice.message for notice in app.app._notifications]
         assert said == [
-            'themes.no_primary: it has no primary (write primary = "#6ea8fe")',
-            "themes.misspelt: there is no field 'backgrund' (did you mean background?)",
-            "themes.no_colour: primary cannot be 'blueish' (a colour such as #6ea8fe)",
-            "themes.no_flag: dark cannot be 'yes' (true or false)",
+            'themes.no_primary: the field primary is missing (write primary = "#6ea8fe")',
+            "themes.misspelt: unknown field 'backgrund' (did you mean background?)",
+            "themes.no_colour: primary cannot be 'blueish' (use a color such as #6ea8fe)",
+            "themes.no_flag: dark cannot be 'yes' (use true or false)",
         ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tdx import StepCounter, open_dump
+from tdx import StepCounter, TransformedEnv, open_dump
 from tdx.pipeline import Pipeline
 from tdx.tui.live import keys
 from tdx.tui.live.curve_pane import CurvePane
@@ -292,7 +292,7 @@ async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.Monkey
 
 
 async def test_pixels_are_drawn_before_and_after_a_stage() -> None:
-    from tdx import ToTensorImage, TransformedEnv
+    from tdx import ToTensorImage
 
     def make(pipeline: Pipeline) -> TransformedEnv:
         return TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
@@ -351,7 +351,10 @@ async def test_every_action_is_in_the_palette_and_has_help() -> None:
 
 
 async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
-    async with playing(make=lambda pipeline: pendulum(StepCounter(50), At(7, raises))) as app:
+    def make(pipeline: Pipeline) -> TransformedEnv:
+        return pendulum(StepCounter(50), At(7, raises))
+
+    async with playing(make=make, whole=True, size=(180, 50)) as app:
         await app.press("space")
         assert "1 At" in app.note
         assert "out of order" in app.note

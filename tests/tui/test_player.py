@@ -141,7 +141,7 @@ def test_steps_since_the_reset_are_kept_as_a_dump(tmp_path: Path) -> None:
     watched.tell(Run(steps=60), turns=90)  # an episode has 50
     folder = tmp_path / "live"
     assert watched.tell(Keep(str(folder))).said == f"60 steps are in {folder}"
-    assert "there is a dump in" in watched.tell(Keep(str(folder))).said
+    assert "already has a dump" in watched.tell(Keep(str(folder))).said
     dump = open_dump(folder)
     assert verify(folder).problems == ()
     assert [episode.length for episode in dump.manifest.episodes] == [50, 10]

@@ -31,11 +31,11 @@ PATHS = ("/", "/?token=wrong", "/ws", "/page/page.js", "/static/js/textual.js", 
 
 
 @asynccontextmanager
-async def served(token: str | None, *command: str, most: int = 8) -> AsyncIterator[str]:
+async def served(*command: str, most: int = 8, loopback: bool = True) -> AsyncIterator[str]:
     """The address of a server whose app is a command, on so many pages at most."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = AppServer(command, Access(token, port), most)
+        server = AppServer(command, Access(TOKEN, port, loopback=loopback), most)
         runner = web.AppRunner(await server._make_app(), access_log=None)
         await runner.setup()
         await web.SockSite(runner, listening).start()
@@ -44,7 +44,7 @@ async def served(token: str | None, *command: str, most: int = 8) -> AsyncIterat
 
 
 async def test_without_the_token_nothing_is_answered() -> None:
-    async with served(TOKEN) as address, aiohttp.ClientSession() as session:
+    async with served() as address, aiohttp.ClientSession() as session:
         for path in PATHS:
             async with session.get(address + path) as answer:
                 assert answer.status == 403
@@ -54,7 +54,7 @@ async def test_without_the_token_nothing_is_answered() -> None:
 
 async def test_with_the_token_everything_is_and_it_leaves_the_address() -> None:
     jar = aiohttp.CookieJar(unsafe=True)
-    async with served(TOKEN) as address, aiohttp.ClientSession(cookie_jar=jar) as session:
+    async with served() as address, aiohttp.ClientSession(cookie_jar=jar) as session:
         async with session.get(f"{address}/?token={TOKEN}") as answer:
             assert (answer.status, str(answer.url)) == (200, f"{address}/")
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -62,13 +62,45 @@ async def test_with_the_token_everything_is_and_it_leaves_the_address() -> None:
             assert answer.status == 200
 
 
-async def test_pages_of_other_sites_reach_nothing() -> None:
-    async with served(None) as address, aiohttp.ClientSession() as session:
-        for headers in ({"Host": "tdx.example.com"}, {"Origin": "http://example.com"}):
-            async with session.get(address, headers=headers) as answer:
-                assert answer.status == 403
+@asynccontextmanager
+async def visitor(address: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """A browser that has opened the printed address."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        async with session.get(f"{address}/?token={TOKEN}", allow_redirects=False) as answer:
+            cookie = answer.headers["Set-Cookie"]
+            assert (answer.status, "HttpOnly" in cookie, "SameSite=Strict" in cookie) == (
+                302,
+                True,
+                True,
+            )
+        yield session
+
+
+@pytest.mark.parametrize("loopback", [True, False])
+async def test_pages_of_other_sites_reach_nothing(loopback: bool) -> None:
+    async with served(loopback=loopback) as address, visitor(address) as session:
+        for path in ("/", "/ws"):
+            async with session.get(
+                address + path, headers={"Origin": "http://example.com"}
+            ) as answer:
+                assert (answer.status, "another site" in await answer.text()) == (403, True)
+        async with session.get(address, headers={"Host": "tdx.example.com"}) as answer:
+            assert answer.status == (403 if loopback else 200)
         async with session.get(address) as answer:
             assert answer.status == 200
+
+
+async def test_a_cookie_that_is_no_text_is_refused() -> None:
+    async with served() as address:
+        port = int(address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        cookie = b"Cookie: tdx-%d=\xff\xfe\r\n" % port
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + cookie + b"\r\n"
+        )
+        assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
 
 
 async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path) -> None:
@@ -76,8 +108,8 @@ async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path
     code = "import json, os, sys, time; json.dump([os.getpid(), *sys.argv[1:]], open('said', 'w'))"
     code = f"import os; os.chdir({str(tmp_path)!r}); {code}; time.sleep(100)"
     async with (
-        served(None, sys.executable, "-c", code, *words) as address,
-        aiohttp.ClientSession() as session,
+        served(sys.executable, "-c", code, *words) as address,
+        visitor(address) as session,
     ):
         page = await session.ws_connect(address + "/ws?width=80;touch gone&height=x")
         await page.send_str("[nonsense")
@@ -96,8 +128,8 @@ async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path
 async def test_there_are_no_more_pages_than_may_be() -> None:
     code = "import time; time.sleep(100)"
     async with (
-        served(None, sys.executable, "-c", code, most=2) as address,
-        aiohttp.ClientSession() as session,
+        served(sys.executable, "-c", code, most=2) as address,
+        visitor(address) as session,
     ):
         one, two = [await session.ws_connect(f"{address}/ws") for _ in range(2)]
         async with session.get(address) as answer:
@@ -152,9 +184,9 @@ def test_host_that_is_none_of_this_machine(
     [
         (["--t", "RewardSum"], "stages are given without an env"),
         (["--pipeline", "-"], "a page cannot read stdin"),
-        (["--port", "70000"], "--port must be 65535 at most"),
+        (["--port", "70000"], "--port must be at most 65535"),
         (["--pages", "0"], "--pages"),
-        (["--token", "short"], "--token must have 12 characters or more"),
+        (["--token", "short"], "--token must have at least 12 characters"),
         (["--env", "Pendulum-v1", "--t", "RewardSum("], "stage 0"),
     ],
 )
@@ -173,14 +205,16 @@ def test_missing_package(
     assert "hint: pip install 'tdx[serve]'" in capsys.readouterr().err
 
 
-def test_there_is_a_token_wherever_others_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_token_is_drawn_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("tdx.tui.serving.serve._until_told", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
-    for host in ("0.0.0.0", "127.0.0.1"):
+    for host in ("0.0.0.0", "127.0.0.1", "127.0.0.1"):
         assert serve([], host=host, port=0, token=None, pages=1, say=said.append) == 0
-    assert [each.partition("?token=")[1:] for each in said][1] == ("", "")
     assert said[0].startswith("http://here:")
-    assert len(said[0].partition("?token=")[2]) > 20
+    assert said[1].startswith("http://127.0.0.1:")
+    tokens = [each.partition("/?token=")[2] for each in said]
+    assert len(set(tokens)) == 3
+    assert min(map(len, tokens)) >= 32
     names = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "192.168.0.1", "example.com")
     assert [is_loopback(name) for name in names] == [True] * 3 + [False] * 3

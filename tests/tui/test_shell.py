@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ async def test_palette_has_every_action_and_every_transform() -> None:
 async def test_command_of_the_palette_runs() -> None:
     async with driven("RewardSum") as app:
         await app.press("ctrl+p", "text:add stepc", "enter")
-        assert app.stages == ["StepCounter", "RewardSum"]
+        assert app.stages == ["RewardSum", "StepCounter"]
 
 
 async def test_env_and_sample_are_chosen_in_the_palette() -> None:
@@ -58,7 +59,7 @@ async def test_env_and_sample_are_chosen_in_the_palette() -> None:
         assert len(app.stages) == 6
         await app.press("u", "u")
         await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
-        assert app.stages == ["StepCounter", "RewardSum"]
+        assert app.stages == ["RewardSum", "StepCounter"]
         await app.press("u")
         assert app.stages == ["RewardSum"]
         assert not app.app.workspace.editor.is_modified
@@ -128,15 +129,38 @@ async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
 
 
 async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
-    wrong = Preferences("no-such-theme", {"chain.swich": "x", "chain.remove": "ctr+b"}, ("broken",))
+    keymap = {
+        "chain.swich": "x",
+        "chain.remove": "ctr+b",
+        "chain.duplicate": "x",
+        "screen.undoo": "b",
+    }
+    wrong = Preferences("no-such-theme", keymap, ("broken",))
     async with driven("RewardSum", preferences=wrong) as app:
         said = [notice.message for notice in app.app._notifications]
-        assert said[0] == "broken"
-        assert said[1].startswith("keymap: no command 'chain.swich' (did you mean chain.switch")
-        assert said[2] == "keymap: chain.remove: there is no key 'ctr+b'"
-        assert said[3] == "there is no theme no-such-theme"
+        assert said == [
+            "broken",
+            "keymap: unknown command 'chain.swich' (did you mean chain.switch?); "
+            "unknown key 'ctr+b' for chain.remove; "
+            "unknown command 'screen.undoo' (did you mean screen.undo?); "
+            "'x' for chain.duplicate is the key of chain.fix",
+            "unknown theme 'no-such-theme'; tdx-dark is used",
+        ]
         await app.press("down", "d")
         assert app.stages == []
+
+
+async def test_keymap_of_the_docs_is_silent_and_works(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "tui.md").read_text()
+    (example,) = re.findall(r"```toml\n([^`]*\[keymap\][^`]*)```", docs)
+    (tmp_path / "config.toml").write_text(example)
+    async with driven("RewardSum", preferences=load_preferences()) as app:
+        await app.press("down", "backspace")
+        assert app.stages == []
+        await app.press("ctrl+u", "3", "1", "a", "escape", "f1", "escape")
+        assert app.stages == ["RewardSum"]
+        warned = [each.message for each in app.app._notifications if each.severity == "warning"]
+        assert not warned
 
 
 async def test_keymap_of_the_user_holds() -> None:

@@ -34,10 +34,10 @@ def inspect_spec(
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.spec_view import spec_view
     from tdx.inspection.spec_report import inspect_spec
-    from tdx.pipeline import format_stage
+    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         report = inspect_spec(env, config.env.id)
-    calls = [format_stage(stage) for stage in config.transforms]
+        calls = stage_texts(env, config)
     write(spec_view(report, calls, stages=stages, key=key), output)

@@ -14,9 +14,10 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.chain_view import chain_view
     from tdx.inspection.chain_report import inspect_chain
-    from tdx.pipeline import format_stage
+    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         report = inspect_chain(env, config.env.id)
-    write(chain_view(report, [format_stage(stage) for stage in config.transforms]), output)
+        calls = stage_texts(env, config)
+    write(chain_view(report, calls), output)

@@ -30,12 +30,12 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.lineage_view import lineage_view, mermaid
     from tdx.inspection.lineage import inspect_keys
-    from tdx.pipeline import format_stage
+    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         lineage = inspect_keys(env, config.env.id).only(list(keys or ()))
-    calls = [format_stage(stage) for stage in config.transforms]
+        calls = stage_texts(env, config)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(mermaid(lineage, calls))
     else:

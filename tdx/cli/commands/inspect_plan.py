@@ -35,14 +35,14 @@ def inspect_plan(
     from tdx.cli.views.plan_diagram import plan_diagram
     from tdx.cli.views.plan_view import plan_view
     from tdx.inspection.plan_report import inspect_plan
+    from tdx.inspection.stage_text import stage_texts
     from tdx.keys import normal_key
-    from tdx.pipeline import format_stage
 
     config = read_pipeline(pipeline)
     reads = [normal_key(tuple(key.split("."))) for key in policy_reads or ()] or None
     with built_env(config, pipeline) as env:
         report = inspect_plan(env, config.env.id, policy_reads=reads)
-    calls = [format_stage(stage) for stage in config.transforms]
+        calls = stage_texts(env, config, expanded=True)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(plan_diagram(report, calls))
     else:

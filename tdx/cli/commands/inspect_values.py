@@ -36,21 +36,19 @@ def inspect_values(
     from tdx.cli.policy import acting
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.values_view import values_view
+    from tdx.inspection.stage_text import stage_texts
     from tdx.inspection.values_report import inspect_values
-    from tdx.pipeline import format_stage
-    from tdx.pipeline.validation import located
+    from tdx.pipeline.validation import add_line
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
-        name = policy or config.policy or "random"
-        actor = acting(name, env, steps, allow_code=pipeline.allow_code)
+        actor = acting(policy, config, env, steps, allow_code=pipeline.allow_code)
         report = inspect_values(
             env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-    calls = [format_stage(stage) for stage in config.transforms]
+        calls = stage_texts(env, config)
+        if report.error is not None:
+            add_line(report.error, config, env)
     write(values_view(report, calls), output)
     if report.error is not None:
-        stage = report.error.where.stage
-        if stage is not None and stage < len(config.transforms):
-            located(report.error, config, stage)
         raise report.error

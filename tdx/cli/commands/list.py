@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -28,12 +29,16 @@ def list_envs(
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.output.write import write
     from tdx.cli.views.list_view import envs_view
-    from tdx.inspection.env_list import list_envs
+    from tdx.inspection.env_list import find_envs
+    from tdx.text import escape_control_characters
 
     words = " ".join(search or ())
     with foreign_code():
-        found = list_envs(words, missing=missing)
-    write(envs_view(found, words), output)
+        found = find_envs(words, missing=missing)
+    write(envs_view(found.envs, words), output)
+    for broken in found.broken:
+        text = escape_control_characters(f"{broken.message} ({broken.hint})")
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def list_transforms(output: OutputOptions, search: Search = None) -> None:

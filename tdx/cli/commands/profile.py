@@ -112,7 +112,7 @@ def profile(
         sync=sync,
         all_wrappers=all_wrappers,
     )
-    request = Request(config, pipeline, modes, plan)
+    request = Request(config, pipeline, modes, plan, policy)
     if sweep:
         others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
         others["--dry-run"] = dry_run

@@ -16,6 +16,7 @@ from tdx.cli.key_completion import complete_stored_keys
 from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
 from tdx.cli.policy import PolicyName
 from tdx.errors import ArgumentError, TdxError
+from tdx.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -51,7 +52,9 @@ ChunkSteps = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    number_option("--workers", 1, "Run N copies of the env in a process each."),
+    number_option(
+        "--workers", 1, "Run N copies of the env in a process each.", at_most=MAX_WORKERS
+    ),
 ]
 Raw = Annotated[
     bool,
@@ -97,8 +100,8 @@ def rollout(
     from tdx.rollouts import DumpRequest
 
     if resume:
-        given = (file, steps, episodes, policy, keys, chunk, workers, raw, dry_run, force)
-        _resume(pipeline, output, out, any(given))
+        given = (file, steps, episodes, keys, chunk, workers, raw, dry_run, force)
+        _resume(pipeline, output, out, policy, any(given))
         return
     if steps is not None and episodes is not None:
         raise ArgumentError(
@@ -162,12 +165,18 @@ def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: 
     from tdx.cli.progress import progress_on
     from tdx.rollouts import roll_out
 
-    with foreign_code(), progress_on(sys.stderr) as on_chunk, _what_is_left(folder):
+    with _what_is_left(folder), foreign_code(), progress_on(sys.stderr) as on_chunk:
         manifest = roll_out(request, folder, force=force, on_chunk=on_chunk)
     _show(folder, manifest, output)
 
 
-def _resume(pipeline: PipelineOptions, output: OutputOptions, out: str | None, other: bool) -> None:
+def _resume(
+    pipeline: PipelineOptions,
+    output: OutputOptions,
+    out: str | None,
+    policy: str | None,
+    other: bool,
+) -> None:
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.progress import progress_on
     from tdx.rollouts import resume
@@ -183,8 +192,8 @@ def _resume(pipeline: PipelineOptions, output: OutputOptions, out: str | None, o
     if out is None:
         raise ArgumentError("no dump is given", hint="add --out DIR")
     folder = Path(out)
-    with foreign_code(), progress_on(sys.stderr) as on_chunk, _what_is_left(folder):
-        manifest = resume(folder, allow_code=pipeline.allow_code, on_chunk=on_chunk)
+    with _what_is_left(folder), foreign_code(), progress_on(sys.stderr) as on_chunk:
+        manifest = resume(folder, policy=policy, allow_code=pipeline.allow_code, on_chunk=on_chunk)
     _show(folder, manifest, output)
 
 
@@ -206,10 +215,22 @@ def _what_is_left(folder: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {kept}" if error.hint else kept
         raise
     except KeyboardInterrupt:
-        kept = _kept(folder)
-        if kept:
-            print(f"interrupted: {kept}", file=sys.stderr)
+        print(f"interrupted{_interrupted(folder)}", file=sys.stderr)
         raise
+
+
+def _interrupted(folder: Path) -> str:
+    """What to say of a dump whose rollout was interrupted."""
+    from tdx.rollouts import Manifest
+
+    try:
+        manifest = Manifest.load(folder)
+    except TdxError:
+        return " before the first chunk; nothing was written"
+    if not manifest.steps:
+        return f" before the first chunk; {folder} holds no steps, --force replaces it"
+    kept = _kept(folder)
+    return "" if kept is None else f": {kept}"
 
 
 def _kept(folder: Path) -> str | None:

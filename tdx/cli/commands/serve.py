@@ -21,7 +21,7 @@ _MOST_PORT = 65535
 Host = Annotated[
     str,
     typer.Option(
-        "--host", metavar="ADDRESS", help="Where to listen; on another than this machine a token."
+        "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all of this machine's."
     ),
 ]
 Port = Annotated[
@@ -39,7 +39,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         metavar="TOKEN",
-        help="What a browser must know; random for one that is drawn.",
+        help="Secret that a browser must send; by default a fresh one is drawn at each start.",
     ),
 ]
 
@@ -68,15 +68,15 @@ def serve(
     token: Token = None,
     pages: Pages = 8,
 ) -> int:
-    """Serve the terminal app to a browser, from this machine to this machine.
+    """Serve the terminal app to a browser.
 
     tdx serve pendulum.yaml
 
     tdx serve --host 0.0.0.0 --env Pendulum-v1 --t RewardSum
 
-    Each page has an app of its own, and whoever may open it may do what you may do: read and write
-    your files, and run code with --allow-code. On another address than this machine's own the
-    address that is printed has a token; without it nothing is answered.
+    Each page has an app of its own. Whoever opens it can do what you can do: read and write your
+    files, and run code with --allow-code. The address that is printed has a token; requests without
+    it are refused, also from other users of this machine.
     """
     from tdx.cli.source import with_file
 
@@ -84,11 +84,13 @@ def serve(
     if options.pipeline == "-":
         raise ArgumentError("a page cannot read stdin", hint="give a pipeline file")
     if port > _MOST_PORT:
-        raise ArgumentError(f"--port must be {_MOST_PORT} at most, got {port}")
+        raise ArgumentError(
+            f"--port must be at most {_MOST_PORT}, got {port}", hint="--port 0 takes any free port"
+        )
     if token is not None and token != "random" and len(token) < _LEAST_TOKEN:
         raise ArgumentError(
-            f"--token must have {_LEAST_TOKEN} characters or more",
-            hint="--token random draws one",
+            f"--token must have at least {_LEAST_TOKEN} characters",
+            hint="leave it out: a random one is drawn",
         )
     first_pipeline(options)
     # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.

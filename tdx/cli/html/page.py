@@ -15,6 +15,7 @@ from tdx.cli.views.chain_view import chain_view
 from tdx.cli.views.lineage_view import lineage_view
 from tdx.cli.views.spec_view import spec_view
 from tdx.inspection.report import Picture, PipelineReport
+from tdx.text import escape_control_characters
 
 _FOLDER = Path(__file__).parent
 _ENDED = {
@@ -46,7 +47,7 @@ def report_page(report: PipelineReport) -> str:
         (key, reward_plot(list(curves)))
         for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
     ]
-    return page.render(
+    text = page.render(
         report=report,
         style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
         diagram=chain_diagram(report),
@@ -58,6 +59,7 @@ def report_page(report: PipelineReport) -> str:
         pictures=[_picture(each, report) for each in rollout.pictures],
         ended=_ENDED,
     )
+    return escape_control_characters(text, keep="\n\t")
 
 
 def _table(view: View) -> Table | None:

@@ -24,6 +24,7 @@ from tdx.profiling.growth import Growth, growths
 from tdx.profiling.result import ModeProfile, Profile
 from tdx.profiling.sweep import Sweep
 from tdx.profiling.sweep_axes import shown
+from tdx.text import escape_control_characters
 
 _FOLDER = Path(__file__).parent
 _LINES = 8
@@ -100,7 +101,8 @@ def _rendered(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     style = _style("report.css") + _style("profile.css")
-    return environment.get_template(template).render(style=style, **values)
+    text = environment.get_template(template).render(style=style, **values)
+    return escape_control_characters(text, keep="\n\t")
 
 
 def _style(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdx.cli.output.escaping import escaped
 from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table
 
 
@@ -16,7 +17,7 @@ def markdown(blocks: Sequence[Block]) -> str:
     Returns:
         Whole lines.
     """
-    return "\n\n".join(_block(block) for block in blocks) + "\n"
+    return "\n\n".join(_block(block) for block in escaped(blocks)) + "\n"
 
 
 def _block(block: Block) -> str:

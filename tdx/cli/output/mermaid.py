@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tdx.text import escape_control_characters
+
 
 def mermaid_label(text: str) -> str:
     """A text that Mermaid shows as it is, between double quotes.
@@ -9,4 +11,4 @@ def mermaid_label(text: str) -> str:
     Args:
         text: one line.
     """
-    return text.replace("#", "#35;").replace('"', "#quot;")
+    return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")

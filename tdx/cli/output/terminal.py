@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from tdx.cli.output.escaping import escaped
 from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Style, Table
 
 UNLIMITED = 10_000
@@ -48,6 +49,7 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
     Returns:
         Whole lines, without spaces at their ends.
     """
+    blocks = escaped(blocks)
     lines: list[str] = []
     for position, block in enumerate(blocks):
         if position and _wants_space(block, blocks[position - 1]):

@@ -85,6 +85,9 @@ Block = Table | Heading | Paragraph | Code
 class View:
     """A result in each of the forms it can be written in.
 
+    Each item of the lists in ``data`` is one of the ``records`` with the same facts, nested there
+    and in columns here; the rest of ``data`` holds for the result as a whole.
+
     Args:
         kind: what it is, for readers of the JSON.
         data: all of it, as plain data.

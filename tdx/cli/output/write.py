@@ -15,7 +15,8 @@ from tdx.cli.options import OutputOptions
 from tdx.cli.output.markdown import markdown
 from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
 from tdx.cli.output.view import View
-from tdx.cli.streams import speaks_unicode
+from tdx.cli.streams import json_text
+from tdx.text import escape_control_characters, escape_json
 
 
 def write(view: View, options: OutputOptions) -> None:
@@ -41,9 +42,9 @@ def as_text(view: View, options: OutputOptions, width: int | None = None) -> str
     """
     match options.format:
         case Format.JSON:
-            return _json({"schema_version": SCHEMA_VERSION, "kind": view.kind, **view.data})
+            return _json(view.kind, view.data, indent=2)
         case Format.JSONL:
-            return "".join(_json_line(view.kind, record) for record in view.records)
+            return "".join(_json(view.kind, record) for record in view.records)
         case Format.CSV:
             return _csv(view)
         case Format.MD:
@@ -55,15 +56,9 @@ def as_text(view: View, options: OutputOptions, width: int | None = None) -> str
             )
 
 
-def _json(document: Mapping[str, Any]) -> str:
-    ascii_only = not speaks_unicode(sys.stdout)
-    return json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
-
-
-def _json_line(kind: str, record: Mapping[str, Any]) -> str:
-    line = {"schema_version": SCHEMA_VERSION, "kind": kind, **record}
-    ascii_only = not speaks_unicode(sys.stdout)
-    return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False) + "\n"
+def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
+    document = {"schema_version": SCHEMA_VERSION, "kind": kind, **data}
+    return json_text(document, sys.stdout, indent)
 
 
 def _csv(view: View) -> str:
@@ -73,7 +68,7 @@ def _csv(view: View) -> str:
         return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: _csv_value(name) for name in names})
     for record in view.records:
         writer.writerow({name: _csv_value(value) for name, value in record.items()})
     return text.getvalue()
@@ -81,5 +76,7 @@ def _csv(view: View) -> str:
 
 def _csv_value(value: Any) -> Any:
     if isinstance(value, (list, tuple, dict)):
-        return json.dumps(value, ensure_ascii=False)
+        return escape_json(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, str):
+        return escape_control_characters(value, keep="\n\t")
     return value

@@ -7,7 +7,7 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.comparison import NOTHING
+from tdx.cli.views.comparison import NOTHING, spec_columns
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_text import SpecText, shape_text
@@ -42,7 +42,7 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
                 return [_head(report), *chain, table]
         return [_head(report), *_narrow(report, calls)]
 
-    return View("chain", data, list(_records(report)), blocks)
+    return View("chain", data, list(_records(report, calls)), blocks)
 
 
 def _head(report: ChainReport) -> Heading:
@@ -157,19 +157,22 @@ def _specs(source: Cell, target: Cell) -> Iterator[Paragraph]:
         yield Paragraph([Cell("→ ", target.style), target], indent=6)
 
 
-def _records(report: ChainReport) -> Iterator[dict[str, Any]]:
-    """A row for each key that a stage reads, writes, renames or drops."""
-    for stage in report.stages:
+def _records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A row for each key that a stage reads, writes, renames or drops; one for an idle stage."""
+    for stage, call in zip(report.stages, calls, strict=True):
+        named = {"stage": stage.index, "transform": stage.name, "call": call}
+        named["time_behaviour"] = stage.time_behaviour
+        if stage.forward.idle and stage.inverse.idle and not stage.carried:
+            yield _record({**named, "lane": None}, None, None)
         for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
-            place = {"stage": stage.index, "transform": stage.name, "lane": lane_name}
+            place = {**named, "lane": lane_name}
             for key in lane.reads:
                 yield _record(place, "read", format_key(key))
             for key in stage.carried if lane_name == "forward" else ():
                 yield _record(place, "read_from_step_before", format_key(key))
             for write in lane.writes:
                 known = write.to_dict()
-                sides = {"before": known["before"], "after": known["after"]}
-                yield _record(place, "write", known["key"], known["source"], **sides)
+                yield _record(place, "write", known["key"], known["source"], known)
             for old, new in lane.renames:
                 yield _record(place, "rename", format_key(new), format_key(old))
             for key in lane.drops:
@@ -178,18 +181,18 @@ def _records(report: ChainReport) -> Iterator[dict[str, Any]]:
 
 def _record(
     place: dict[str, Any],
-    effect: str,
-    key: str,
+    effect: str | None,
+    key: str | None,
     source: str | None = None,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
+    written: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    names = ("kind", "shape", "dtype", "device", "low", "high", "choices")
+    known = written or {}
     return {
         **place,
         "effect": effect,
         "key": key,
         "source": source,
-        **{f"before_{name}": (before or {}).get(name) for name in names},
-        **{f"after_{name}": (after or {}).get(name) for name in names},
+        "new": known.get("new"),
+        **spec_columns("before", known.get("before"), with_part=True),
+        **spec_columns("after", known.get("after"), with_part=True),
     }

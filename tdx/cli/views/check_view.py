@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,20 +10,21 @@ from tdx.cli.choices import CheckFormat
 from tdx.cli.options import FindingsOptions
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.output.write import write
-from tdx.cli.streams import speaks_unicode
+from tdx.cli.streams import json_text, write_verbatim
 from tdx.errors import Where
 from tdx.inspection.check_report import Check, CheckReport, Finding
 
 if TYPE_CHECKING:
     from tdx.cli.mending import Told
-    from tdx.inspection.lint.rule import Rule
+    from tdx.inspection.lint.rule import Rule, Severity
 
-_MEANING: dict[Check, str] = {
+_PASSED: dict[Check, str] = {
     "arguments": "every stage is known and its arguments are of the declared types",
     "specs": "env and chain can be built, and every stage finds the keys it reads",
     "steps": "reset, step and rollout write what the specs promise",
     "lints": "the chain breaks no rule; tdx explain lists the rules",
 }
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
 _NAMES = tuple(Finding("steps", "", "", None, Where()).to_dict())
 _STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
 
@@ -52,10 +52,9 @@ def write_report(
         from tdx.cli.output.sarif import sarif
 
         log = sarif(report, [rule.code for rule in rules], text)
-        ascii_only = not speaks_unicode(sys.stdout)
-        sys.stdout.write(json.dumps(log, indent=2, ensure_ascii=ascii_only) + "\n")
+        sys.stdout.write(json_text(log, sys.stdout, indent=2))
     elif told is not None and told.text is not None and options.format is CheckFormat.TABLE:
-        sys.stdout.write(told.text)
+        write_verbatim(told.text)
     else:
         write(check_view(report, None if told is None else told.data), options.output)
 
@@ -71,7 +70,9 @@ def check_view(report: CheckReport, mended: dict[str, Any] | None = None) -> Vie
     def blocks(width: int) -> list[Block]:
         stages = f"{report.stages} stage{'' if report.stages == 1 else 's'}"
         head = Heading(report.env, stages, level=1)
-        rows = [[_outcome(check, report), Cell(check), Cell(_MEANING[check])] for check in _all()]
+        rows = [
+            [_outcome(check, report), Cell(check), Cell(_result(check, report))] for check in _all()
+        ]
         table = Table([Column(fixed=True), Column(fixed=True), Column()], rows)
         findings: list[Block] = []
         told: set[str] = set()
@@ -90,13 +91,37 @@ def _all() -> tuple[Check, ...]:
 
 
 def _outcome(check: Check, report: CheckReport) -> Cell:
-    found = [finding for finding in report.findings if finding.check == check]
-    if found and all(finding.severity == "advice" for finding in found):
-        return Cell("advice", "dim")
-    if found:
-        lies = check == "steps" and any(each.lie not in (None, "nan") for each in found)
-        return Cell("lies" if lies else "wrong", "bad")
+    """The worst severity that a check found."""
+    for severity in _SEVERITIES:
+        if _count(check, report, severity):
+            return Cell(severity, _STYLES[severity])
     return Cell("ok", "good") if check in report.checks else Cell("not run", "dim")
+
+
+def _result(check: Check, report: CheckReport) -> str:
+    """What a check found, or what holds where it found nothing."""
+    counts = [(_count(check, report, severity), severity) for severity in _SEVERITIES]
+    parts = [_counted(count, severity) for count, severity in counts if count]
+    if not parts:
+        return _PASSED[check] if check in report.checks else _why_not_run(report)
+    if len(parts) == 1:
+        return parts[0]
+    return f"{sum(count for count, _ in counts)} findings: {', '.join(parts)}"
+
+
+def _count(check: Check, report: CheckReport, severity: Severity) -> int:
+    found = (each for each in report.findings if each.check == check)
+    return sum(each.severity == severity for each in found)
+
+
+def _counted(count: int, severity: Severity) -> str:
+    plural = "" if count == 1 or severity == "advice" else "s"
+    return f"{count} {severity}{plural}"
+
+
+def _why_not_run(report: CheckReport) -> str:
+    broken = next((name for name in _all() if _count(name, report, "error")), None)
+    return "" if broken is None else f"the {broken} have to be right first"
 
 
 def _finding(finding: Finding, told: Collection[str]) -> Iterator[Paragraph]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Cell, Column, Style, Table
@@ -14,6 +15,21 @@ from tdx.keys import format_key
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
 NOTHING = "–"
+_SPEC = ("kind", "shape", "dtype", "device", "low", "high", "choices", "digest")
+
+
+def spec_columns(
+    prefix: str, spec: Mapping[str, Any] | None, *, with_part: bool = False
+) -> dict[str, Any]:
+    """A spec as columns of a row: ``before_kind``, ``before_shape``; all ``None`` for no spec.
+
+    Args:
+        prefix: What each column begins with.
+        spec: The spec as plain data.
+        with_part: Whether there is a column for what the key is to the env.
+    """
+    names = ("part", *_SPEC) if with_part else _SPEC
+    return {f"{prefix}_{name}": (spec or {}).get(name) for name in names}
 
 
 def comparison(

@@ -18,6 +18,11 @@ _STYLES: dict[str, Style] = {
     "added": "added",
     "removed": "gone",
 }
+_ONLY_SOME = (
+    *("a_index", "b_index", "arguments", "part", "fields", "stages"),
+    *("largest", "first_step", "note"),
+)
+"""Columns that rows of some sections have."""
 _WORDS = {
     "different": "differs",
     "shape": "other shape",
@@ -121,19 +126,29 @@ def _records(report: DiffReport) -> Iterator[dict[str, Any]]:
     for stage in report.stages:
         if stage.status != "same":
             name = str(stage.b_index if stage.b_index is not None else stage.a_index)
-            yield _record("stage", name, stage.status, stage.a, stage.b)
+            row = _record("stage", name, stage.status, stage.a, stage.b)
+            arguments = [argument.to_dict() for argument in stage.arguments]
+            places = {"a_index": stage.a_index, "b_index": stage.b_index}
+            yield {**row, **places, "arguments": arguments}
     for section, specs in (("env_spec", report.env_specs), ("chain_spec", report.chain_specs)):
         for key in specs:
             if key.change != "same":
                 data = key.to_dict()
-                yield _record(section, data["key"], key.change, data["before"], data["after"])
+                row = _record(section, data["key"], key.change, data["before"], data["after"])
+                yield {
+                    **row,
+                    "part": key.part,
+                    "fields": list(key.fields),
+                    "stages": data["stages"],
+                }
     for value in report.values:
         if value.status != "same":
             data = value.to_dict()
             row = _record("value", value.key, value.status)
-            yield {**row, "largest": data["largest"], "first_step": value.first_step}
+            figures = {name: data[name] for name in ("largest", "first_step", "note")}
+            yield {**row, **figures}
 
 
 def _record(section: str, name: str, status: str, a: Any = None, b: Any = None) -> dict[str, Any]:
     row = {"section": section, "name": name, "status": status, "a": a, "b": b}
-    return {**row, "largest": None, "first_step": None}
+    return {**row, **dict.fromkeys(_ONLY_SOME)}

@@ -41,8 +41,13 @@ def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
         data: its summary.
         name: what it is called; its path by default.
     """
-    state = "complete" if data["complete"] else "unfinished: --resume goes on"
+    state = "complete" if data["complete"] else f"unfinished: {_next_step(data['source'])}"
     return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
+
+
+def _next_step(source: str | None) -> str:
+    """What to do about an unfinished dump: a replay cannot be resumed."""
+    return "--resume continues it" if source is None else f"replay {source} again with --force"
 
 
 def dump_facts(data: dict[str, Any]) -> Table:
@@ -65,6 +70,8 @@ def dump_facts(data: dict[str, Any]) -> Table:
         "policy": data["policy"],
         "size": f"{size_text(data['bytes'])} in {count_text(data['chunks'], 'chunk')}",
     }
+    if data["not_stored"]:
+        rows["not stored"] = ", ".join(data["not_stored"])
     if data["source"]:
         rows["replay of"] = data["source"]
     return Table(
@@ -208,7 +215,7 @@ def verify_view(found: Verification) -> View:
 
     def blocks(width: int) -> list[Block]:
         read = f"{count_text(found.chunks, 'chunk')}, {size_text(found.size)}"
-        rest = "" if found.complete else "; the rollout is unfinished: --resume goes on"
+        rest = "" if found.complete else f"; the dump is unfinished: {_next_step(found.source)}"
         if found.is_fine:
             told = Paragraph([Cell("all is well", "good"), Cell(f": {read}{rest}")])
             return [Heading(found.path, level=1), told]

@@ -91,7 +91,7 @@ def _reader(place: Place) -> str:
 
 
 def _records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]:
-    names = ("shape", "dtype", "device", "low", "high", "choices")
+    names = ("shape", "dtype", "device", "low", "high", "choices", "digest")
     for version in versions:
         spec = version.to_dict()["spec"] or {}
         yield {

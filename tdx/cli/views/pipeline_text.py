@@ -8,6 +8,7 @@ from tdx.inspection.leaf import INPUT_PARTS, LeafSpec
 from tdx.inspection.spec_text import SpecText
 from tdx.keys import format_key
 from tdx.pipeline import Pipeline, write_pipeline
+from tdx.text import escape_control_characters
 
 _STAGE = "  - "
 
@@ -20,7 +21,8 @@ def commented(pipeline: Pipeline, leaves: Sequence[LeafSpec], reasons: Sequence[
         leaves: the specs of its env without the chain.
         reasons: what each stage is for.
     """
-    lines: list[str] = [f"# {line}".rstrip() for line in _head(pipeline, leaves)]
+    head = map(escape_control_characters, _head(pipeline, leaves))
+    lines: list[str] = [f"# {line}".rstrip() for line in head]
     remaining = iter(reasons)
     in_stages = False
     for line in write_pipeline(pipeline).splitlines():

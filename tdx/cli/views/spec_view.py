@@ -7,7 +7,14 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
-from tdx.cli.views.comparison import MARKS, NOTHING, STYLES, comparison, spec_list
+from tdx.cli.views.comparison import (
+    MARKS,
+    NOTHING,
+    STYLES,
+    comparison,
+    spec_columns,
+    spec_list,
+)
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import KeyChange, SpecReport
 from tdx.inspection.spec_text import SpecText, shape_text
@@ -29,7 +36,8 @@ def spec_view(
         KeyNotFoundError: there is no such key at any stage.
     """
     shown = report if key is None else report.only(key)
-    data = shown.to_dict()
+    each = stages or key is not None
+    data = shown.to_dict(each=each)
     for stage, call in zip(data["stages"], calls, strict=True):
         stage["call"] = call
 
@@ -40,7 +48,7 @@ def spec_view(
             return [*_head(shown, calls), *_each_stage(shown, calls, width)]
         return [*_head(shown, calls), _whole_chain(shown, width)]
 
-    return View("spec", data, list(_records(shown, each=stages or key is not None)), blocks)
+    return View("spec", data, list(_records(shown, calls, each=each)), blocks)
 
 
 def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
@@ -108,25 +116,18 @@ def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Ce
         yield [Cell(mark, style), Cell(f"{stage.index} {stage.name}", style), spec]
 
 
-def _records(report: SpecReport, *, each: bool) -> Iterator[dict[str, Any]]:
-    """A row for each key of the whole chain, or of each stage."""
-    if not each:
-        for change in report.changes:
-            yield _record(change, None, None)
-    else:
-        for stage in report.stages:
+def _records(report: SpecReport, calls: Sequence[str], *, each: bool) -> Iterator[dict[str, Any]]:
+    """A row for each key of the whole chain, then of each stage if that is asked for."""
+    for change in report.changes:
+        yield _record(change, {"stage": None, "transform": None, "call": None})
+    if each:
+        for stage, call in zip(report.stages, calls, strict=True):
+            place = {"stage": stage.index, "transform": stage.name, "call": call}
             for change in stage.changes:
-                yield _record(change, stage.index, stage.name)
+                yield _record(change, place)
 
 
-def _record(change: KeyChange, stage: int | None, transform: str | None) -> dict[str, Any]:
+def _record(change: KeyChange, place: dict[str, Any]) -> dict[str, Any]:
     row = change.to_dict()
-    before, after = row.pop("before") or {}, row.pop("after") or {}
-    names = dict.fromkeys([*before, *after])
-    return {
-        "stage": stage,
-        "transform": transform,
-        **row,
-        **{f"before_{name}": before.get(name) for name in names},
-        **{f"after_{name}": after.get(name) for name in names},
-    }
+    before, after = row.pop("before"), row.pop("after")
+    return {**place, **row, **spec_columns("before", before), **spec_columns("after", after)}

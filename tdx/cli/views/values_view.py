@@ -8,6 +8,7 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.comparison import spec_columns
 from tdx.inspection.spec_text import domain_text, shape_text
 from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
 from tdx.inspection.value_stats import ValueStats
@@ -166,12 +167,11 @@ def _lie(lie: ValueLie) -> Iterator[Paragraph]:
 
 def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
     """A row for each value."""
-    names = ("kind", "shape", "dtype", "device", "low", "high", "choices")
     for phase in report.phases:
         for stage in phase.stages:
             for value in stage.values:
                 row = value.to_dict()
-                spec = row.pop("spec") or {}
+                spec = row.pop("spec")
                 yield {
                     "phase": phase.phase,
                     "first": phase.first,
@@ -182,5 +182,5 @@ def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
                     "direction": stage.direction,
                     **row,
                     "undeclared": value.key in stage.undeclared,
-                    **{f"spec_{name}": spec.get(name) for name in names},
+                    **spec_columns("spec", spec, with_part=True),
                 }

@@ -36,7 +36,10 @@ def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | No
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, int) or value < 1
         ):
-            raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+            raise ArgumentError(
+                f"{name} must be an integer of at least 1, got {value!r}",
+                hint="give a positive whole number, or leave it out for the default",
+            )
     if chunk_steps is not None:
         return chunk_steps
     size = CHUNK_BYTES if chunk_bytes is None else chunk_bytes

@@ -30,7 +30,6 @@ def play_one(run: GymRun, actions: Sequence[Any]) -> None:
                     break
                 limit = run.limits[0]
         run.made = run.tried = index + 1
-        run.look_at(env, observation)
     except ResetNeeded as error:
         if index or run.begun_first:
             run.tried = index + 1
@@ -59,7 +58,7 @@ def play(run: GymRun, actions: Sequence[Sequence[Any]]) -> None:
     envs, limits = run.rows.envs, run.limits
     steps = [with_first_reset(env) for env in envs]
     put, add_reward, place = run.put(), run.rewards.append, -1
-    index, env = -1, envs[0]
+    index, row, env = -1, 0, envs[0]
     try:
         for index, each in enumerate(actions):
             over = []
@@ -73,10 +72,9 @@ def play(run: GymRun, actions: Sequence[Sequence[Any]]) -> None:
             if over and run.ended(index, over):
                 break
         run.made = run.tried = index + 1
-        run.look_at(env, observation)
     except Exception as error:
         run.tried = index + 1
-        run.failed(env.failure("step", error), error)
+        run.failed(env.failure("step", error, row), error)
 
 
 def follow_one(run: GymRun, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -> None:
@@ -110,9 +108,10 @@ def follow_one(run: GymRun, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor
                 (action,), shown = take(written)
             try:
                 observation, reward, terminated, truncated, _ = step(action)
+                observed = keep(observation)
             except Exception as error:
                 raise check.rather(written.get, env.failure("step", error)) from error
-            step, observed = next_step, keep(observation)
+            step = next_step
             add(observed)
             add_reward(reward)
             if add_action is not None:
@@ -162,10 +161,10 @@ def follow(run: GymRun, inputs: ClosedLoop, first: Mapping[NestedKey, Tensor]) -
             for row, step in enumerate(steps):
                 try:
                     observation, reward, terminated, truncated, _ = step(actions[row])
+                    add(keep(observation))
                 except Exception as error:
-                    blamed = rows.envs[row].failure("step", error)
+                    blamed = rows.envs[row].failure("step", error, row)
                     raise check.rather(written.get, blamed) from error
-                add(keep(observation))
                 add_reward(reward)
                 if terminated or truncated or index >= run.limits[row]:
                     over.append((row, terminated, truncated))

@@ -58,6 +58,7 @@ class GymRows:
                 play_one(run, self.envs[0].decode(drawn.inner))
             elif drawn.length:
                 play(run, self._decoded(drawn.inner))
+            run.convert()
             drawn.keep(run.tried)
             if drawn.error is not None and run.error is None and not run.stopped:
                 run.failed(drawn.error)
@@ -65,6 +66,8 @@ class GymRows:
         else:
             assert isinstance(inputs, ClosedLoop)
             (follow_one if self.single else follow)(run, inputs, first)
+            run.convert()
+            run.inputs = {key: value[: run.made] for key, value in run.inputs.items()}
         return run.collected()
 
     def _decoded(self, inner: Any) -> Sequence[Sequence[Any]]:

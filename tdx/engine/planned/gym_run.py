@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tdx.engine.planned.collected import Collected, Stop
 from tdx.engine.planned.gym_values import merged, shaped, stacked
-from tdx.envs.gym.raw_rows import RawEnv, reward_column
-from tdx.errors import EnvError, Where
+from tdx.envs.gym.raw_rows import DenseStore
+from tdx.envs.gym.values import WrongValueError, reward_rows
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class GymRun:
         self.stopped = False
         self.error: Exception | None = None
         self.observations: Any = []
+        self.store: DenseStore | None = None
         self.rewards: list[Any] = []
         self.ends: list[tuple[int, int, bool, bool]] = []
         self.times: list[int] = []
@@ -41,24 +42,33 @@ class GymRun:
     def put(self) -> Callable[[int, Any], Any]:
         """What keeps an observation at its place; into one array, where all are alike."""
         count, env = len(self.rows.envs), self.rows.envs[0]
-        store = env.store(self.length * count)
-        if store is not None:
-            self.observations = store
-            # Setting an item of an array copies and casts in a third of the time of anything else.
-            return store.__setitem__
+        self.store = env.store(self.length * count)
+        if self.store is not None:
+            # Setting an item of an array copies in a third of the time of anything else.
+            return self.store.putter()
         add, keep = self.observations.append, self.keep
         return lambda place, observation: add(keep(observation))
 
-    def look_at(self, env: RawEnv, observation: Any) -> None:
-        """Raise where an observation was spread over a row, because it is of another shape."""
-        if isinstance(self.observations, np.ndarray):
-            found, wanted = np.shape(observation), self.observations.shape[1:]
-            if found != wanted:
-                raise EnvError(
-                    f"the observation is of shape {found}, its space says {wanted}",
-                    hint="mend the env's observation_space",
-                    where=Where(env=env.conversion.name),
-                )
+    def convert(self) -> None:
+        """Convert what the loop kept as it came; a wrong value ends the chunk before its step."""
+        count = len(self.rows.envs)
+        self._reward_rows = self._converted(lambda: reward_rows(self.rewards))
+        if self.store is not None:
+            store = self.store
+            self.observations = self._converted(lambda: store.rows(self.made * count))
+
+    def _converted(self, convert: Callable[[], Any]) -> Any:
+        try:
+            return convert()
+        except WrongValueError as wrong:
+            step, row = divmod(wrong.index or 0, len(self.rows.envs))
+            self.failed(self._named(wrong, row), wrong, made=step)
+            return convert()
+
+    def _named(self, wrong: WrongValueError, row: int) -> Exception:
+        """The error to raise instead, which names the env and its row."""
+        env = self.rows.envs[row]
+        return env.failure("step", wrong, None if self.rows.single else row)
 
     def begun_root(self, root: dict[NestedKey, Any], observed: list[Any]) -> dict[NestedKey, Any]:
         """What the root holds anew after the reset that was just made."""
@@ -86,11 +96,10 @@ class GymRun:
             for row, _, _ in over:
                 env = self.rows.envs[row]
                 try:
-                    observation = env.reset()
+                    self.begun.append(env.keep(env.reset()))
                 except Exception as error:
                     self._undo_reset()
-                    raise env.failure("reset", error) from error
-                self.begun.append(env.keep(observation))
+                    raise env.failure("reset", error, None if self.rows.single else row) from error
                 self.limits[row] = index + self.rows.most
         return False
 
@@ -105,14 +114,17 @@ class GymRun:
     ) -> None:
         """Keep the steps that were complete, and what went wrong after them."""
         count = len(self.rows.envs)
+        if isinstance(error, WrongValueError):
+            error = self._named(error, error.index or 0)
         self.made = len(self.rewards) // count if made is None else made
         complete = self.made * count
         self.observations = self.observations[:complete]
         del self.rewards[complete:]
         self.ends = [end for end in self.ends if end[0] < self.made]
-        if self.times and self.times[-1] >= self.made:
+        while self.times and self.times[-1] >= self.made:
             # The reset belongs to a step that was not made.
             self._undo_reset()
+        self.stopped = False
         if cause is not None and cause is not error:
             error.__cause__ = cause
         self.error = error
@@ -146,7 +158,7 @@ class GymRun:
         flags = flags.reshape(2, *shape, 1)
         result.steps = {
             **shaped(stacked(raw, self.observations[: made * count]), shape),
-            "reward": reward_column(self.rewards).reshape(*shape, 1),
+            "reward": torch.from_numpy(self._reward_rows[: made * count]).reshape(*shape, 1),
             "terminated": torch.from_numpy(flags[0]),
             "truncated": torch.from_numpy(flags[1]),
             "done": torch.from_numpy(flags[0] | flags[1]),

@@ -131,7 +131,10 @@ def _through_tensordict(
         written = {key: read(result, key) for key in writes}
         missing = [format_key(key) for key, value in written.items() if value is None]
         if missing:
-            raise ArgumentError(f"the policy names {missing[0]!r} and wrote no such entry")
+            raise ArgumentError(
+                f"the policy names {missing[0]!r} and wrote no such entry",
+                hint="have the policy write the key, or correct its out_keys",
+            )
         return written
 
     return act

@@ -13,6 +13,7 @@ from tdx.engine.meter import ASSEMBLY, LOOP, SETUP, Part, meter_of
 from tdx.engine.planned.chunk_size import chunk_steps_for, whole_steps_for
 from tdx.engine.planned.run import PlannedRun, Stretch, prepared
 from tdx.envs.base import EnvBase
+from tdx.envs.base.alike_steps import AlikeSteps
 from tdx.envs.base.policies import ActionSequence, as_policy
 from tdx.envs.base.rollout import Callback, begun_anew, collect, stacked, start_of, truncated
 
@@ -79,11 +80,23 @@ def _chunks(
     tensordict: TensorDictBase | None,
 ) -> Iterator[TensorDictBase]:
     start, join = _started(env, request, auto_reset, tensordict), _timed(env, _taken)
+    alike, made = AlikeSteps(), 0
     for part in _parts(env, request, start, max_steps, size):
+        _cut_unlike(part, alike, made)
+        made += part.length
         if part.length:
             yield join(part, start.ndim)
         if part.error is not None:
             raise part.error
+
+
+def _cut_unlike(part: Stretch, alike: AlikeSteps, made: int) -> None:
+    """Keep the steps before the first one that differs from those of the rollout so far."""
+    found = alike.first_unlike(part.data) if isinstance(part.data, list) else None
+    if found is not None:
+        index, error = found
+        part.data, part.length = part.data[:index], index
+        part.stopped, part.error = False, error.at(step=made + index)
 
 
 def _timed(env: EnvBase, join: Callable[..., TensorDictBase]) -> Callable[..., TensorDictBase]:

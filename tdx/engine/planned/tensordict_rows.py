@@ -14,6 +14,7 @@ from tdx.engine.planned.columns import as_tensordict, leaves_of, stacked_leaves
 from tdx.engine.planned.inputs import ClosedLoop, Drawn, Inputs, OpenLoop
 from tdx.engine.planned.now_program import NowProgram
 from tdx.envs.base import EnvBase
+from tdx.envs.base.alike_steps import AlikeSteps, unlike_reset
 from tdx.envs.base.done_flags import as_row_mask, governing_mask, keep_unmasked_rows
 from tdx.envs.base.failures import failed
 from tdx.envs.base.policies import ActionCheck
@@ -39,6 +40,7 @@ class TensorDictRows:
     ) -> None:
         self._base, self._now, self._check = base, now, check
         self._limits = tuple(limits)
+        self._alike = AlikeSteps()
         self._looks = base.device.type == "cpu" or not base._resets_by_mask
         self._reads = tuple(base._step_reads or ())
         self._ends = {
@@ -91,6 +93,11 @@ class _Run:
         except Exception as error:
             asked = self._in_step and self.given
             self.error = self.rows._check.rather(self.given[-1].get, error) if asked else error
+        unlike = self.rows._alike.first_unlike(self.steps)
+        if unlike is not None:
+            made, self.error = unlike
+            self.stopped = False
+            del self.steps[made:]
         if self.error is not None:
             while self.times and self.times[-1] >= len(self.steps):
                 self.times.pop(), self.resets.pop(), self.masks.pop()
@@ -205,6 +212,7 @@ class _Run:
             made = failed(base, "reset", error)
             raise made from made.__cause__
         begun = begun.clone(recurse=False)
+        self._check_begun(begun, before)
         keep_unmasked_rows(begun, before, masks, len(base.batch_size))
         for limit in rows._limits:
             mask = masks[sibling_key(limit.done_key, "_reset")]
@@ -218,6 +226,16 @@ class _Run:
         self.times.append(time)
         self.resets.append(begun)
         self.masks.append(masks)
+
+    def _check_begun(self, begun: TensorDictBase, before: TensorDictBase) -> None:
+        """Raise where a reset returns another shape or dtype than the step before it."""
+        fields = leaves_of(before)
+        for key, value in leaves_of(begun).items():
+            there = fields.get(key)
+            if not isinstance(there, Tensor) or not isinstance(value, Tensor):
+                continue
+            if there.shape != value.shape or there.dtype != value.dtype:
+                raise unlike_reset(key, value, there)
 
     def _merged(self, key: NestedKey, value: Tensor, masks: dict[NestedKey, Tensor]) -> Tensor:
         before = self.root.get(key)

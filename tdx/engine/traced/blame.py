@@ -27,7 +27,13 @@ def blamed(error: Exception, place: Place, direction: Direction, doing: str) -> 
     what = f"raised {type(error).__name__} in {during}: {first_line(error)}"
     if stage:
         where = Where(stage=place.index, transform=place.name, key=key_of(error))
-        return ChainError(f"it {what}", where=where)
+        return ChainError(
+            f"it {what}", where=where, hint="correct the stage; --debug shows the traceback"
+        )
     if place.kind == "env":
-        return EnvError(f"the env {what}", where=Where(env=place.name))
+        return EnvError(
+            f"the env {what}",
+            where=Where(env=place.name),
+            hint="correct the env; --debug shows the traceback",
+        )
     return ChainError(f"the policy {place.name} {what}", hint="mend the policy")

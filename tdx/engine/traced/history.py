@@ -53,7 +53,9 @@ class TraceHistory:
     def __init__(self, max_traces: int = 10_000, max_bytes: int = 256 * 2**20) -> None:
         for name, limit in (("max_traces", max_traces), ("max_bytes", max_bytes)):
             if limit < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {limit}")
+                raise ArgumentError(
+                    f"{name} must be at least 1, got {limit}", hint="keep at least one step"
+                )
         self.max_traces, self.max_bytes = max_traces, max_bytes
         self.forgotten = 0
         self._held: deque[tuple[StepTrace, int]] = deque()

@@ -126,7 +126,9 @@ class Recorder:
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
-            raise blamed(error, place, direction, self._doing) from error
+            found = blamed(error, place, direction, self._doing)
+            # An error raised from itself would lose the cause that it has.
+            raise found from (error.__cause__ if found is error else error)
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)

@@ -182,7 +182,10 @@ class _Reading:
     def whole(self) -> Stop:
         stop = self._any()
         if self.left[:1] == [")"]:
-            raise ArgumentError(f"a bracket is closed that was not opened: {self.text!r}")
+            raise ArgumentError(
+                f"a bracket is closed that was not opened: {self.text!r}",
+                hint="remove it, or add an opening bracket",
+            )
         if self.left:
             hint = "join conditions by 'and' or 'or'"
             raise ArgumentError(f"what joins {self.left[0]!r} to what is before it?", hint=hint)
@@ -204,7 +207,9 @@ class _Reading:
         if self._took("("):
             stop = self._any()
             if not self._took(")"):
-                raise ArgumentError(f"a bracket is not closed: {self.text!r}")
+                raise ArgumentError(
+                    f"a bracket is not closed: {self.text!r}", hint="add a closing bracket"
+                )
             return stop
         if self.left and self.left[0] not in ("and", "or", ")"):
             self.before = self.left.pop(0)

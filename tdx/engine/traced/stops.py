@@ -139,7 +139,10 @@ class Steps(Stop):
 
     def __init__(self, count: int) -> None:
         if count < 1:
-            raise ArgumentError(f"the number of steps must be at least 1, got {count}")
+            raise ArgumentError(
+                f"the number of steps must be at least 1, got {count}",
+                hint="stop after 1 step or more",
+            )
         self.count = count
         self._made = 0
 
@@ -247,7 +250,10 @@ class Seconds(Stop):
 
     def __init__(self, budget: float) -> None:
         if not budget > 0:
-            raise ArgumentError(f"the seconds must be above 0, got {budget}")
+            raise ArgumentError(
+                f"the seconds must be above 0, got {budget}",
+                hint="give a number of seconds above 0",
+            )
         self.budget = budget
         self._clock: Callable[[], int] = lambda: 0
         self._start = 0

@@ -85,7 +85,10 @@ class Tracer:
         probe: Probe | None = None,
     ) -> None:
         if not isinstance(env, EnvBase):
-            raise ArgumentError(f"env must be an env, got {type(env).__name__}")
+            raise ArgumentError(
+                f"env must be an env, got {type(env).__name__}",
+                hint="pass an env of tdx, such as GymEnv(...)",
+            )
         self.env, self.values, self.history = env, values, history
         self.clock, self.probe = clock, probe
         self.last: StepTrace | None = None
@@ -191,7 +194,8 @@ class Tracer:
             except RuntimeError:
                 given, wanted = tuple(value.shape), tuple(spec.shape)
                 raise ArgumentError(
-                    f"an action of shape {given} was given, the env takes {wanted}"
+                    f"an action of shape {given} was given, the env takes {wanted}",
+                    hint="give the action the shape of env.action_spec",
                 ) from None
             return tensordict.set(self.env.action_key, value)
 

@@ -91,7 +91,11 @@ def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) ->
     for key, spec in full_reward_spec.items(True, True):
         value = read(tensordict, key)
         if value is None:
-            raise EnvError("the env's step wrote no reward", where=Where(key=key))
+            raise EnvError(
+                "the env's step wrote no reward",
+                where=Where(key=key),
+                hint="write it in _step, or take it out of the reward spec",
+            )
         write(tensordict, key, fitted(value, spec, key))
 
 
@@ -125,6 +129,7 @@ def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
             f"the reset mask is {mask.dtype} of shape {tuple(mask.shape)}, it must be torch.bool "
             f"of the done flag's shape {tuple(spec.shape)}",
             where=Where(key=key),
+            hint="write the mask as a bool tensor of the done flag's shape",
         )
 
 

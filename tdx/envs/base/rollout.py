@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from tdx.envs.base.alike_steps import AlikeSteps
 from tdx.envs.base.done_flags import any_done
 from tdx.envs.base.failures import at_step, failed
 from tdx.envs.base.policies import ActionCheck, Policy, as_policy, first_nan, nan_error
@@ -31,7 +32,9 @@ def check_steps(max_steps: int) -> None:
         ArgumentError: it is no integer of at least 1.
     """
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(f"max_steps must be at least 1, got {max_steps}")
+        raise ArgumentError(
+            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
+        )
 
 
 def start_of(env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -173,7 +176,10 @@ def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDi
         return lazy
     try:
         result: TensorDictBase = torch.stack(steps, dim)
-    except RuntimeError as error:
+    except Exception as error:
+        found = AlikeSteps().first_unlike(steps)
+        if found is not None:
+            raise found[1].at(step=found[0]) from error
         raise EnvError(
             "the steps of this rollout differ in shape or keys and cannot be one block",
             hint="pass return_contiguous=False",

@@ -256,7 +256,8 @@ class BatchedEnv(EnvBase):
         own = kwargs.get("list_of_kwargs") or [{}] * self.num_workers
         if len(own) != self.num_workers:
             raise ArgumentError(
-                f"list_of_kwargs has {len(own)} entries for {self.num_workers} workers"
+                f"list_of_kwargs has {len(own)} entries for {self.num_workers} workers",
+                hint="pass one dict of arguments for each worker",
             )
         return [{**shared, **one} for one in own]
 

@@ -109,9 +109,8 @@ class EnvCreator:
         """
         for name in self._block.tensors():
             if name not in state_dict:
-                raise KeyNotFoundError(
-                    f"the state has no {name!r}", hint=did_you_mean(name, state_dict)
-                )
+                hint = did_you_mean(name, state_dict, "it belongs to an env of another kind")
+                raise KeyNotFoundError(f"the state has no {name!r}", hint=hint)
         with self._lock or nullcontext():
             for name, shared in self._block.tensors().items():
                 shared.copy_(state_dict[name])

@@ -73,7 +73,10 @@ def env_factories(
         ArgumentError: there are not as many as workers, or one of them cannot make an env.
     """
     if type(num_workers) is not int or num_workers < 1:
-        raise ArgumentError(f"num_workers must be a whole number of at least 1, got {num_workers}")
+        raise ArgumentError(
+            f"num_workers must be a whole number of at least 1, got {num_workers}",
+            hint="pass the number of envs, such as 2",
+        )
     creates = _one_each(num_workers, create_env_fn, "create_env_fn")
     given = {} if create_env_kwargs is None else create_env_kwargs
     kwargs = _one_each(num_workers, given, "create_env_kwargs")

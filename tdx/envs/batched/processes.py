@@ -132,7 +132,9 @@ class WorkerPool:
                 num_threads=self._options.threads,
                 environ=dict(os.environ),
             )
-            self._workers.append(self._start_one(context, index, factory, settings))
+            # A worker that is not in the list yet would not be ended by an interrupt.
+            with interrupts_held_back():
+                self._workers.append(self._start_one(context, index, factory, settings))
 
     def _start_one(
         self, context: BaseContext, index: int, factory: EnvFactory, settings: WorkerSettings
@@ -147,8 +149,7 @@ class WorkerPool:
             daemon=self._options.daemon,
         )
         try:
-            with interrupts_held_back():
-                process.start()
+            process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"create_env_fn of worker {index} cannot be sent to a process: {error}",

@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from tdx.envs.base.failures import OWN_ERROR
 from tdx.errors import EnvError, TdxError, WorkerError
 
 STEP = b"s"
@@ -86,21 +87,24 @@ class Failure:
 
     def raised_in(self, worker: int, doing: str) -> WorkerError:
         """The error to raise in the parent; the worker's own one is its cause."""
-        original, hint = self.original(worker), None
+        original, hint, where = self.original(worker), OWN_ERROR, None
         if isinstance(original, TdxError):
-            told, hint = f"worker {worker} failed in {doing}: {original.message}", original.hint
+            told = f"worker {worker} failed in {doing}: {original.message}"
+            hint, where = original.hint or hint, original.where
         else:
             first = self.message.strip().split("\n")[0]
             told = f"worker {worker} raised {self.kind} in {doing}" + (
                 f": {first}" if first else ""
             )
-        error = WorkerError(told, hint=hint)
+        error = WorkerError(told, hint=hint, where=where)
         error.__cause__ = original
         return error
 
     def original(self, worker: int) -> BaseException:
         """The worker's exception, with its traceback there as a note."""
-        error = _unpickled(self.exception) or EnvError(f"{self.kind}: {self.message}")
+        error = _unpickled(self.exception)
+        if error is None:
+            error = EnvError(f"{self.kind}: {self.message}", hint=OWN_ERROR)
         error.add_note(f"traceback in worker {worker}:\n{self.trace}")
         return error
 

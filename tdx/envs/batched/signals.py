@@ -21,11 +21,20 @@ def interrupts_held_back() -> Iterator[None]:
     A process that is started inside has it blocked from its first instruction on, so that it
     cannot be interrupted, and print a traceback, before it is able to say that it ignores it.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    # Blocking is not enough: the signal may reach another thread, and is handled in this one.
+    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if pressed and callable(handler):
+            handler(signal.SIGINT, None)
 
 
 def ignore_interrupts() -> None:

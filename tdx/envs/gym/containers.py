@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.envs.gym.codec import Codec, Layout
+from tdx.envs.gym.codec import Codec, Encode, Layout
 from tdx.envs.gym.spaces import codec_of
+from tdx.envs.gym.values import WrongValueError, checked_elements, checked_mapping, missing_value
 from tdx.specs import Composite, NonTensor
 from tdx.tensordicts import new_tensordict, read
 
@@ -40,9 +42,10 @@ def _nested(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layo
         (name, key, codec.decode) for name, key, codec in zip(names, keys, codecs, strict=True)
     ]
 
+    fields_of = _entry_encoder(encoders)
+
     def encode(value: Any) -> TensorDict:
-        fields = {key: inner(value[name]) for name, key, inner in encoders}
-        return new_tensordict(fields, size, _CPU)
+        return new_tensordict(fields_of(value), size, _CPU)
 
     def decode(tensordict: TensorDictBase) -> dict[Any, Any]:
         return {name: inner(read(tensordict, key)) for name, key, inner in decoders}
@@ -59,10 +62,13 @@ def _tuple(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     names = list(range(len(codecs)))
     by_index = _nested(names, [str(name) for name in names], codecs, layout)
 
+    def encode(value: Any) -> Any:
+        return by_index.encode(dict(enumerate(checked_elements(value, len(names)))))
+
     def decode(tensordict: TensorDictBase) -> tuple[Any, ...]:
         return tuple(by_index.decode(tensordict).values())
 
-    return Codec(by_index.spec, by_index.encode, decode)
+    return Codec(by_index.spec, encode, decode)
 
 
 def _alike(codecs: list[Codec]) -> bool:
@@ -88,7 +94,8 @@ def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
     decoders = [codec.decode for codec in codecs]
 
     def encode(value: Any) -> Any:
-        parts = [inner(part) for inner, part in zip(encoders, value, strict=True)]
+        elements = checked_elements(value, len(encoders))
+        parts = [inner(part) for inner, part in zip(encoders, elements, strict=True)]
         return torch.stack(parts, dim)
 
     size = torch.Size((*layout.lead, len(codecs)))
@@ -115,18 +122,14 @@ def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return _root_dict(space, layout)
     codec = codec_of(space, layout)
     key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
-    tensor, array, held = torch.from_numpy, np.array, codec.held
 
-    if held is None:
-
-        def encode(value: Any) -> dict[str, Any]:
+    def encode(value: Any) -> dict[str, Any]:
+        try:
             return {key: encode_value(value)}
-    else:
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
 
-        def encode(value: Any) -> dict[str, Any]:
-            return {key: tensor(array(value, held, order="C"))}
-
-    return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode, held)
+    return Codec(Composite({key: codec.spec}, shape=layout.lead), encode, codec.decode, codec.held)
 
 
 def _root_dict(space: spaces.Dict, layout: Layout) -> Codec:
@@ -136,11 +139,32 @@ def _root_dict(space: spaces.Dict, layout: Layout) -> Codec:
         (name, entry_key(name, names, layout), codec_of(inner, layout).encode)
         for name, inner in space.spaces.items()
     ]
+    return Codec(codec.spec, _entry_encoder(parts), codec.decode)
+
+
+def _entry_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], dict[str, Any]]:
+    """The encoder of a dict by its parts: name in the env's dict, key, encoder of the entry.
+
+    It raises ``WrongValueError``, which names the key, for an entry that is missing or wrong.
+    """
 
     def encode(value: Any) -> dict[str, Any]:
-        return {key: inner(value[name]) for name, key, inner in parts}
+        fields: dict[str, Any] = {}
+        key = ""
+        try:
+            for name, key, inner in parts:
+                fields[key] = inner(value[name])
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
+        except (KeyError, TypeError, IndexError):
+            given = checked_mapping(value, [name for name, _, _ in parts])
+            for name, key, _ in parts:
+                if name not in given:
+                    raise missing_value(name).below(key) from None
+            raise
+        return fields
 
-    return Codec(codec.spec, encode, codec.decode)
+    return encode
 
 
 def is_image(space: spaces.Space[Any]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from tdx.envs.gym.making import make_env
 from tdx.envs.gym.wrapper import GymWrapper
+from tdx.errors import ArgumentError, Where
 
 
 class GymEnv(GymWrapper):
@@ -29,7 +31,9 @@ class GymEnv(GymWrapper):
         device: where the results live; the CPU by default.
         seed: as by ``set_seed``.
         disable_env_checker: whether Gymnasium's own checks of the env are left out.
-        **kwargs: passed on to the env.
+        env_kwargs: Arguments for the env, whatever their names. An env may take a ``frame_skip``
+            or ``device`` of its own.
+        **kwargs: Arguments for the env whose names are none of the above.
 
     Raises:
         EnvNotFoundError: no env of this id is registered.
@@ -58,6 +62,7 @@ class GymEnv(GymWrapper):
         device: torch.device | str | int | None = None,
         seed: int | None = None,
         disable_env_checker: bool = True,
+        env_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         env = make_env(
@@ -67,7 +72,8 @@ class GymEnv(GymWrapper):
             from_pixels=from_pixels,
             pixels_only=pixels_only,
             frame_skip=frame_skip,
-            kwargs={"disable_env_checker": disable_env_checker, **kwargs},
+            kwargs=_merged(kwargs, env_kwargs or {}, env_name),
+            disable_env_checker=disable_env_checker,
         )
         self._begin(env, env_name, categorical_action_encoding, device, seed)
 
@@ -75,3 +81,14 @@ class GymEnv(GymWrapper):
     def env_name(self) -> str:
         """The id, as it was given."""
         return self._name
+
+
+def _merged(kwargs: Mapping[str, Any], more: Mapping[str, Any], env_name: str) -> dict[str, Any]:
+    twice = sorted(kwargs.keys() & more.keys())
+    if twice:
+        raise ArgumentError(
+            f"{twice[0]} is given twice",
+            hint=f"keep {twice[0]} out of env_kwargs",
+            where=Where(env=env_name),
+        )
+    return {**kwargs, **more}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import gymnasium
 from gymnasium import spaces
 
-from tdx.envs.gym.codec import Codec, Layout
+from tdx.envs.gym.codec import Codec, Encode, Layout
 from tdx.envs.gym.containers import action_codec, observation_codec
 from tdx.envs.gym.spaces import codec_of
+from tdx.envs.gym.values import WrongValueError
 from tdx.errors import SpecError, Where
 from tdx.specs import Composite
 
+_SPACE = "reward_space"
 _RESULTS = ("reward", "done", "terminated", "truncated", "next", "_reset")
 
 
@@ -46,11 +49,45 @@ def env_codecs(env: Any, name: str, layout: Layout) -> EnvCodecs:
     observation = observation_codec(getattr(env, f"{prefix}observation_space"), layout)
     action = action_codec(getattr(env, f"{prefix}action_space"), layout)
     _check_keys(root_spec(observation), root_spec(action), name)
-    space = getattr(env.unwrapped, "reward_space", None)
-    reward = None
-    if isinstance(space, spaces.Box) and space.shape:
-        reward = codec_of(space, layout)
+    space = reward_space_of(env)
+    if space is None:
+        return EnvCodecs(observation, action, None)
+    reward = replace(codec_of(space, layout), encode=reward_encoder(space, layout))
     return EnvCodecs(observation, action, reward)
+
+
+def reward_space_of(env: Any) -> spaces.Box | None:
+    """The space of one env's rewards where they are arrays; ``None``: rewards are numbers.
+
+    Args:
+        env: an env or a vector env. The attribute ``reward_space`` may be on any wrapper; on a
+            vector env it may be batched or that of a single env.
+    """
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        space = env.get_wrapper_attr(_SPACE) if env.has_wrapper_attr(_SPACE) else None
+    else:
+        base = env.unwrapped
+        space = getattr(base, f"single_{_SPACE}", None) or getattr(base, _SPACE, None)
+    if not isinstance(space, spaces.Box) or not space.shape:
+        return None
+    rows = getattr(env, "num_envs", None)
+    if rows is not None and len(space.shape) > 1 and space.shape[0] == rows:
+        return spaces.Box(space.low[0], space.high[0], dtype=space.dtype.type)
+    return space
+
+
+def reward_encoder(space: spaces.Box, layout: Layout) -> Encode:
+    """What turns rewards of a space into a tensor; ``WrongValueError`` names the key ``reward``."""
+    encode_value = codec_of(space, layout).encode
+
+    def encode(reward: Any) -> Any:
+        try:
+            return encode_value(reward)
+        except WrongValueError as wrong:
+            wrong.hint = "fix the env, or its reward_space: each reward must fit the space"
+            raise wrong.below("reward") from None
+
+    return encode
 
 
 def root_spec(codec: Codec) -> Composite:

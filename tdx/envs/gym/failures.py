@@ -5,6 +5,7 @@ from __future__ import annotations
 from tdx.envs.base.failures import OWN_ERROR
 from tdx.envs.gym.providers import install_hint, requirement
 from tdx.envs.gym.registry import elsewhere
+from tdx.envs.gym.values import WrongValueError
 from tdx.errors import (
     ArgumentError,
     EnvError,
@@ -14,6 +15,7 @@ from tdx.errors import (
     did_you_mean,
     one_line,
 )
+from tdx.keys import normal_key
 
 
 def env_failed(name: str, phase: str, error: Exception) -> TdxError:
@@ -26,6 +28,11 @@ def env_failed(name: str, phase: str, error: Exception) -> TdxError:
     """
     if isinstance(error, TdxError):
         return error
+    if isinstance(error, WrongValueError):
+        key = normal_key(error.path) if error.path else None
+        row = "" if error.row is None else f" of env {error.row}"
+        message = f"{phase}{row} returned {error.problem}"
+        return EnvError(message, hint=error.hint, where=Where(env=name, key=key))
     return EnvError(f"{phase} raised {one_line(error)}", hint=OWN_ERROR, where=Where(env=name))
 
 
@@ -51,10 +58,21 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
         keyword = str(error).partition("unexpected keyword argument")[2].split("'")[1]
         return ArgumentError(
             f"the env takes no argument {keyword!r}",
-            hint=did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
+            hint=_PIPELINE_HINTS.get(keyword)
+            or did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
             where=where,
         )
     return EnvError(f"it cannot be made: {one_line(error)}", hint=OWN_ERROR, where=where)
+
+
+_PIPELINE_HINTS = {
+    "num_envs": "kwargs are the env's own; in a pipeline num_envs is a field beside kwargs",
+    "device": "kwargs are the env's own; in a pipeline device is a field beside kwargs",
+    "seed": "kwargs are the env's own; in a pipeline seed is a field beside kwargs",
+    "from_pixels": "kwargs are the env's own; in a pipeline from_pixels is a field beside kwargs",
+    "pixels_only": "kwargs are the env's own; in a pipeline pixels_only is a field beside kwargs",
+    "frame_skip": "kwargs are the env's own; FrameSkipTransform repeats actions",
+}
 
 
 def _loading_hint(name: str, entry_point: object) -> str:

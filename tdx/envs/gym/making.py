@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,10 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _frame(self) -> np.ndarray[Any, Any]:
         frame = self.env.render()
         if not isinstance(frame, np.ndarray):
-            raise EnvError(f"render() returned {type(frame).__name__} where an array was expected")
+            raise EnvError(
+                f"render() returned {type(frame).__name__} instead of an array",
+                hint='make the env with render_mode="rgb_array"',
+            )
         return frame
 
     def _with_pixels(self, observation: Any) -> dict[str, Any]:
@@ -115,7 +119,10 @@ def _has_pixels(space: spaces.Space[Any]) -> bool:
 def check_frame_skip(frame_skip: int | None) -> None:
     """Raise where the number of frames is no positive integer."""
     if frame_skip is not None and (isinstance(frame_skip, bool) or frame_skip < 1):
-        raise ArgumentError(f"frame_skip must be at least 1, got {frame_skip!r}")
+        raise ArgumentError(
+            f"frame_skip must be at least 1, got {frame_skip!r}",
+            hint="1 applies each action once; leave it out for the env's own number of frames",
+        )
 
 
 def make_env(
@@ -127,6 +134,7 @@ def make_env(
     pixels_only: bool,
     frame_skip: int | None,
     kwargs: dict[str, Any],
+    disable_env_checker: bool = True,
 ) -> AnyEnv | AnyVectorEnv:
     """Make a registered env, or a vector env of it that never resets on its own.
 
@@ -137,19 +145,29 @@ def make_env(
         from_pixels: whether ``pixels`` are rendered.
         pixels_only: whether they replace the env's own observation.
         frame_skip: how often an action is repeated.
-        kwargs: passed on to ``gymnasium.make``.
+        kwargs: Arguments for the env, whatever their names.
+        disable_env_checker: True leaves out Gymnasium's own checks of the env.
     """
     _check(num_envs, vectorization_mode)
     check_frame_skip(frame_skip)
     spec = find_env(env_id)
+    own = sorted(kwargs.keys() & {"max_episode_steps", "disable_env_checker"})
+    options = {"disable_env_checker": disable_env_checker, **{name: kwargs[name] for name in own}}
+    kwargs = {name: value for name, value in kwargs.items() if name not in own}
     if from_pixels:
         kwargs = {"render_mode": "rgb_array", **kwargs}
     if frame_skip is not None and "frameskip" in spec.kwargs and "frameskip" not in kwargs:
         # Atari's envs skip frames themselves, 4 by default: the two would multiply.
         kwargs, frame_skip = {**kwargs, "frameskip": frame_skip}, None
-    build = partial(_make_single, spec, from_pixels, pixels_only, frame_skip, kwargs)
+    # In the spec no name of theirs can collide with a parameter of gymnasium.make.
+    spec = replace(spec, kwargs={**spec.kwargs, **kwargs})
+    build = partial(_make_single, spec, from_pixels, pixels_only, frame_skip, options)
     try:
-        return _vector_env(build, num_envs, vectorization_mode) if num_envs else build()
+        if not num_envs:
+            return build()
+        from tdx.envs.gym.vector_making import make_vector_env
+
+        return make_vector_env([partial(build, row) for row in range(num_envs)], vectorization_mode)
     except Exception as error:
         raise making_failed(env_id, spec.entry_point, error) from error
 
@@ -163,7 +181,7 @@ def _check(num_envs: object, vectorization_mode: str) -> None:
     if vectorization_mode not in _MODES:
         raise ArgumentError(
             f"vectorization_mode must be one of {', '.join(_MODES)}, got {vectorization_mode!r}",
-            hint=did_you_mean(str(vectorization_mode), _MODES),
+            hint=did_you_mean(str(vectorization_mode), _MODES, f"use {next(iter(_MODES))!r}"),
         )
 
 
@@ -172,20 +190,18 @@ def _make_single(
     from_pixels: bool,
     pixels_only: bool,
     frame_skip: int | None,
-    kwargs: dict[str, Any],
+    options: dict[str, Any],
+    row: int | None = None,
 ) -> AnyEnv:
     with logged_once(spec.entry_point):
-        env = gymnasium.make(spec, **kwargs)
+        env = gymnasium.make(spec, **options)
     try:
-        return wrapped(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
+        env = wrapped(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
+        if row is None:
+            return env
+        from tdx.envs.gym.vector_making import CheckedValues
+
+        return CheckedValues(env, row)
     except Exception:
         env.close()
         raise
-
-
-def _vector_env(build: Any, num_envs: int, vectorization_mode: str) -> AnyVectorEnv:
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-
-    kind: Any = SyncVectorEnv if vectorization_mode == "sync" else AsyncVectorEnv
-    made: AnyVectorEnv = kind([build] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return made

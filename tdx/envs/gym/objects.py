@@ -10,6 +10,7 @@ from gymnasium import spaces
 from tensordict import NonTensorData, NonTensorStack
 
 from tdx.envs.gym.codec import Codec, Layout
+from tdx.envs.gym.values import wrong_value
 from tdx.specs import NonTensor
 
 _CPU = torch.device("cpu")
@@ -35,6 +36,16 @@ class SpaceValue(NonTensor):
         self._members = copy.deepcopy(space)
         kwargs.setdefault("example_data", _example_of(self._members))
         super().__init__(shape, **{**kwargs, "batched": True})
+
+    @property
+    def space_kind(self) -> str:
+        """Gymnasium's name for the kind of space, such as ``Text``; also of a subclass."""
+        kinds = [
+            each.__name__
+            for each in type(self._members).__mro__
+            if each.__module__.startswith("gymnasium.spaces") and each is not spaces.Space
+        ]
+        return kinds[0] if kinds else type(self._members).__name__
 
     def rand(self, shape: Any = ()) -> Any:
         """A random member an element, drawn from torch's global generator."""
@@ -72,11 +83,18 @@ class SpaceValue(NonTensor):
 def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
     """The codec of a space whose values are kept as they are, one object an env."""
     spec = SpaceValue(space, shape=layout.lead)
+    expected = f"a member of its {type(space).__name__} space"
+
+    def encode(value: Any) -> NonTensorData:
+        if value is None:
+            raise wrong_value(value, expected)
+        return encode_object(value)
+
     if layout.rows is None:
-        return Codec(spec, encode_object, decode_object)
+        return Codec(spec, encode, decode_object)
 
     def encode_rows(values: Any) -> Any:
-        return NonTensorStack(*[encode_object(value) for value in values])
+        return NonTensorStack(*[encode(value) for value in values])
 
     def decode_rows(entry: Any) -> Any:
         return tuple(entry.tolist())

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import re
 import sys
-from contextlib import suppress
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+
+from tdx.errors import one_line
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +35,12 @@ class Provider:
 
     @property
     def installed(self) -> bool:
-        """Whether the module can be imported."""
-        return find_spec(self.module.partition(".")[0]) is not None
+        """True if the module is there; its import may still fail."""
+        name = self.module.partition(".")[0]
+        try:
+            return name in sys.modules or find_spec(name) is not None
+        except (ImportError, ValueError):
+            return False
 
     @property
     def hint(self) -> str:
@@ -40,13 +51,59 @@ class Provider:
         """Whether an id looks like one of its own."""
         return re.match(self.ids, env_id) is not None
 
-    def load(self) -> None:
-        """Import it, which registers its envs."""
-        already = self.module in sys.modules
-        module = import_module(self.module)
-        if self.module == "ale_py" and not already:
-            # Otherwise every Atari env prints a banner of two lines.
-            module.ALEInterface.setLoggerMode(module.LoggerMode.Error)
+    def load(self) -> BrokenProvider | None:
+        """Import it, which registers its envs; what it prints goes to the log.
+
+        Returns:
+            Why it cannot be imported; ``None`` if it was.
+        """
+        if self.module in sys.modules:
+            return None
+        printed = io.StringIO()
+        try:
+            with redirect_stderr(printed), redirect_stdout(printed), warnings.catch_warnings():
+                # A filter that turns warnings into errors is meant for the user's own code.
+                warnings.simplefilter("ignore")
+                module = import_module(self.module)
+                if self.module == "ale_py":
+                    # Otherwise every Atari env prints a banner of two lines.
+                    module.ALEInterface.setLoggerMode(module.LoggerMode.Error)
+        except (Exception, SystemExit) as error:
+            _LOG.info("%s cannot be imported", self.module, exc_info=True)
+            return BrokenProvider(self, error)
+        finally:
+            if printed.getvalue().strip():
+                _LOG.info("importing %s printed: %s", self.module, printed.getvalue().strip())
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenProvider:
+    """A package that is installed and cannot be imported.
+
+    Args:
+        provider: The package.
+        error: What its import raised.
+    """
+
+    provider: Provider
+    error: BaseException
+
+    @property
+    def message(self) -> str:
+        """What is wrong with it, on one line."""
+        return f"{self.provider.package} is installed, but cannot be imported: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """Type and first line of the error."""
+        return one_line(self.error)
+
+    @property
+    def hint(self) -> str:
+        """The next step."""
+        package = self.provider.install or self.provider.package
+        return install_hint(package).replace("install", "install --force-reinstall", 1)
 
 
 PROVIDERS = (
@@ -111,10 +168,12 @@ def provider_of(env_id: str) -> Provider | None:
     return next((each for each in PROVIDERS if each.provides(env_id)), None)
 
 
-def load_installed() -> None:
-    """Import every known package that is installed, so that its envs are registered."""
-    for provider in PROVIDERS:
-        if provider.installed:
-            # One broken package must not hide the envs of the others.
-            with suppress(Exception):
-                provider.load()
+def load_installed() -> tuple[BrokenProvider, ...]:
+    """Import every known package that is installed, so that its envs are registered.
+
+    Returns:
+        Those that cannot be imported, each once.
+    """
+    by_module = {provider.module: provider for provider in PROVIDERS if provider.installed}
+    loaded = [provider.load() for provider in by_module.values()]
+    return tuple(broken for broken in loaded if broken is not None)

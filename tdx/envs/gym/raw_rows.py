@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from tdx.envs.gym.codec import Codec
 from tdx.envs.gym.env_codecs import root_spec
 from tdx.envs.gym.stepping import Conversion, Raw
+from tdx.envs.gym.values import WrongValueError, checked_array, first_lost, reward_rows
 from tdx.errors import TdxError
 
 
@@ -61,27 +62,39 @@ class RawEnv:
             function: takes an observation and ``out``, an array to write to.
             shape: of what it makes, float32.
         """
+        checked = self._checked
 
         def block(length: int) -> Callable[[Any], Any]:
             rows = iter(np.empty((length, *shape), np.float32))
-            return lambda observation: function(observation, next(rows))
+            return lambda observation: function(checked(observation), next(rows))
 
-        return replace(self, keep=function, block=block)
+        def keep(observation: Any, out: Any = None) -> Any:
+            return function(checked(observation), out)
 
-    def store(self, length: int) -> np.ndarray[Any, Any] | None:
-        """An array for so many observations, if they are arrays and kept as they are."""
-        codec = self.conversion.observation
-        if not self.dense or self.block is not None or codec.held is None:
+        return replace(self, keep=keep, block=block)
+
+    def _checked(self, observation: Any) -> Any:
+        """An observation of the shape and dtype of the space."""
+        key, shape, held = _dense_form(self.conversion.observation)
+        is_array = type(observation) is np.ndarray
+        if is_array and observation.shape == shape and observation.dtype is held:
+            return observation
+        return _converted(observation, key, shape, held)
+
+    def store(self, length: int) -> DenseStore | None:
+        """Memory for so many observations, if they are arrays and kept as they are."""
+        if not self.dense or self.block is not None:
             return None
-        ((_, spec),) = root_spec(codec).items()
-        return np.empty((length, *spec.shape), codec.held)
+        return DenseStore(self.conversion.observation, length)
 
     def keeping(self, length: int) -> Callable[[Any], Any]:
         """:attr:`keep` for up to so many observations, which then lie side by side."""
         return self.keep if self.block is None else self.block(length)
 
-    def failure(self, phase: str, error: Exception) -> TdxError:
-        """The error to raise instead of what the env raised."""
+    def failure(self, phase: str, error: Exception, row: int | None = None) -> TdxError:
+        """The error to raise instead of what the env raised, as env ``row`` of a batch."""
+        if row is not None and isinstance(error, WrongValueError):
+            error.in_row(row)
         return self.conversion.failure(None, phase, error)
 
 
@@ -108,6 +121,7 @@ def raw_env(env: Any, take_seed: Callable[[], int | None], conversion: Conversio
     return RawEnv(env.step, reset, keep, stack, one, decode, value, conversion, flat, dense)
 
 
+_DOUBLE = np.dtype(np.float64)
 _Keeping = tuple[
     Callable[[Any], Any],
     Callable[[Sequence[Any]], dict[str, Any]],
@@ -115,11 +129,100 @@ _Keeping = tuple[
 ]
 
 
-def _dense(codec: Codec) -> _Keeping:
-    array, held, tensor = np.array, codec.held, torch.from_numpy
-    ((key, _),) = root_spec(codec).items()
+def _dense_form(codec: Codec) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+    """Key, shape and dtype of an observation that is one array."""
+    ((key, spec),) = root_spec(codec).items()
+    assert codec.held is not None
+    return str(key), tuple(spec.shape), codec.held
 
-    keep = partial(array, dtype=held)
+
+def _converted(
+    observation: Any, key: str, shape: tuple[int, ...], held: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    try:
+        return checked_array(observation, held, shape)
+    except WrongValueError as wrong:
+        raise wrong.below(key) from None
+
+
+class DenseStore:
+    """Memory for the observations of many steps, each one array.
+
+    A chunk of float64 observations of a float32 space is kept as it comes and converted at once
+    by :meth:`rows`, which costs less than a conversion in each step.
+
+    Args:
+        codec: of the observation.
+        length: Number of observations.
+    """
+
+    def __init__(self, codec: Codec, length: int) -> None:
+        self._key, self._shape, self._held = _dense_form(codec)
+        self._rows = np.empty((length, *self._shape), self._held)
+
+    def putter(self) -> Callable[[int, Any], None]:
+        """Return what stores an observation at its place.
+
+        The function raises ``WrongValueError`` for an observation that does not fit the space.
+        """
+        shape, held, key = self._shape, self._held, self._key
+        rows, taken = self._rows, held
+
+        def put(place: int, observation: Any) -> None:
+            nonlocal rows, taken
+            try:
+                if observation.dtype is taken and observation.shape == shape:
+                    rows[place] = observation
+                    return
+                if not place and _is_wider(observation.dtype, taken):
+                    taken = observation.dtype
+                    self._rows = rows = np.empty(rows.shape, taken)
+                    put(place, observation)
+                    return
+            except AttributeError:
+                pass
+            rows[place] = _converted(observation, key, shape, held)
+
+        return put
+
+    def rows(self, length: int) -> np.ndarray[Any, Any]:
+        """The first observations in the dtype of the space, ``[length, ...]``.
+
+        Raises:
+            WrongValueError: A number does not fit into the dtype; ``index`` says which one.
+        """
+        rows = self._rows[:length]
+        if rows.dtype == self._held:
+            return rows
+        with np.errstate(over="ignore"):
+            held = rows.astype(self._held)
+        lost = first_lost(rows, held)
+        if lost is None:
+            return held
+        index = lost // max(math.prod(self._shape), 1)
+        try:
+            _converted(rows[index], self._key, self._shape, self._held)
+        except WrongValueError as wrong:
+            wrong.index = index
+            raise
+        raise AssertionError("a number was lost and not found again")
+
+
+def _is_wider(found: object, held: np.dtype[Any]) -> bool:
+    return found is _DOUBLE and held.kind == "f" and held.itemsize < _DOUBLE.itemsize
+
+
+def _dense(codec: Codec) -> _Keeping:
+    tensor, array = torch.from_numpy, np.array
+    key, shape, held = _dense_form(codec)
+
+    def keep(observation: Any) -> Any:
+        try:
+            if observation.dtype is held and observation.shape == shape:
+                return array(observation)
+        except AttributeError:
+            pass
+        return _converted(observation, key, shape, held)
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
         if isinstance(rows, np.ndarray):
@@ -165,5 +268,8 @@ def reward_column(rewards: Sequence[Any]) -> Tensor:
 
     Args:
         rewards: numbers, or arrays of one number.
+
+    Raises:
+        WrongValueError: one is no number, or too large; ``index`` says which.
     """
-    return torch.from_numpy(np.array(rewards, np.float32).reshape(-1, 1))
+    return torch.from_numpy(reward_rows(rewards))

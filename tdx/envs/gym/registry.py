@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from tdx.envs.gym.nearest_ids import nearest_ids
 from tdx.envs.gym.providers import (
     PROVIDERS,
+    BrokenProvider,
     install_hint,
     load_installed,
     provider_of,
     requirement,
 )
 from tdx.envs.gym.registry_cache import read_entries, write_entries
-from tdx.errors import EnvNotFoundError, MissingPackageError, Where
+from tdx.errors import EnvNotFoundError, MissingPackageError, Where, one_line
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -51,7 +52,7 @@ def find_env(env_id: str) -> EnvSpec:
 
     Raises:
         EnvNotFoundError: nothing of that id is registered.
-        MissingPackageError: the package that brings it is not installed.
+        MissingPackageError: the package that brings it is not installed, or cannot be imported.
 
     Example:
         >>> find_env("Pendulum").id
@@ -65,24 +66,63 @@ def find_env(env_id: str) -> EnvSpec:
     found = _registered(name)
     if found is not None:
         return found
+    broken = _load_provider_of(name, env_id)
+    found = _registered(name)
+    if found is None and broken is None and provider_of(name) is None:
+        # An id of no known form may be registered by any of the packages.
+        broken = next(iter(load_installed()), None)
+        found = _registered(name)
+    if found is None:
+        raise _unknown(env_id, name, list(gymnasium.registry.items()), broken)
+    return found
+
+
+def _load_provider_of(name: str, env_id: str) -> BrokenProvider | None:
+    """Import the package that brings an id, where that is known from its form or the cache.
+
+    Raises:
+        MissingPackageError: It is not installed, or its import fails.
+    """
     provider = provider_of(name)
-    if provider is not None and not provider.installed:
+    if provider is None:
+        return _load_remembered(name)
+    if not provider.installed:
         raise MissingPackageError(
             f"the env needs the package {provider.package}, which is not installed",
             hint=provider.hint,
             where=Where(env=env_id),
         )
-    load_installed()
-    found = _registered(name)
-    if found is None:
-        raise _unknown(env_id, name, list(gymnasium.registry.items()))
-    return found
+    broken = provider.load()
+    if broken is not None:
+        raise MissingPackageError(
+            broken.message, hint=broken.hint, where=Where(env=env_id)
+        ) from broken.error
+    return None
 
 
-def _unknown(env_id: str, name: str, known: list[tuple[str, EnvSpec]]) -> EnvNotFoundError:
+def _load_remembered(name: str) -> BrokenProvider | None:
+    """Import the package that brought the id when the list of envs was cached."""
+    for entry in read_entries() or ():
+        env_id = entry["id"]
+        if env_id == name or env_id.rpartition("-v")[0] == name:
+            for provider in PROVIDERS:
+                if provider.package == entry["package"] and provider.installed:
+                    return provider.load()
+    return None
+
+
+def _unknown(
+    env_id: str, name: str, known: list[tuple[str, EnvSpec]], broken: BrokenProvider | None
+) -> EnvNotFoundError:
     near = nearest_ids(name, (each for each, spec in known if _missing(each, spec) is None))
     near = near or nearest_ids(name, (each for each, _ in known))
     hint = f"did you mean {' or '.join(near)}?" if near else _OTHERWISE
+    if broken is not None and not near:
+        return EnvNotFoundError(
+            f"no env of this id is registered; {broken.message}",
+            hint=f"if {broken.provider.package} brings it: {broken.hint}",
+            where=Where(env=env_id),
+        )
     namespace, slash, _ = name.rpartition("/")
     message = "no env of this id is registered"
     if slash and not any(each.startswith(f"{namespace}/") for each, _ in known):
@@ -131,7 +171,13 @@ def _import_registering(module: str, env_id: str) -> None:
         missing = error.name or module
         raise MissingPackageError(
             f"the module {missing} is not installed",
-            hint=f"install the package that brings {missing}, or mend the part before the colon",
+            hint=f"install the package that brings {missing}, or fix the part before the colon",
+            where=Where(env=env_id),
+        ) from error
+    except Exception as error:
+        raise MissingPackageError(
+            f"the module {module} cannot be imported: {one_line(error)}",
+            hint=f"fix the module: python -c 'import {module}' shows where it fails",
             where=Where(env=env_id),
         ) from error
 
@@ -146,27 +192,49 @@ def available_envs() -> list[RegisteredEnv]:
         >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
         ['gymnasium']
     """
+    return survey_envs().envs
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSurvey:
+    """The env ids, and the packages that may bring more.
+
+    Args:
+        envs: The ids, sorted.
+        broken: Known packages that are installed and cannot be imported.
+    """
+
+    envs: list[RegisteredEnv]
+    broken: tuple[BrokenProvider, ...]
+
+
+def survey_envs() -> EnvSurvey:
+    """:func:`available_envs`, with the packages whose envs are missing there.
+
+    While a package is broken nothing is cached: it may be repaired at any time.
+    """
     if "gymnasium" in sys.modules:
-        return _listed()
+        return _surveyed()
     kept = read_entries()
     if kept is not None:
-        return [RegisteredEnv(**entry) for entry in kept]
-    listed = _listed()
-    write_entries([asdict(env) for env in listed])
-    return listed
+        return EnvSurvey([RegisteredEnv(**entry) for entry in kept], ())
+    survey = _surveyed()
+    if not survey.broken:
+        write_entries([asdict(env) for env in survey.envs])
+    return survey
 
 
-def _listed() -> list[RegisteredEnv]:
+def _surveyed() -> EnvSurvey:
     import gymnasium
 
-    load_installed()
+    broken = load_installed()
     packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
     listed = []
     for env_id, spec in gymnasium.registry.items():
         module, hint = _module_of(spec), _missing(env_id, spec)
         package = packages.get(module, module)
         listed.append(RegisteredEnv(env_id, package, hint is None, hint))
-    return sorted(listed, key=lambda env: env.id)
+    return EnvSurvey(sorted(listed, key=lambda env: env.id), broken)
 
 
 def _missing(env_id: str, spec: EnvSpec) -> str | None:

@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tdx.errors import ArgumentError
+from tdx.files import write_atomically
+
 Entry = Mapping[str, Any]
 _FIELDS: dict[str, Any] = {
     "id": str,
@@ -35,17 +38,12 @@ def read_entries() -> list[Entry] | None:
 
 
 def write_entries(entries: Sequence[Entry]) -> None:
-    """Keep the entries, where there is a place to write."""
+    """Write the entries to the cache; without effect where it is not writable."""
     path = _file()
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
+    text = json.dumps({"of": _fingerprint(), "envs": entries})
+    with suppress(OSError, ArgumentError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"of": _fingerprint(), "envs": entries})
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        write_atomically(path, text, sync=False)
 
 
 def _file() -> Path:

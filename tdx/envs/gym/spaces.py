@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -11,6 +13,7 @@ from gymnasium import spaces
 
 from tdx.envs.gym.codec import Codec, Layout, array_of, tensor_dtype
 from tdx.envs.gym.objects import object_codec
+from tdx.envs.gym.values import checked_array, checked_index, wrong_value
 from tdx.specs import (
     Binary,
     Bounded,
@@ -23,7 +26,7 @@ from tdx.specs import (
 )
 
 Array = np.ndarray[Any, Any]
-_from_numpy, _array = torch.from_numpy, np.array
+_from_numpy = torch.from_numpy
 
 
 @singledispatch
@@ -47,13 +50,11 @@ def _box(space: spaces.Box, layout: Layout) -> Codec:
     inner = (*layout.lead, *space.shape)
 
     if space.shape:
-
-        def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(_array(value, held, order="C"))
+        encode = _array_encoder(held, shape)
     else:
 
         def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(_array(value, held).reshape(shape))
+            return _from_numpy(checked_array(value, held, inner).reshape(shape))
 
     def decode(tensor: torch.Tensor) -> Any:
         return array_of(tensor).astype(space.dtype, copy=False).reshape(inner)
@@ -62,6 +63,18 @@ def _box(space: spaces.Box, layout: Layout) -> Codec:
     if space.shape and held == space.dtype:
         return Codec(spec, encode, array_of, held, array_of)
     return Codec(spec, encode, decode)
+
+
+def _array_encoder(held: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
+    """The encoder of arrays of one dtype and shape; anything else is a ``WrongValueError``."""
+    array = np.ndarray
+
+    def encode(value: Any) -> torch.Tensor:
+        if type(value) is array and value.dtype is held and value.shape == shape:
+            return _from_numpy(value.copy())
+        return _from_numpy(checked_array(value, held, shape))
+
+    return encode
 
 
 def _box_spec(
@@ -88,9 +101,7 @@ def _ends(dtype: Any) -> tuple[Any, Any]:
 @codec_of.register
 def _multi_binary(space: spaces.MultiBinary, layout: Layout) -> Codec:
     shape = (*layout.lead, *space.shape)
-
-    def encode(value: Any) -> torch.Tensor:
-        return _from_numpy(_array(value, np.int8, order="C"))
+    encode = _array_encoder(np.dtype(np.int8), shape)
 
     def decode(tensor: torch.Tensor) -> Any:
         return array_of(tensor).astype(np.int8, copy=False)
@@ -106,7 +117,7 @@ def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
     if layout.categorical:
 
         def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(_array(int(value) - start, np.int64))
+            return _from_numpy(np.array(checked_index(value, start, count), np.int64))
 
         def decode(tensor: torch.Tensor) -> Any:
             return int(tensor) + start
@@ -119,7 +130,7 @@ def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
 
     def encode_one_hot(value: Any) -> torch.Tensor:
         row = np.zeros(count, np.int64)
-        row[int(value) - start] = 1
+        row[checked_index(value, start, count)] = 1
         return _from_numpy(row)
 
     def decode_few(tensor: torch.Tensor) -> Any:
@@ -178,13 +189,21 @@ def _indices(
     if layout.categorical:
 
         def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(_array(value - start, np.int64).reshape(shape))
+            return _from_numpy(_checked_indices(value, shape) - start)
 
         def decode(tensor: torch.Tensor) -> Any:
             return (array_of(tensor).reshape(shape) + start).astype(dtype, copy=False)
 
         return Codec(spec, encode, decode)
     return _one_hot_indices(spec, sizes, start, dtype, shape, layout)
+
+
+def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
+    """Integers of a shape; those of a vector env may have dims of one element."""
+    source = np.asarray(value)
+    if source.size == math.prod(shape) and source.dtype.kind in "biu":
+        return source.astype(np.int64).reshape(shape)
+    return checked_array(value, np.dtype(np.int64), shape)
 
 
 def _one_hot_indices(
@@ -201,9 +220,11 @@ def _one_hot_indices(
     borders = offsets[1:].tolist()
 
     def encode(value: Any) -> torch.Tensor:
-        flat = _array(value - start, np.int64).reshape(*lead, -1) + offsets
+        indices = (_checked_indices(value, shape) - start).reshape(*lead, -1)
+        if bool(((indices < 0) | (indices >= sizes)).any()):
+            raise wrong_value(value, "indices within the sizes of its space")
         rows = np.zeros((*lead, total), np.int64)
-        np.put_along_axis(rows, flat, 1, -1)
+        np.put_along_axis(rows, indices + offsets, 1, -1)
         return _from_numpy(rows.reshape(spec_shape))
 
     def decode(tensor: torch.Tensor) -> Any:

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from tdx.envs.gym.codec import Codec
 from tdx.envs.gym.failures import env_failed
 from tdx.envs.gym.infos import InfoReader
+from tdx.envs.gym.values import reward_array
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.tensordicts import read, tensordict_maker
@@ -115,7 +116,7 @@ def single_step(
     """
     act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
     reward_of = None if conversion.reward is None else conversion.reward.encode
-    tensor, array, real = torch.from_numpy, np.array, np.float32
+    tensor = torch.from_numpy
     true, false = _TRUE.copy, _FALSE.copy
 
     def step(tensordict: TensorDictBase) -> tuple[dict[str, Any], Any]:
@@ -125,13 +126,13 @@ def single_step(
             except ResetNeeded:
                 begin()
                 observation, reward, terminated, truncated, info = env_step(act(tensordict))
+            fields = observe(observation)
+            if reward_of is None:
+                fields["reward"] = tensor(reward_array(reward))
+            else:
+                fields["reward"] = reward_of(reward)
         except Exception as error:
             raise failure(tensordict, "step", error) from error
-        fields = observe(observation)
-        if reward_of is None:
-            fields["reward"] = tensor(array(reward, real, ndmin=1))
-        else:
-            fields["reward"] = reward_of(reward)
         fields["done"] = tensor(true() if terminated or truncated else false())
         fields["terminated"] = tensor(true() if terminated else false())
         fields["truncated"] = tensor(true() if truncated else false())
@@ -188,9 +189,9 @@ class SingleEnv:
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._env.reset(seed=seed, **kwargs)
+            fields = self._conversion.observation.encode(observation)
         except Exception as error:
             raise self._conversion.failure(None, "reset", error) from error
-        fields = self._conversion.observation.encode(observation)
         for flag in ("done", "terminated", "truncated"):
             fields[flag] = torch.from_numpy(_FALSE.copy())
         result = self._make(fields)

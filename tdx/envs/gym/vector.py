@@ -13,6 +13,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from tdx.envs.gym.infos import merged_final_info
 from tdx.envs.gym.stepping import Conversion, PendingSeed, unchanged
+from tdx.envs.gym.values import reward_rows
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
 
@@ -68,22 +69,23 @@ class VectorEnvRows:
             if self._mode is AutoresetMode.DISABLED and self._over.any():
                 self._reset_rows(self._over, None)
             observation, reward, terminated, truncated, info = self._env.step(self._act(tensordict))
+            over = np.logical_or(terminated, truncated)
+            current = (observation, info)
+            if self._mode is AutoresetMode.SAME_STEP and over.any():
+                observation = self._with_final(observation, info, over)
+                info = merged_final_info(info)
+            fields = self._conversion.observation.encode(observation)
+            fields["reward"] = self._reward(reward)
         except Exception as error:
             raise self._conversion.failure(tensordict, "step", error) from error
-        self._over = np.logical_or(terminated, truncated)
-        self._current = (observation, info)
-        if self._mode is AutoresetMode.SAME_STEP and self._over.any():
-            observation = self._with_final(observation, info)
-            info = merged_final_info(info)
-        fields = self._conversion.observation.encode(observation)
-        fields["reward"] = self._reward(reward)
+        self._over, self._current = over, current
         fields.update(self._flags(self._over, terminated, truncated))
         return self._held(self._finished(fields, info))
 
     def _reward(self, reward: Any) -> torch.Tensor:
         if self._conversion.reward is not None:
             return self._conversion.reward.encode(reward)
-        return torch.from_numpy(np.array(reward, np.float32).reshape(-1, 1))
+        return torch.from_numpy(reward_rows(reward))
 
     def _flags(self, done: Any, terminated: Any, truncated: Any) -> dict[str, torch.Tensor]:
         named = {"done": done, "terminated": terminated, "truncated": truncated}
@@ -110,7 +112,7 @@ class VectorEnvRows:
         self._last = result.clone(recurse=False) if self._ended.any() else None
         return result
 
-    def _with_final(self, observation: Any, info: Any) -> Any:
+    def _with_final(self, observation: Any, info: Any, over: Rows) -> Any:
         """The observation with the terminal one in the rows that have reset themselves."""
         final = info.get("final_obs", info.get("final_observation"))
         if final is None:
@@ -121,7 +123,7 @@ class VectorEnvRows:
             )
         space, single = self._env.observation_space, self._env.single_observation_space
         rows = list(iterate(space, observation))
-        for index in np.flatnonzero(self._over):
+        for index in np.flatnonzero(over):
             rows[index] = final[index]
         empty: Any = create_empty_array(single, self._rows, fn=np.zeros)
         return concatenate(single, rows, empty)
@@ -135,10 +137,10 @@ class VectorEnvRows:
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._reset_env(rows, seed, kwargs)
+            self._current = (observation, info)
+            fields = self._conversion.observation.encode(observation)
         except Exception as error:
             raise self._conversion.failure(None, "reset", error) from error
-        self._current = (observation, info)
-        fields = self._conversion.observation.encode(observation)
         none = np.zeros(self._rows, np.bool_)
         fields.update(self._flags(none, none, none))
         result = self._finished(fields, info)

@@ -253,7 +253,8 @@ def _broadcast(value: Tensor, shape: tuple[int, ...], argument: str) -> Tensor:
         return value.expand(shape).clone()
     except RuntimeError:
         raise ArgumentError(
-            f"{argument} has shape {tuple(value.shape)}, it must broadcast to {shape}"
+            f"{argument} has shape {tuple(value.shape)}, it must broadcast to {shape}",
+            hint="pass a number, or a tensor of the env's batch size",
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tdx.inspection.leaf import LeafSpec, composite_leaves
+from tdx.inspection.spec_report import innermost
 from tdx.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class PipelineSide:
 
     def specs(self) -> tuple[Leaves, Leaves]:
         """The specs before and after the chain."""
-        base = self._env.base_env
+        base = innermost(self._env)
         before = composite_leaves(base.input_spec, base.output_spec)
         return before, composite_leaves(self._env.input_spec, self._env.output_spec)
 

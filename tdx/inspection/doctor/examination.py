@@ -134,13 +134,17 @@ def _devices(told: Probe) -> Iterator[Diagnosis]:
 
 def _envs() -> Iterator[Diagnosis]:
     try:
-        from tdx.inspection.env_list import list_envs
+        from tdx.inspection.env_list import find_envs
 
-        everything = list_envs(missing=True)
+        found = find_envs(missing=True)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         yield Diagnosis("envs", "list", "fail", reason, "mend gymnasium first")
         return
+    everything = found.envs
+    for broken in found.broken:
+        value = f"cannot be imported, its envs are missing: {broken.reason}"
+        yield Diagnosis("envs", broken.provider.package, "warn", value, broken.hint)
     counts = Counter(env.package for env in everything if env.installed)
     for package, count in sorted(counts.items()):
         yield Diagnosis("envs", package, "ok", f"{count} env id{'' if count == 1 else 's'}")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tdx.pipeline.values import CodeReference
+from tdx.pipeline.policy_source import parse_policy
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tdx.pipeline import Pipeline
-
-_FILES = ("module", "sequence")
-"""What stands before the path of a file in the place of a module's name."""
 
 
 def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
@@ -29,8 +26,8 @@ def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
     Raises:
         TdxError: there is no such object.
     """
-    reference = CodeReference.of(pipeline.policy or "")
-    if reference is None or reference.module in _FILES or not allow_code:
+    reference = parse_policy(pipeline.policy).reference if pipeline.policy else None
+    if reference is None or not allow_code:
         return None
     from torch import nn
 

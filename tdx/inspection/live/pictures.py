@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tdx.inspection.live.numbering import TRACED, StageNumbers
 from tdx.inspection.live.views import Picture
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ def _layout(shape: tuple[int, ...]) -> str | None:
 
 
 def pictures(
-    trace: StepTrace, *, row: int | None = None, width: int = 64, height: int = 64
+    trace: StepTrace,
+    *,
+    row: int | None = None,
+    width: int = 64,
+    height: int = 64,
+    numbers: StageNumbers = TRACED,
 ) -> Iterator[Picture]:
     """Every image that a stage wrote, in order.
 
@@ -46,6 +52,7 @@ def pictures(
         row: the env of a batch to show; the first where it is none.
         width: the most pixels from left to right.
         height: the most from top to bottom.
+        numbers: Shown numbers of the stages.
     """
     from tdx.inspection.live.numbers import Rows, as_numbers
 
@@ -54,15 +61,16 @@ def pictures(
     for stage in trace.stages:
         if stage.kind in ("given", "policy") or stage.direction == "inverse":
             continue
+        is_stage = stage.kind == "stage"
         for version in stage.written.values():
-            numbers = as_numbers(rows.of(version.value))
-            if numbers is not None and is_picture(tuple(numbers.shape), numbers.dtype.kind):
-                small = _small(_rgb(_thinned(numbers, width, height)), width, height)
+            image = as_numbers(rows.of(version.value))
+            if image is not None and is_picture(tuple(image.shape), image.dtype.kind):
+                small = _small(_rgb(_thinned(image, width, height)), width, height)
                 yield Picture(
                     version=version.name,
-                    place=stage.place,
-                    stage=stage.index if stage.kind == "stage" else -1,
-                    shape=tuple(numbers.shape),
+                    place=numbers.title(stage.index, stage.name) if is_stage else stage.name,
+                    stage=numbers.number(stage.index) if is_stage else -1,
+                    shape=tuple(image.shape),
                     width=small.shape[1],
                     height=small.shape[0],
                     rgb=small.tobytes(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tdx.inspection.live.numbering import TRACED, StageNumbers
 from tdx.inspection.live.numbers import Rows, ValueReader
 from tdx.inspection.live.views import PlaceView, TraceView, ValueView
 from tdx.keys import NestedKey, format_key
@@ -21,6 +22,7 @@ def view_trace(
     against: StepTrace | None = None,
     row: int | None = None,
     promises: Promises | None = None,
+    numbers: StageNumbers = TRACED,
 ) -> TraceView:
     """What there is to see of a reset or step.
 
@@ -29,6 +31,7 @@ def view_trace(
         against: what its values are compared with, such as the trace before.
         row: show one env of a batch only, counted through all batch dims.
         promises: the specs to hold the values against; without them none are.
+        numbers: Shown numbers of the stages.
 
     Example:
         >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
@@ -40,7 +43,7 @@ def view_trace(
         >>> [view.values[at].version for at in view.places[-1].written]
         ['done@1', 'truncated@1', 'step_count@1']
     """
-    return _Reading(trace, against, row, promises).view()
+    return _Reading(trace, against, row, promises, numbers).view()
 
 
 class _Reading:
@@ -50,8 +53,9 @@ class _Reading:
         against: StepTrace | None,
         row: int | None,
         promises: Promises | None,
+        numbers: StageNumbers,
     ) -> None:
-        self.trace, self.against, self.row = trace, against, row
+        self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
         self.reader = ValueReader(Rows(tuple(trace.tensordict.batch_size), row))
         self.told = {} if promises is None else _told(trace, promises)
         self.before: dict[tuple[str, str], ValueVersion] = {}
@@ -91,7 +95,7 @@ class _Reading:
             named = {format_key(key) for key in stage.written}
             yield PlaceView(
                 kind=stage.kind,
-                index=stage.index,
+                index=self.numbers.number(stage.index) if stage.kind == "stage" else -1,
                 name=stage.name,
                 lane=stage.direction,
                 time_ns=stage.time_ns,
@@ -132,25 +136,32 @@ def _told(trace: StepTrace, promises: Promises) -> Told:
     return found
 
 
-def troubles(trace: StepTrace, promises: Promises) -> tuple[str, ...]:
+def troubles(
+    trace: StepTrace, promises: Promises, numbers: StageNumbers = TRACED
+) -> tuple[str, ...]:
     """What is wrong in a trace, a line each: nan, infinities, and promises that are not kept.
 
     Args:
         trace: the trace.
         promises: the specs to hold it against.
+        numbers: Shown numbers of the stages.
     """
     found: list[str] = []
     for stage in trace.stages:
         if stage.kind != "given":
-            found += _not_finite(stage)
+            found += _not_finite(stage, _title(stage, numbers))
     for lie in promises.lies(trace):
         if lie.finding.code != "nan":
             key = "" if lie.finding.key is None else f" {format_key(lie.finding.key)}"
-            found.append(f"{lie.by.place}{key}: {lie.finding.message}")
+            found.append(f"{_title(lie.by, numbers)}{key}: {lie.finding.message}")
     return tuple(found)
 
 
-def _not_finite(stage: StageTrace) -> Iterator[str]:
+def _title(stage: StageTrace, numbers: StageNumbers) -> str:
+    return numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
+
+
+def _not_finite(stage: StageTrace, title: str) -> Iterator[str]:
     from torch import Tensor
 
     for version in stage.written.values():
@@ -160,4 +171,4 @@ def _not_finite(stage: StageTrace) -> Iterator[str]:
         # A sum is not finite where a number is not, and takes one pass without a copy.
         if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
             what = "nan" if bool(value.isnan().any()) else "an infinity"
-            yield f"{stage.place} {format_key(version.key)}: {what}"
+            yield f"{title} {format_key(version.key)}: {what}"

@@ -15,6 +15,7 @@ from tdx.engine.traced import Promises, StepTrace, Stop, TraceHistory, Tracer
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.ledger import Ledger
 from tdx.inspection.live.named import names_of, number_of
+from tdx.inspection.live.numbering import TRACED, StageNumbers
 from tdx.inspection.live.pictures import pictures
 from tdx.inspection.live.reading import troubles, view_trace
 from tdx.inspection.live.stopping import checked_stop
@@ -45,6 +46,7 @@ class LiveSession:
         max_traces: the most resets and steps in the history.
         max_bytes: the most memory of their tensors.
         clock: gives nanoseconds.
+        numbers: Shown numbers of the stages; their indices by default.
 
     Raises:
         TdxError: a stage cannot take the specs before it.
@@ -68,8 +70,9 @@ class LiveSession:
         max_traces: int = MAX_TRACES,
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
+        numbers: StageNumbers = TRACED,
     ) -> None:
-        self.env = env
+        self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer = Tracer(env, policy, history=self.history, clock=clock)
         self.promises = Promises(env)
@@ -130,7 +133,11 @@ class LiveSession:
         self._own[TIME].append(trace.time_ns / 1e6)
         for (name, row), track in self._keyed.items():
             track.append(number_of(trace, name, row))
-        found = troubles(trace, self.promises) if trace.error is None else (trace.error.message,)
+        found = (
+            troubles(trace, self.promises, self.numbers)
+            if trace.error is None
+            else (trace.error.message,)
+        )
         if found:
             self.troubled[trace.index] = found
         first = self.first
@@ -156,7 +163,10 @@ class LiveSession:
             KeyNotFoundError: the condition is on a key that is not there.
         """
         reason = None if self._stop is None else self._stop.check(trace)
-        return None if reason is None else reason.message
+        if reason is None or reason.by is None or reason.by.kind != "stage":
+            return None if reason is None else reason.message
+        title = self.numbers.title(reason.by.index, reason.by.name)
+        return reason.message.replace(reason.by.place, title)
 
     def rollout(self) -> TensorDictBase:
         """The steps since :meth:`reset` that the history holds, ``[*B, T]``.
@@ -200,7 +210,9 @@ class LiveSession:
         """
         trace = self._trace(index)
         other = self.history.find(trace.index - 1 if against is None else against)
-        return view_trace(trace, against=other, row=row, promises=self.promises)
+        return view_trace(
+            trace, against=other, row=row, promises=self.promises, numbers=self.numbers
+        )
 
     def pictures(
         self,
@@ -211,7 +223,8 @@ class LiveSession:
         height: int = 64,
     ) -> tuple[Picture, ...]:
         """Every image in a trace; see :func:`~tdx.inspection.live.pictures.pictures`."""
-        return tuple(pictures(self._trace(index), row=row, width=width, height=height))
+        trace = self._trace(index)
+        return tuple(pictures(trace, row=row, width=width, height=height, numbers=self.numbers))
 
     def _trace(self, index: int | None) -> StepTrace:
         at = self.last if index is None else max(self.first, min(index, self.last))

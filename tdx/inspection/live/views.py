@@ -62,7 +62,7 @@ class PlaceView:
 
     Args:
         kind: ``env`` for the env inside, ``stage``, ``policy``, ``given`` or ``kept``.
-        index: the stage's place in the chain; -1 for what is no stage.
+        index: Number of the stage as the user knows it; -1 for what has none.
         name: class name.
         lane: ``forward``, or ``inverse`` on the way in.
         time_ns: how long it took.
@@ -87,7 +87,8 @@ class PlaceView:
     @property
     def title(self) -> str:
         """As people read it: ``0 StepCounter``."""
-        return f"{self.index} {self.name}" if self.kind == "stage" else self.name
+        is_numbered = self.kind == "stage" and self.index >= 0
+        return f"{self.index} {self.name}" if is_numbered else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from tdx.inspection.report.contents import Lint, PipelineReport
 from tdx.inspection.report.observe import observe
 from tdx.inspection.spec_report import inspect_spec
 from tdx.inspection.stage_flow import chain_flow
-from tdx.pipeline import Pipeline, format_stage, write_pipeline
+from tdx.inspection.stage_text import env_stage_count, stage_texts
+from tdx.pipeline import Pipeline, write_pipeline
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -38,7 +39,7 @@ def gather(
     return PipelineReport(
         name=name,
         text=write_pipeline(pipeline),
-        calls=tuple(format_stage(stage) for stage in pipeline.transforms),
+        calls=stage_texts(env, pipeline),
         chain=inspect_chain(env, pipeline.env.id),
         flow=chain_flow(env),
         lineage=inspect_keys(env, pipeline.env.id),
@@ -54,10 +55,11 @@ def _lints(env: EnvBase, pipeline: Pipeline) -> Sequence[Lint]:
     from tdx.inspection.lint.run import lint, lint_context
 
     found = []
+    first = env_stage_count(env, pipeline)
     context = lint_context(pipeline, env if isinstance(env, TransformedEnv) else None)
     for finding in lint(context):
         stage = finding.found.stage
-        place = "" if stage is None else f"{stage} {pipeline.transforms[stage].name}"
+        place = "" if stage is None else f"{first + stage} {pipeline.transforms[stage].name}"
         rule = finding.rule
         message, hint = finding.found.message, finding.found.hint
         found.append(Lint(rule.code, rule.severity, rule.title, place, message, hint))

@@ -51,7 +51,7 @@ class Document:
         """
         if Path(path).exists() and not Path(path).is_file():
             # A pipe would let the reader wait for whoever writes into it.
-            raise PipelineError(f"{path} is no file")
+            raise PipelineError(f"{path} is no file", hint="name a pipeline file")
         file = PipelineFile.load(path)
         document = cls(path, _text(Path(path)))
         document._stat = _stat(document.path)
@@ -100,9 +100,13 @@ class Document:
         """
         state = self.disk_state()
         if self.base is None and self.path.exists() and not force:
-            raise ChangedOnDiskError(f"{self.path} is there already")
+            raise ChangedOnDiskError(
+                f"{self.path} already exists", hint="save under another name, or overwrite it"
+            )
         if state == "changed" and not force:
-            raise ChangedOnDiskError(f"{self.path} was changed by someone else")
+            raise ChangedOnDiskError(
+                f"{self.path} was changed by someone else", hint="load it again, or overwrite it"
+            )
         file = self._file()
         if file is None:
             file = PipelineFile.new(pipeline, str(self.path))
@@ -149,7 +153,9 @@ class Document:
     def _check_writable(self) -> None:
         """Renaming would get around a file that is read-only."""
         if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise PipelineError(f"cannot write {self.path}: it is read-only")
+            raise PipelineError(
+                f"cannot write {self.path}: it is read-only", hint="save it under another name"
+            )
 
 
 def _text(path: Path) -> str:

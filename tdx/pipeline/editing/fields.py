@@ -84,7 +84,10 @@ def with_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
     if not text.strip():
         return replace(full, kwargs={key: v for key, v in full.kwargs.items() if key != name})
     if parameter is None:
-        raise ArgumentError(f"{stage.name} has no argument {name}")
+        raise ArgumentError(
+            f"{stage.name} has no argument {name}",
+            hint=f"the signature is {catalogue()[stage.name].signature}",
+        )
     try:
         value = read_argument(parameter.type, text)
     except PipelineError:
@@ -158,7 +161,9 @@ def with_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
     flag = f"--{name.replace('_', '-')}"
     if isinstance(default, bool):
         if text not in ("True", "False"):
-            raise ArgumentError(f"{name} must be True or False, got {text}")
+            raise ArgumentError(
+                f"{name} must be True or False, got {text}", hint="write True or False"
+            )
         given: Any = text == "True"
         return replace(env, **{name: given})
     return from_flags([*to_flags(Pipeline(plain)), flag, text]).env

@@ -37,7 +37,7 @@ class RecentFiles:
             if names is None:
                 return []
             if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-                raise StorageError(f"{self.path} is no list of files")
+                raise StorageError(f"{self.path} is not a list of files", hint="remove it")
         except StorageError:
             put_aside(self.path)
             return []

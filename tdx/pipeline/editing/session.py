@@ -17,6 +17,7 @@ from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
 SCHEMA_VERSION = 1
 """Grows where a document can no longer be read as before."""
 KIND = "session"
+_OTHER = "remove the file; the app begins a new session"
 _NO_ENV = "none"
 
 
@@ -85,6 +86,9 @@ def to_json(session: Session) -> dict[str, Any]:
     }
 
 
+_REMOVE = "remove its file; a new session starts without it"
+
+
 def from_json(document: object) -> Session:
     """The session that :func:`to_json` has written.
 
@@ -92,13 +96,16 @@ def from_json(document: object) -> Session:
         StorageError: it is none, or of another version, or damaged.
     """
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise StorageError("this is no session of the terminal app")
+        raise StorageError("this is not a session of the terminal app", hint=_REMOVE)
     if document.get("schema_version") != SCHEMA_VERSION:
-        raise StorageError(f"a session of version {document.get('schema_version')}")
+        version = document.get("schema_version")
+        raise StorageError(f"the session has the unknown version {version!r}", hint=_REMOVE)
     try:
         return _session(document)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, TdxError) as error:
-        raise StorageError(f"a damaged session: {type(error).__name__}: {error}") from error
+        raise StorageError(
+            f"the session is damaged: {type(error).__name__}: {error}", hint=_REMOVE
+        ) from error
 
 
 def _session(document: Mapping[str, Any]) -> Session:

@@ -15,7 +15,7 @@ from tdx.rollouts.formats.plan import Plan
 from tdx.rollouts.formats.registry import Format, find_format, format_for
 from tdx.rollouts.formats.results import Exported
 from tdx.rollouts.formats.stored import Stored, folder_bytes
-from tdx.rollouts.formats.target import check_free, whole_or_nothing
+from tdx.rollouts.formats.target import check_free, replaced
 from tdx.rollouts.streaming import Progress, silent
 
 
@@ -71,16 +71,17 @@ def export_dump(
     options = Options(None if episodes is None else tuple(episodes), fps, split, lossy)
     _check_options(kind, options)
     target = Path(path) if path is not None else _beside(opened.path, kind, split)
-    check_free(target, kind, kind.is_folder or split, force)
+    is_folder = kind.is_folder or split
+    check_free(target, kind, is_folder, force)
     stored = Stored(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
     module = kind.module
     plan = module.plan(stored, options) if hasattr(module, "plan") else Plan.of(stored)
     notes = (*_left_out(opened, stored, kind), *plan.notes)
     size = plan.size
     if not dry_run:
-        with whole_or_nothing(target) as part:
+        with replaced(target, folder=is_folder) as part:
             notes += module.write(stored, part, replace(options, name=target.name))
-        size = folder_bytes(target)
+            size = folder_bytes(part)
     return Exported(
         source=str(opened.path),
         path=str(target),

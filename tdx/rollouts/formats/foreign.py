@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
-from tdx.rollouts.episodes import EpisodeIndex
+from tdx.rollouts.episodes import EpisodeIndex, Flags
 from tdx.rollouts.formats.reader import Found, Reader
+from tdx.rollouts.formats.untrusted_files import check_key, is_numeric
 from tdx.rollouts.formats.wire import from_array
 from tdx.rollouts.manifest import DATA, Chunk, Goal, Manifest, package_versions
 from tdx.rollouts.streaming import Progress
@@ -81,6 +82,13 @@ class Foreign:
         self._steps = self._common_length(found)
         self._leaves = [self._leaf(name, path, found[name]) for name, path in _paths(found).items()]
         paths = [leaf.path for leaf in self._leaves]
+        for path in paths:
+            check_key(path, source)
+        inside = {path[:end] for path in paths for end in range(1, len(path))}
+        for path in inside.intersection(paths):
+            raise StorageError(
+                f"{'.'.join(path)!r} in {source} is a column and a group", hint="rename one of them"
+            )
         if len(set(paths)) < len(paths):
             twice = next(path for path in paths if paths.count(path) > 1)
             raise StorageError(
@@ -149,7 +157,13 @@ class Foreign:
             array = np.asarray(rows[leaf.name])
             if leaf.dtype is torch.bool and array.dtype != np.bool_:
                 array = array != 0
-            found[leaf.path] = from_array(array, leaf.dtype, (steps, *leaf.shape))
+            try:
+                found[leaf.path] = from_array(array, leaf.dtype, (steps, *leaf.shape))
+            except (ValueError, RuntimeError, TypeError) as error:
+                raise StorageError(
+                    f"{leaf.name!r} in {self._source} has another shape than it declares",
+                    hint=_HINT,
+                ) from error
         if self._adds_done:
             flags = [found[path] for flag in _FLAGS if (path := ("next", flag)) in found]
             found["next", "done"] = torch.stack(flags).any(0)
@@ -170,6 +184,7 @@ class Foreign:
             specs=_specs(track),
             versions=package_versions(),
             data=track,
+            flags=_flags(track),
             episodes=EpisodeIndex(1),
         )
 
@@ -193,6 +208,8 @@ class Foreign:
 
 def _torch_dtype(found: Found) -> torch.dtype | None:
     """The dtype of the entry that a column becomes; none where it holds no numbers."""
+    if not is_numeric(found.dtype):
+        return None
     try:
         return torch.from_numpy(np.empty(0, np.dtype(found.dtype).newbyteorder("="))).dtype
     except TypeError:
@@ -231,6 +248,12 @@ def _specs(track: Track) -> list[dict[str, Any]]:
         entry = {"part": part, "key": list(key), "kind": kind, "shape": list(shape)}
         found.setdefault(key, {**entry, "dtype": name, "low": None, "high": None})
     return list(found.values())
+
+
+def _flags(track: Track) -> Flags:
+    """Return the keys that :func:`_ends` reads."""
+    rewards = ("reward",) if ("next", "reward") in track.leaves else ()
+    return Flags(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
 
 
 def _ends(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:

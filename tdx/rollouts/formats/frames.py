@@ -84,7 +84,6 @@ class Film:
         if not split:
             yield target, self.all_frames()
             return
-        target.mkdir()
         for number, episode in self.episodes.items():
             yield target / f"episode_{number:04}{suffix}", self.frames(episode)
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tdx.errors import StorageError
+from tdx.rollouts.formats.hdf5_checks import checked_datasets, open_hdf5
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
 from tdx.rollouts.formats.stored import Column, Stored
 from tdx.rollouts.formats.target import check_room
 from tdx.rollouts.formats.wire import Array, array_form, to_array
-
-if TYPE_CHECKING:
-    import h5py
 
 _CHUNK = 2**18
 """Bytes that are compressed together."""
@@ -75,36 +73,22 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
 @contextmanager
 def read(path: Path) -> Iterator[Reader]:
     """Open a file; no number is read yet."""
-    import h5py
-
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        message = f"{path} cannot be read as HDF5"
-        raise StorageError(message, hint="was it cut short?") from error
-    with file:
-        yield _Reader(path, file)
+    with open_hdf5(path) as file:
+        yield _Reader(path, checked_datasets(path, file))
 
 
 class _Reader(Reader):
-    def __init__(self, path: Path, file: h5py.File) -> None:
+    def __init__(self, path: Path, datasets: dict[str, Any]) -> None:
         import h5py
 
-        self._path = path
-        self._datasets: dict[str, Any] = {}
-
-        def visit(name: str, each: Any) -> None:
-            if isinstance(each, h5py.Dataset):
-                self._datasets[name] = each
-
-        file.visititems(visit)
-        text = self._datasets.get(NOTE)
-        if text is not None and not text.shape and h5py.check_string_dtype(text.dtype):
-            del self._datasets[NOTE]
-            self.note = read_note(text[()], path)
+        self._path, self._datasets = path, datasets
+        note = datasets.get(NOTE)
+        if note is not None and not note.shape and h5py.check_string_dtype(note.dtype):
+            del datasets[NOTE]
+            self.note = read_note(self._read(NOTE, note, ()), path)
 
     def columns(self) -> Mapping[str, Found]:
-        return {name: Found(each.dtype, each.shape) for name, each in self._datasets.items()}
+        return {name: Found(each.dtype, each.shape or ()) for name, each in self._datasets.items()}
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         return {name: self._rows(name, start, stop) for name in names}
@@ -113,9 +97,12 @@ class _Reader(Reader):
         each = self._datasets[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
+        found: Array = self._read(name, each, slice(start, stop))
+        return found
+
+    def _read(self, name: str, dataset: Any, index: Any) -> Any:
         try:
-            found: Array = each[start:stop]
-        except OSError as error:
+            return dataset[index]
+        except (OSError, ValueError, RuntimeError, MemoryError) as error:
             message = f"{name!r} in {self._path} cannot be read"
             raise StorageError(message, hint="export it again") from error
-        return found

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import ArgumentError, StorageError, UnknownNameError
+from tdx.rollouts.chunks import ChunkList
 from tdx.rollouts.formats.foreign import Foreign
 from tdx.rollouts.formats.reader import Reader
 from tdx.rollouts.formats.registry import Format, export_formats, find_format, format_of
 from tdx.rollouts.formats.results import Imported
-from tdx.rollouts.formats.target import whole_or_nothing
+from tdx.rollouts.formats.target import check_no_link, replaced
+from tdx.rollouts.formats.untrusted_files import check_columns, check_regular_file
 from tdx.rollouts.formats.wire import from_array
 from tdx.rollouts.manifest import Goal, Manifest
 from tdx.rollouts.overview import summary
@@ -61,11 +63,13 @@ def import_dump(
     source, folder = Path(path), Path(out)
     if not source.exists():
         raise StorageError(f"there is no {source}", hint="name the file or folder of an export")
+    check_regular_file(source)
     kind = _format(source, format)
+    check_no_link(folder)
     check_target(folder, force, hint="--force overwrites it")
     module = kind.module
-    with module.read(source) as reader, whole_or_nothing(folder) as part:
-        part.mkdir()
+    with module.read(source) as reader, replaced(folder, folder=True) as part:
+        check_columns(reader.columns(), source, folder)
         if reader.note is None:
             manifest, notes = Foreign(reader, source, env).write(part, on_rows)
         else:
@@ -104,7 +108,7 @@ def _as_it_was(
     for each in note["columns"]:
         names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
     for track, steps in manifest.tracks:
-        places = names[track.name]
+        places = names.get(track.name, {})
         _check_columns(reader, track, places, steps, source)
         _copy(reader, manifest, track, places, source, folder, on_rows)
     if not reader.is_at_end():
@@ -112,7 +116,7 @@ def _as_it_was(
     notes: tuple[str, ...] = ()
     if not manifest.complete:
         manifest.complete, manifest.goal = True, Goal(steps=manifest.steps)
-        manifest.chunks = [replace(chunk, partial=False) for chunk in manifest.chunks]
+        manifest.chunks = ChunkList(replace(each, partial=False) for each in manifest.chunks)
         notes = ("the rollout was unfinished; its import is not gone on with",)
     return manifest, notes
 
@@ -126,7 +130,8 @@ def _check_columns(
         if column is None:
             raise _changed(source, f"{places.get(path)!r} is missing")
         if column.shape[:1] != (steps,):
-            raise _changed(source, f"it has {column.shape[0]:,} steps, not {steps:,}")
+            found_steps = column.shape[0] if column.shape else 0
+            raise _changed(source, f"it has {found_steps:,} steps, not {steps:,}")
 
 
 def _copy(
@@ -147,7 +152,7 @@ def _copy(
         for path, (dtype, shape) in track.leaves.items():
             try:
                 columns[path] = from_array(rows[places[path]], dtype, (steps, *shape))
-            except (ValueError, RuntimeError) as error:
+            except (ValueError, RuntimeError, TypeError) as error:
                 raise _changed(source, f"{places[path]!r} has another shape") from error
         for file, crc in track.append(folder, columns, start).items():
             if chunk.crc32.get(file) != crc:

@@ -8,6 +8,7 @@ text ``"nan"``, ``"inf"`` or ``"-inf"``, and a nan with other bits than the usua
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +17,16 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from tdx.data.saved import DTYPES
 from tdx.errors import StorageError
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.parquet import index_names
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
 from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES
 from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.manifest import DATA
+from tdx.rollouts.manifest import DATA, Manifest
 from tdx.rollouts.track import Parts
+from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
 
 
 def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
@@ -116,37 +118,46 @@ class _Reader(Reader):
         ]
         if found:
             self.note = checked_note(first[found[-1]], path)
-            self._envs = torch.Size(self.note["manifest"]["batch_size"]).numel()
-            self._columns = self._noted(self.note)
+            manifest = Manifest.from_dict(self.note["manifest"])
+            self._envs = math.prod(manifest.batch_size)
+            self._columns = self._noted(self.note, manifest)
+            numbers = sum(math.prod(each.shape) for _, each in self._columns.values())
+            check_claimed_bytes(numbers, path, str(path))
         else:
             self._columns = self._scanned(first)
         file.seek(0)
         self._number = 0
 
     def _line(self) -> dict[str, Any] | None:
-        text = self._file.readline()
+        most = MAX_HEADER_BYTES if self._number else MAX_NOTE_BYTES
+        text = self._file.readline(most + 1)
         if not text:
             return None
         self._number += 1
+        if len(text) > most:
+            raise StorageError(
+                f"{self._path}:{self._number}: the line has more than {most:,} bytes",
+                hint="a line holds one step",
+            )
         try:
-            line = json.loads(text)
-        except ValueError:
+            line = parse_json(text, self._path)
+        except StorageError:
             line = None
         if not isinstance(line, dict):
             raise StorageError(
-                f"{self._path}:{self._number}: the line is no JSON object", hint="was it cut short?"
+                f"{self._path}:{self._number}: the line is not a JSON object",
+                hint="was it cut short?",
             )
         return line
 
-    def _noted(self, note: Mapping[str, Any]) -> dict[str, tuple[Parts, Found]]:
-        steps = int(note["manifest"]["steps"])
-        leaves = {tuple(leaf["key"]): leaf for leaf in note["manifest"]["tracks"][DATA]["leaves"]}
+    def _noted(self, note: Mapping[str, Any], manifest: Manifest) -> dict[str, tuple[Parts, Found]]:
+        assert manifest.data is not None
+        names = {tuple(each["key"]): each["name"] for each in note["columns"]}
         found = {}
-        for column in note["columns"]:
-            path = tuple(column["key"])
-            leaf = leaves[path]
-            kind, more = array_form(DTYPES[leaf["dtype"]], splits_complex=True)
-            found[column["name"]] = (path, Found(kind, (steps, *leaf["shape"], *more)))
+        for path, (dtype, shape) in manifest.data.leaves.items():
+            checked_shape(shape, f"{names[path]!r} in {self._path}")
+            kind, more = array_form(dtype, splits_complex=True)
+            found[names[path]] = (path, Found(kind, (manifest.steps, *shape, *more)))
         return found
 
     def _scanned(self, first: dict[str, Any]) -> dict[str, tuple[Parts, Found]]:
@@ -181,7 +192,7 @@ class _Reader(Reader):
         """A value as an array; none where it holds no numbers."""
         try:
             found = np.array(_numbers(value, np.dtype(np.float64)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
         return found if found.dtype.kind in "biuf" else None
 
@@ -210,17 +221,19 @@ class _Reader(Reader):
 
     def _joined(self, name: str, values: list[Any]) -> Array:
         path, found = self._columns[name]
-        try:
-            return np.array(values, dtype=found.dtype)
-        except (ValueError, TypeError, OverflowError):
-            pass
-        try:
-            return np.array([_numbers(each, found.dtype) for each in values], dtype=found.dtype)
-        except (ValueError, TypeError, OverflowError):
-            raise self._unlike(path) from None
+        # A number that the dtype cannot hold is damage, not infinity.
+        with np.errstate(over="raise"):
+            try:
+                return np.array(values, dtype=found.dtype)
+            except (ValueError, TypeError, ArithmeticError):
+                pass
+            try:
+                return np.array([_numbers(each, found.dtype) for each in values], dtype=found.dtype)
+            except (ValueError, TypeError, ArithmeticError):
+                raise self._unlike(path) from None
 
     def is_at_end(self) -> bool:
-        return not self._file.readline().strip()
+        return not self._file.readline(MAX_HEADER_BYTES).strip()
 
 
 def _map(value: Any) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.rollouts.episodes import Episode
+from tdx.rollouts.formats.minari_checks import check_dataset
 from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, Layout, nested, nested_space
 from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader
 from tdx.rollouts.formats.options import Options
@@ -49,7 +50,6 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
 
     layout = Layout.of(stored)
     name = dataset_id(options.name)
-    target.mkdir()
     with _quiet(), _datasets_in(target):
         dataset = minari.create_dataset_from_buffers(
             name,
@@ -192,12 +192,16 @@ def read(path: Path) -> Iterator[Reader]:
     """Open a dataset; an episode is read when a step of it is needed."""
     from minari.dataset.minari_storage import MinariStorage
 
+    metadata, stored = check_dataset(path)
+    note = metadata.get(NOTE)
     try:
         with _quiet():
-            note = MinariStorage.read_raw_metadata(path / "data").get(NOTE)
             storage = MinariStorage.read(path / "data")
     except Exception as error:
         told = " ".join(str(error).split())
         message = f"{path} cannot be read as a Minari dataset: {told}"
         raise StorageError(message, hint="name the folder that `data` is in") from error
-    yield ForeignReader(storage) if note is None else OwnReader(storage, note, path)
+    if note is None:
+        yield ForeignReader(storage)
+    else:
+        yield OwnReader(storage, note, path, stored)

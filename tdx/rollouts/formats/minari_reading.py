@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tdx.errors import StorageError
 from tdx.rollouts.episodes import Episode
 from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flat
 from tdx.rollouts.formats.reader import Found, Reader, checked_note
+from tdx.rollouts.formats.untrusted_files import array_bytes, check_expansion
 from tdx.rollouts.formats.wire import Array, array_form
 from tdx.rollouts.manifest import Manifest
+from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
     from minari.dataset.minari_storage import MinariStorage
+
+_EXPANSION = 16
+"""How much larger the entries may be than what is stored of them."""
+
+
+@contextmanager
+def _reading(storage: MinariStorage) -> Iterator[None]:
+    """Turn what a dataset with an unexpected layout raises into one error."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise StorageError(
+            f"the episodes in {storage.data_path} cannot be read: {error}",
+            hint="write the dataset again with Minari 0.5 or newer",
+        ) from error
 
 
 def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
@@ -44,22 +61,47 @@ class OwnReader(Reader):
         storage: of the dataset.
         note: what tdx noted in it.
         path: its folder.
+        stored: number of bytes that its arrays have.
     """
 
-    def __init__(self, storage: MinariStorage, note: Any, path: Path) -> None:
+    def __init__(self, storage: MinariStorage, note: Any, path: Path, stored: int) -> None:
         self._storage = storage
         self.note = checked_note(note, path)
-        self._one_hot = dict(self.note.get(ONE_HOT, {}))
         manifest = Manifest.from_dict(self.note["manifest"])
         self._steps, self._batch = manifest.steps, manifest.batch_size
-        self._envs = torch.Size(self._batch).numel()
+        self._envs = math.prod(self._batch)
         assert manifest.data is not None
         self._leaves = manifest.data.leaves
         self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
+        if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
+            raise StorageError(f"the note in {path} names unknown entries", hint="export it again")
+        self._one_hot = self._checked_one_hot(path)
+        self._check_size(path, stored)
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
         for number, each in enumerate(manifest.episodes):
+            if not 0 <= each.row < self._envs:
+                raise StorageError(f"the note in {path} has row {each.row}", hint="export it again")
             self._episodes[each.row].append((number, each))
         self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+
+    def _checked_one_hot(self, path: Path) -> dict[str, int]:
+        """Number of choices of each action that became a number, as its shape has it."""
+        found = self.note.get(ONE_HOT, {}) if self.note is not None else {}
+        for name, count in found.items() if isinstance(found, dict) else [("", 0)]:
+            shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
+            if not shape or shape[-1] != count:
+                raise StorageError(
+                    f"the note in {path} has wrong choices for {name!r}", hint="export it again"
+                )
+        return dict(found)
+
+    def _check_size(self, path: Path, stored: int) -> None:
+        claimed = 0
+        for name, each in self.columns().items():
+            size = array_bytes(each.shape, each.dtype, f"{name!r} in {path}")
+            claimed += size // self._one_hot.get(name, 1)
+        # Observations are stored once for a step and the next one; flags as single bytes.
+        check_expansion(claimed, stored, _EXPANSION, str(path))
 
     def columns(self) -> Mapping[str, Found]:
         found = {}
@@ -105,8 +147,15 @@ class OwnReader(Reader):
         if name.endswith(NEXT):
             return array[1:]
         if name in self._one_hot:
-            return np.eye(self._one_hot[name], dtype=self.columns()[name].dtype)[array]
+            return self._choices(array, name)
         return array
+
+    def _choices(self, array: Array, name: str) -> Array:
+        count = self._one_hot[name]
+        if array.dtype.kind not in "iu" or ((array < 0) | (array >= count)).any():
+            raise StorageError(f"{name!r} is not within 0 to {count - 1}", hint="export it again")
+        found: Array = np.eye(count, dtype=self.columns()[name].dtype)[array]
+        return found
 
 
 def _put(place: Array, part: Array, name: str, episode: int) -> None:
@@ -127,10 +176,13 @@ class ForeignReader(Reader):
 
     def __init__(self, storage: MinariStorage) -> None:
         self._storage = storage
-        self._lengths = [
-            int(each["total_steps"])
-            for each in storage.get_episode_metadata(range(storage.total_episodes))
-        ]
+        with _reading(storage):
+            self._lengths = [
+                int(each["total_steps"])
+                for each in storage.get_episode_metadata(range(storage.total_episodes))
+            ]
+            if min(self._lengths, default=1) < 1:
+                raise ValueError("an episode has no steps")
         self._ends = np.cumsum(self._lengths)
         self._kept: tuple[int, dict[str, Any]] | None = None
         self.env = _named_env(storage.metadata.get("env_spec"))
@@ -150,13 +202,17 @@ class ForeignReader(Reader):
         for number in range(int(first), int(last) + 1):
             begin = int(self._ends[number]) - self._lengths[number]
             arrays = self._episode(number)
-            for name, found in parts.items():
-                found.append(arrays[name][max(0, start - begin) : stop - begin])
-        return {name: np.concatenate(found) for name, found in parts.items()}
+            with _reading(self._storage):
+                for name, found in parts.items():
+                    found.append(arrays[name][max(0, start - begin) : stop - begin])
+        with _reading(self._storage):
+            return {name: np.concatenate(found) for name, found in parts.items()}
 
     def _episode(self, number: int) -> dict[str, Any]:
         if self._kept is None or self._kept[0] != number:
-            self._kept = (number, self._entries(_read_episode(self._storage, number)))
+            arrays = _read_episode(self._storage, number)
+            with _reading(self._storage):
+                self._kept = (number, self._entries(arrays))
         return self._kept[1]
 
     def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +243,7 @@ class ForeignReader(Reader):
 
 def _named_env(text: Any) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        spec = json.loads(text)
+        spec = parse_json(text, "env_spec")
         return str(spec["id"]), dict(spec.get("kwargs") or {})
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, AttributeError, StorageError):
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +16,16 @@ from tdx.errors import StorageError
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
 from tdx.rollouts.formats.stored import Stored, columns_of
+from tdx.rollouts.formats.untrusted_files import (
+    DEFLATE_RATIO,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    array_bytes,
+    check_expansion,
+    is_numeric,
+)
 from tdx.rollouts.formats.wire import Array, array_form, to_array
+from tdx.untrusted import checked_shape
 
 
 def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
@@ -50,12 +61,14 @@ def read(path: Path) -> Iterator[Reader]:
     """Open a file; nothing but the headers is read yet."""
     try:
         file = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise StorageError(f"{path} is no npz file: {error}", hint="was it cut short?") from error
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise StorageError(
+            f"{path} is not an npz file: {error}", hint="was it cut short?"
+        ) from error
     with file, ExitStack() as members:
         try:
             yield _Reader(path, file, members)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise StorageError(f"{path} is damaged: {error}", hint="export it again") from error
 
 
@@ -64,14 +77,29 @@ class _Reader(Reader):
         self._path = path
         self._members: dict[str, IO[bytes]] = {}
         self._found: dict[str, Found] = {}
-        for info in file.infolist():
+        for info in _checked_members(path, file):
             name = info.filename.removesuffix(".npy")
             member = members.enter_context(file.open(info))
             found = self._header(member, name)
             if name == NOTE and not found.shape and found.dtype.kind == "S":
-                self.note = read_note(member.read().rstrip(b"\0"), path)
+                self.note = read_note(self._read(member, info).rstrip(b"\0"), path)
                 continue
+            if is_numeric(found.dtype):
+                size = array_bytes(found.shape, found.dtype, f"{name!r} in {path}")
+                if size > info.file_size:
+                    raise StorageError(
+                        f"{name!r} in {path} declares {size:,} bytes, but has {info.file_size:,}",
+                        hint="the file is damaged; export it again",
+                    )
             self._members[name], self._found[name] = member, found
+
+    def _read(self, member: IO[bytes], info: zipfile.ZipInfo) -> bytes:
+        if info.file_size > MAX_NOTE_BYTES:
+            raise StorageError(
+                f"the note in {self._path} has {info.file_size:,} bytes",
+                hint=f"{MAX_NOTE_BYTES:,} can be read",
+            )
+        return member.read(info.file_size)
 
     def _header(self, member: IO[bytes], name: str) -> Found:
         try:
@@ -81,10 +109,14 @@ class _Reader(Reader):
                 if version == (1, 0)
                 else np.lib.format.read_array_header_2_0
             )
+            # The header is a literal of at most so many characters; objects are never unpickled.
             shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-        except ValueError as error:
+            checked_shape(shape, f"{name!r} in {self._path}")
+        except StorageError:
+            raise
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise StorageError(
-                f"{name!r} in {self._path} is no array", hint="np.savez writes such files"
+                f"{name!r} in {self._path} is not an array", hint="np.savez writes such files"
             ) from error
         if in_columns and len(shape) > 1:
             raise StorageError(
@@ -101,9 +133,33 @@ class _Reader(Reader):
         for name in names:
             each = self._found[name]
             shape = (stop - start, *each.shape[1:])
-            size = int(np.prod(shape)) * each.dtype.itemsize
+            size = math.prod(shape) * each.dtype.itemsize
             data = bytearray(self._members[name].read(size))
-            if len(data) != size:
+            if len(data) != size or not is_numeric(each.dtype):
                 raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
             found[name] = np.frombuffer(data, each.dtype).reshape(shape)
         return found
+
+
+def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The arrays of the file, as its directory lists them.
+
+    Raises:
+        StorageError: They are too many, encrypted, compressed in an unusual way, or larger than
+            the file can hold.
+    """
+    members = file.infolist()
+    if len(members) > MAX_COLUMNS:
+        raise StorageError(f"{path} has {len(members):,} arrays", hint=f"{MAX_COLUMNS:,} are read")
+    for info in members:
+        what = f"{info.filename!r} in {path}"
+        if info.flag_bits & 1 or info.compress_type not in _COMPRESSIONS:
+            raise StorageError(f"{what} is encrypted or compressed in an unknown way", hint=_SAVE)
+        ratio = 1 if info.compress_type == zipfile.ZIP_STORED else DEFLATE_RATIO
+        check_expansion(info.file_size, info.compress_size, ratio, what)
+    check_expansion(sum(info.compress_size for info in members), path.stat().st_size, 1, str(path))
+    return members
+
+
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_SAVE = "save it with np.savez or np.savez_compressed"

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tdx.errors import StorageError
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
 from tdx.rollouts.formats.stored import Column, EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.untrusted_files import (
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    ZSTD_RATIO,
+    array_bytes,
+    check_expansion,
+    is_numeric,
+)
 from tdx.rollouts.formats.wire import Array, array_form, to_array
 from tdx.rollouts.manifest import DATA
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READ_ROWS = 4096
+_READ_ROWS, _READ_BYTES = 4096, 2**26
 _PANDAS_INDEX = "__index_level_"
 
 
@@ -96,34 +104,48 @@ def _arrow(array: Array, field: pa.Field, rows: int) -> pa.Array:
 @contextmanager
 def read(path: Path) -> Iterator[Reader]:
     """Open a file; nothing but its schema is read yet."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowException as error:
-        raise StorageError(f"{path} is no Parquet file", hint="was it cut short?") from error
+    limits = {"thrift_string_size_limit": MAX_NOTE_BYTES, "thrift_container_size_limit": 10**6}
+    with _reading(f"{path} is not a Parquet file", "was it cut short?"):
+        file = pq.ParquetFile(path, **limits)
     with file:
-        try:
-            yield _Reader(path, file)
-        except pa.ArrowException as error:
-            message = f"{path} is damaged: {error}"
-            raise StorageError(message, hint="export it again") from error
+        yield _Reader(path, file)
+
+
+@contextmanager
+def _reading(message: str, hint: str = "export it again") -> Iterator[None]:
+    """Turn what Arrow raises for a damaged file into one error."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except StorageError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError) as error:
+        raise StorageError(message, hint=hint) from error
 
 
 class _Reader(Reader):
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
-        self._schema = file.schema_arrow
-        text = (self._schema.metadata or {}).get(NOTE.encode())
+        with _reading(f"the schema of {path} is damaged"):
+            self._schema = file.schema_arrow
+            text = (self._schema.metadata or {}).get(NOTE.encode())
+        _check_sizes(path, file.metadata)
         self.note = None if text is None else read_note(text, path)
         self._envs = 1
         if self.note is not None:
-            self._envs = torch.Size(self.note["manifest"]["batch_size"]).numel()
+            self._envs = math.prod(self.note["manifest"]["batch_size"])
         self._batches: Iterator[Any] | None = None
         self._left: list[Any] = []
+        with _reading(f"the schema of {path} is damaged"):
+            self._columns = self._found()
+        numbers = (each for each in self._columns.values() if is_numeric(each.dtype))
+        claimed = sum(array_bytes(each.shape, each.dtype, str(path)) for each in numbers)
+        check_expansion(claimed, path.stat().st_size, ZSTD_RATIO, str(path))
 
-    def columns(self) -> Mapping[str, Found]:
+    def _found(self) -> dict[str, Found]:
         steps = self._file.metadata.num_rows // self._envs
         found = {}
         for field in self._schema:
@@ -131,6 +153,9 @@ class _Reader(Reader):
                 kind, width = self._kind(field)
                 found[field.name] = Found(kind, (steps, *width))
         return found
+
+    def columns(self) -> Mapping[str, Found]:
+        return self._columns
 
     def _kind(self, field: pa.Field) -> tuple[Any, tuple[int, ...]]:
         import pyarrow as pa
@@ -145,22 +170,27 @@ class _Reader(Reader):
         if pa.types.is_fixed_size_list(kind):
             return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            first = next(self._file.iter_batches(1, columns=[field.name], use_threads=False))
-            width = len(first.column(0)[0].as_py() or ())
+            width = self._first_width(field.name)
             return np.dtype(kind.value_type.to_pandas_dtype()), (width,)
         if not pa.types.is_primitive(kind) or pa.types.is_temporal(kind):
             return np.dtype(object), ()
         return np.dtype(kind.to_pandas_dtype()), ()
 
+    def _first_width(self, name: str) -> int:
+        with _reading(f"{name!r} in {self._path} cannot be read"):
+            first = next(self._file.iter_batches(1, columns=[name], use_threads=False), None)
+            return 0 if first is None or not len(first) else len(first.column(0)[0].as_py() or ())
+
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         if self._batches is None:
-            self._batches = self._file.iter_batches(
-                _READ_ROWS, columns=list(names), use_threads=False
-            )
+            columns = (self._columns[name] for name in names)
+            row = sum(array_bytes(each.shape[1:], each.dtype, "a row") for each in columns)
+            count = max(1, min(_READ_ROWS, _READ_BYTES // max(row, 1)))
+            self._batches = self._file.iter_batches(count, columns=list(names), use_threads=False)
         wanted = (stop - start) * self._envs
         taken: list[Any] = []
         while wanted:
-            batch = self._left.pop() if self._left else next(self._batches, None)
+            batch = self._left.pop() if self._left else self._next_batch()
             if batch is None:
                 raise StorageError(f"{self._path} is cut short", hint="export it again")
             if len(batch) > wanted:
@@ -170,8 +200,17 @@ class _Reader(Reader):
             wanted -= len(batch)
         return {name: self._joined(name, taken) for name in names}
 
+    def _next_batch(self) -> Any:
+        assert self._batches is not None
+        with _reading(f"{self._path} is damaged"):
+            return next(self._batches, None)
+
     def _joined(self, name: str, batches: list[Any]) -> Array:
-        return np.concatenate([self._numbers(name, batch.column(name)) for batch in batches])
+        found = self._columns[name]
+        none = np.empty((0, *found.shape[1:]), found.dtype)
+        return np.concatenate(
+            [self._numbers(name, batch.column(name)) for batch in batches] or [none]
+        )
 
     def _numbers(self, name: str, column: Any) -> Array:
         import pyarrow as pa
@@ -187,3 +226,28 @@ class _Reader(Reader):
             )
         numbers: Array = flat.to_numpy(zero_copy_only=False)
         return numbers.reshape(rows, -1) if listed else numbers
+
+
+def _check_sizes(path: Path, metadata: Any) -> None:
+    """Compare the sizes in the footer with each other and with the file.
+
+    Raises:
+        StorageError: They are impossible.
+    """
+    with _reading(f"the footer of {path} is damaged"):
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        rows = sum(group.num_rows for group in groups)
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        sizes = [(each.total_compressed_size, each.total_uncompressed_size) for each in chunks]
+        columns = metadata.num_columns
+    if metadata.num_rows != rows or rows < 0 or min(map(min, sizes), default=0) < 0:
+        raise StorageError(f"{path} has contradicting numbers of rows", hint=_FORGED)
+    if columns > MAX_COLUMNS:
+        raise StorageError(f"{path} has {columns:,} columns", hint=f"{MAX_COLUMNS:,} are read")
+    stored = sum(compressed for compressed, _ in sizes)
+    check_expansion(stored, path.stat().st_size, 1, str(path))
+    for compressed, size in sizes:
+        check_expansion(size, compressed, ZSTD_RATIO, f"a column of {path}")
+
+
+_FORGED = "the file is damaged or was made to look larger than it is; do not use it"

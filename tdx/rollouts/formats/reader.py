@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tdx.errors import StorageError
+from tdx.errors import ArgumentError, StorageError
+from tdx.rollouts.formats.found import Found
 from tdx.rollouts.formats.stored import VERSION
+from tdx.rollouts.formats.untrusted_files import check_key
 from tdx.rollouts.formats.wire import Array
 from tdx.rollouts.manifest import Manifest
+from tdx.untrusted import MAX_ENVS, checked_shape, parse_json
+
+__all__ = ["NOTE", "Found", "Reader", "checked_note", "read_note"]
 
 NOTE = "tdx"
 """What the note that goes with the numbers is called."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A column of a file.
-
-    Args:
-        dtype: as NumPy has it.
-        shape: all of it, time first.
-    """
-
-    dtype: Any
-    shape: tuple[int, ...]
 
 
 class Reader(ABC):
@@ -61,26 +53,23 @@ class Reader(ABC):
         return ()
 
 
-def read_note(text: str | bytes, path: object) -> dict[str, Any]:
-    """The note of a file, from its JSON; see :func:`checked_note`."""
+def read_note(text: str | bytes, path: Path) -> dict[str, Any]:
+    """Parse the note of a file; see :func:`checked_note`."""
     try:
-        note = json.loads(text)
-    except ValueError:
-        note = None
+        note = parse_json(text, path)
+    except StorageError as error:
+        raise _unclear(path) from error
     return checked_note(note, path)
 
 
-def checked_note(note: Any, path: object) -> dict[str, Any]:
-    """The note of a file.
+def checked_note(note: Any, path: Path) -> dict[str, Any]:
+    """Validate the note of a file.
 
     Raises:
-        StorageError: it is of a newer version, or cannot be understood.
+        StorageError: It is of a newer version, or contradicts itself.
     """
-    unclear = StorageError(
-        f"what tdx noted in {path} cannot be understood", hint="export the dump again"
-    )
     if not isinstance(note, dict) or "export" not in note:
-        raise unclear
+        raise _unclear(path)
     if note["export"] != VERSION:
         raise StorageError(
             f"{path} is an export of version {note['export']}, "
@@ -88,11 +77,34 @@ def checked_note(note: Any, path: object) -> dict[str, Any]:
             hint="read it with a newer release: pip install -U tdx",
         )
     try:
+        batch = checked_shape(note["manifest"]["batch_size"], "batch_size")
+        if not 1 <= math.prod(batch) <= MAX_ENVS:
+            raise ValueError(f"batch_size is {batch}")
         manifest = Manifest.from_dict(note["manifest"])
         named = {(each["track"], tuple(each["key"])): each["name"] for each in note["columns"]}
+        if not all(isinstance(name, str) for name in named.values()):
+            raise TypeError("a column has no name")
+        if manifest.data is None:
+            raise ValueError("there is no data")
         for track, _ in manifest.tracks:
             for leaf in track.leaves:
                 named[track.name, leaf]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unclear from error
+    except _INVALID as error:
+        raise _unclear(path) from error
+    for track, _ in manifest.tracks:
+        for leaf in track.leaves:
+            check_key(leaf, path)
     return note
+
+
+_INVALID = (
+    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(OverflowError, RecursionError, MemoryError, StorageError, ArgumentError, AssertionError),
+)
+"""What reading a damaged or forged manifest can raise."""
+
+
+def _unclear(path: Path) -> StorageError:
+    return StorageError(
+        f"what tdx noted in {path} cannot be understood", hint="export the dump again"
+    )

@@ -7,6 +7,7 @@ hold all of it in memory.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ from tdx.errors import StorageError
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
 from tdx.rollouts.formats.stored import Column, Stored, columns_of
+from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
 from tdx.rollouts.formats.wire import Array, to_array
+from tdx.untrusted import checked_shape, parse_json
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -94,20 +97,34 @@ def read(path: Path) -> Iterator[Reader]:
 class _Reader(Reader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file
-        length = int.from_bytes(file.read(8), "little")
+        header, self._begin = _header(path, file)
+        self._room = path.stat().st_size - self._begin
         try:
-            header: Any = json.loads(file.read(length)) if length <= _LONGEST_HEADER else None
             note = header.pop("__metadata__", {}).get(NOTE)
-            self._places = {name: self._place(each) for name, each in header.items()}
+            self._places = {name: self._place(name, each) for name, each in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _not_safetensors(path) from error
+        stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())
+        if stored > self._room:
             raise StorageError(
-                f"{path} is no safetensors file", hint="was it cut short?"
-            ) from error
-        self._begin = 8 + length
+                f"{path} declares {stored:,} bytes, but has only {self._room:,}", hint=_FORGED
+            )
         self.note = None if note is None else read_note(note, path)
 
-    def _place(self, entry: Mapping[str, Any]) -> tuple[torch.dtype, tuple[int, ...], int]:
-        return _DTYPES[entry["dtype"]], tuple(entry["shape"]), int(entry["data_offsets"][0])
+    def _place(
+        self, name: str, entry: Mapping[str, Any]
+    ) -> tuple[torch.dtype, tuple[int, ...], int]:
+        dtype = _DTYPES[entry["dtype"]]
+        shape = checked_shape(entry["shape"], f"{name!r} in {self._path}")
+        begin, end = entry["data_offsets"]
+        is_whole = isinstance(begin, int) and isinstance(end, int)
+        size = math.prod(shape) * dtype.itemsize
+        if not is_whole or not 0 <= begin <= end <= self._room or end - begin != size:
+            raise StorageError(
+                f"{name!r} in {self._path} has the impossible place {begin!r} to {end!r}",
+                hint=_FORGED,
+            )
+        return dtype, shape, begin
 
     def columns(self) -> Mapping[str, Found]:
         found = {}
@@ -120,7 +137,7 @@ class _Reader(Reader):
 
     def _rows(self, name: str, start: int, stop: int) -> Array:
         dtype, shape, offset = self._places[name]
-        inner = torch.Size(shape[1:]).numel() * dtype.itemsize
+        inner = math.prod(shape[1:]) * dtype.itemsize
         self._file.seek(self._begin + offset + start * inner)
         data = bytearray(self._file.read((stop - start) * inner))
         if len(data) != (stop - start) * inner:
@@ -128,3 +145,24 @@ class _Reader(Reader):
         if not data:
             return np.empty((stop - start, *shape[1:]), self.columns()[name].dtype)
         return to_array(torch.frombuffer(data, dtype=dtype).reshape(stop - start, *shape[1:]))
+
+
+def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
+    """The header of a file, and where the numbers begin."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(_LONGEST_HEADER, path.stat().st_size - 8):
+        raise _not_safetensors(path)
+    try:
+        header = parse_json(file.read(length), path)
+    except StorageError as error:
+        raise _not_safetensors(path) from error
+    if not isinstance(header, dict) or len(header) > MAX_COLUMNS:
+        raise _not_safetensors(path)
+    return header, 8 + length
+
+
+def _not_safetensors(path: Path) -> StorageError:
+    return StorageError(f"{path} is not a safetensors file", hint="was it cut short?")
+
+
+_FORGED = "the file is damaged or was made to look larger than it is; do not use it"

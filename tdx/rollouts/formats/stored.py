@@ -21,7 +21,7 @@ from tdx.rollouts.formats.results import Entry
 from tdx.rollouts.formats.wire import Array
 from tdx.rollouts.manifest import DATA, RAW, Manifest
 from tdx.rollouts.streaming import Progress, silent
-from tdx.rollouts.track import Parts, Track
+from tdx.rollouts.track import Parts, Track, open_data
 from tdx.rollouts.writer import names_of
 
 VERSION = 1
@@ -202,7 +202,7 @@ class Stored:
         dtype, shape = track.leaves[path]
         file, step = track.file(path), track.step_bytes(path)
         steps = sum(count for _, count in sizes)
-        with (self.folder / file).open("rb") as stream:
+        with open_data(self.folder, file) as stream:
             stream.seek(start * step)
             data = bytearray(stream.read(steps * step))
         view, offset = memoryview(data), 0

@@ -1,4 +1,4 @@
-"""Write a file or a folder whole, or not at all."""
+"""Write an export atomically, and report in one line why it cannot be written."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import errno
 import os
 import re
 import resource
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tdx.errors import ArgumentError, OutputError, TdxError
+from tdx.files import atomic_folder, atomic_path, check_replaceable
 from tdx.rollouts.formats.registry import Format
-from tdx.rollouts.track import sync_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SPARE = 2**18
@@ -22,23 +21,40 @@ _FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
 
 
 def check_free(path: Path, kind: Format, folder: bool, force: bool) -> None:
-    """Make sure that nothing is overwritten, before any work is done.
+    """Check that an export may be written, before any work is done.
 
     Args:
-        path: where to write.
-        kind: the format.
-        folder: whether a folder is written.
-        force: whether what is there is overwritten, if it is of that format.
+        path: Target.
+        kind: Format of the export.
+        folder: Whether a folder is written.
+        force: Whether an existing export of that format is replaced.
 
     Raises:
-        ArgumentError: something is there, and may not or must not be overwritten.
+        ArgumentError: The target exists and may not be replaced, or is a link.
     """
+    if not folder:
+        check_replaceable(path, force=force)
+        return
+    check_no_link(path)
     if not os.path.lexists(path):
         return
-    if path.is_dir() != folder or (folder and not _is_ours(path, kind)):
-        raise ArgumentError(f"{path} is there and is no {kind.name}", hint="name another place")
+    if not path.is_dir() or not _is_ours(path, kind):
+        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
     if not force:
-        raise ArgumentError(f"{path} is there already", hint="--force overwrites it")
+        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
+
+
+def check_no_link(folder: Path) -> None:
+    """Refuse a symbolic link as the target folder.
+
+    Raises:
+        ArgumentError: It is one.
+    """
+    if folder.is_symlink():
+        raise ArgumentError(
+            f"{folder} is a symbolic link to {os.readlink(folder)}",
+            hint="name the folder itself; tdx neither replaces nor follows links",
+        )
 
 
 def _is_ours(path: Path, kind: Format) -> bool:
@@ -49,45 +65,22 @@ def _is_ours(path: Path, kind: Format) -> bool:
 
 
 @contextmanager
-def whole_or_nothing(path: Path) -> Iterator[Path]:
-    """A place beside ``path``; what is there at the end takes its place, in one step.
+def replaced(path: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a fresh file or folder, which takes the place of ``path`` when the block ends.
+
+    If the block raises, or the process is killed, what is at ``path`` stays.
+
+    Args:
+        path: Target; missing folders around it are created.
+        folder: Whether a folder is written.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: It cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove(part)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(path) if folder else atomic_path(path) as part:
             yield part
-            _sync(part)
-            if path.is_dir():
-                old = path.with_name(f".{path.name}.old")
-                _remove(old)
-                path.rename(old)
-                part.rename(path)
-                _remove(old)
-            else:
-                part.replace(path)
-            sync_folder(path.parent)
-    finally:
-        _remove(part)
-
-
-def _sync(path: Path) -> None:
-    for each in [path, *(path.rglob("*") if path.is_dir() else ())]:
-        sync_folder(each)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:
-            return
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
 from tdx.rollouts.formats.stored import Stored
 from tdx.rollouts.formats.wire import Array, array_form, to_array
+from tdx.rollouts.formats.zarr_checks import ZarrArray, check_group
 
 _CHUNK = 2**22
 """Bytes in a file, before they are compressed."""
@@ -64,28 +65,29 @@ def read(path: Path) -> Iterator[Reader]:
     """Open a group; no number is read yet."""
     import zarr
 
+    stored = check_group(path)
     try:
-        reader = _Reader(path, zarr.open_group(str(path), mode="r"))
-    except StorageError:
-        raise
+        # Consolidated metadata may name arrays elsewhere: the folder itself says what is in it.
+        group = zarr.open_group(str(path), mode="r", use_consolidated=False)
+        arrays = {name: group[name] for name in stored}
+        note = group.attrs.get(NOTE)
     except Exception as error:
         message = f"{path} cannot be read as a Zarr group"
         raise StorageError(message, hint="was it cut short?") from error
-    yield reader
+    for name, each in arrays.items():
+        if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
+            raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
+    yield _Reader(path, arrays, None if note is None else checked_note(note, path), stored)
+
+
+_AGAIN = "export it again"
 
 
 class _Reader(Reader):
-    def __init__(self, path: Path, group: Any) -> None:
-        import zarr
-
-        self._path = path
-        self._arrays = {
-            name: each
-            for name, each in group.members(max_depth=None)
-            if isinstance(each, zarr.Array)
-        }
-        note = group.attrs.get(NOTE)
-        self.note = None if note is None else checked_note(note, path)
+    def __init__(
+        self, path: Path, arrays: dict[str, Any], note: Any, stored: Mapping[str, ZarrArray]
+    ) -> None:
+        self._path, self._arrays, self.note, self._stored = path, arrays, note, stored
 
     def columns(self) -> Mapping[str, Found]:
         return {name: Found(each.dtype, each.shape) for name, each in self._arrays.items()}
@@ -97,8 +99,9 @@ class _Reader(Reader):
         each = self._arrays[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
+        self._stored[name].check_chunks(self._path, start, stop)
         try:
             return np.asarray(each[start:stop])
         except Exception as error:
             message = f"{name!r} in {self._path} cannot be read"
-            raise StorageError(message, hint="export it again") from error
+            raise StorageError(message, hint=_AGAIN) from error

@@ -109,7 +109,8 @@ class ActionDiscretizer(ActionTransform):
             names = [each.name.lower() for each in cls.SamplingStrategy]
             if sampling.lower() not in names:
                 raise UnknownNameError(
-                    f"there is no sampling {sampling!r}", hint=did_you_mean(sampling, names)
+                    f"there is no sampling {sampling!r}",
+                    hint=did_you_mean(sampling, names, f"one of {', '.join(names)}"),
                 )
             return cls.SamplingStrategy[sampling.upper()]
         try:

@@ -44,6 +44,8 @@ class ActionScaling(ActionTransform, AffineTransform):
     """
 
     time_behaviour = TimeBehaviour.POINTWISE
+    # In both forms actions are mapped by ``action * scale + loc``.
+    _saves_form = False
 
     def __init__(
         self,
@@ -74,7 +76,10 @@ class ActionScaling(ActionTransform, AffineTransform):
         self._derives = loc is None
         self._set_affine(loc, scale, standard_normal, eps=0.0)
         if self.scale is not None and bool((self.scale == 0).any()):
-            raise ArgumentError("scale must not be zero")
+            raise ArgumentError(
+                "scale must not be zero: every action would become the same",
+                hint="give half the width of the env's range",
+            )
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         loc, scale = self._buffers["loc"], self._buffers["scale"]

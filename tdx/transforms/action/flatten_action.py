@@ -72,7 +72,10 @@ class FlattenAction(ActionTransform):
                 hint="count from the end, or set allow_positive_dim=True",
             )
         if (first_dim < 0) == (last_dim < 0) and first_dim > last_dim:
-            raise ArgumentError(f"first_dim ({first_dim}) is behind last_dim ({last_dim})")
+            raise ArgumentError(
+                f"first_dim ({first_dim}) is behind last_dim ({last_dim})",
+                hint="name the first of the dims first",
+            )
         self.first_dim, self.last_dim = first_dim, last_dim
         self.allow_positive_dim = allow_positive_dim
         self.action_shape = None if action_shape is None else torch.Size(action_shape)
@@ -81,7 +84,8 @@ class FlattenAction(ActionTransform):
             if len(self.action_shape) != count:
                 raise ArgumentError(
                     f"action_shape {list(self.action_shape)} has {len(self.action_shape)} sizes, "
-                    f"the dims {first_dim} to {last_dim} are {count}"
+                    f"the dims {first_dim} to {last_dim} are {count}",
+                    hint="give one size for each of the dims that are flattened",
                 )
         # From the end once an env has told how many there are.
         self._dims = first_dim, last_dim

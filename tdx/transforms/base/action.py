@@ -82,10 +82,13 @@ def batch_dims_of(spec: Composite, key: NestedKey) -> int:
 
 
 def has_range(spec: TensorSpec) -> TypeGuard[BoundedContinuous]:
-    """Whether an action is continuous, with a finite and non-empty range everywhere."""
+    """Return True if an action is continuous, with a finite and non-empty range everywhere.
+
+    The width and the middle of a range must be finite in the action's dtype as well.
+    """
     if not isinstance(spec, BoundedContinuous):
         return False
-    finite = spec.low.isfinite() & spec.high.isfinite()
+    finite = (spec.high - spec.low).isfinite() & (spec.high + spec.low).isfinite()
     return bool((finite & (spec.low < spec.high)).all())
 
 

@@ -27,6 +27,8 @@ class AffineTransform(Transform):
     loc: Tensor | None
     scale: Tensor | None
     standard_normal: bool
+    _saves_form = True
+    """Whether ``standard_normal`` is part of the state, since it says how the buffers are used."""
 
     def _set_affine(
         self,
@@ -58,11 +60,22 @@ class AffineTransform(Transform):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take over ``loc`` and ``scale``, also where there were none or of another shape."""
+        form = state_dict.pop(prefix + "standard_normal", None) if self._saves_form else None
+        if form is not None:
+            self.standard_normal = bool(form)
         for name in ("loc", "scale"):
             found = state_dict.get(prefix + name)
             if found is not None:
                 self.register_buffer(name, torch.empty_like(found))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._saves_form:
+            loc = self._buffers["loc"]
+            device = None if loc is None else loc.device
+            form = torch.tensor(self.standard_normal, device=device)
+            destination[prefix + "standard_normal"] = form
 
     def _affine_row_step(self) -> RowStep | None:
         """The map over a step's dict, without the calls that lead to it."""
@@ -179,15 +192,23 @@ def finite_tensor(value: Any, name: str) -> Tensor:
         ArgumentError: it is none of these, or holds NaN or infinity.
     """
     if isinstance(value, (bool, str)):
-        raise ArgumentError(f"{name} must be a number or a tensor, got {value!r}")
+        raise ArgumentError(
+            f"{name} must be a number or a tensor, got {value!r}",
+            hint="for example 0.5, or torch.tensor([0.5, 2.0])",
+        )
     try:
         result = value if isinstance(value, Tensor) else torch.tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(f"{name} must be a number or a tensor, got {value!r}") from None
+        raise ArgumentError(
+            f"{name} must be a number or a tensor, got {value!r}",
+            hint="for example 0.5, or torch.tensor([0.5, 2.0])",
+        ) from None
     if not result.is_floating_point():
         result = result.to(torch.get_default_dtype())
     if not bool(result.isfinite().all()):
-        raise ArgumentError(f"{name} must be finite, got {value!r}")
+        raise ArgumentError(
+            f"{name} must be finite, got {value!r}", hint="leave NaN and infinity out of it"
+        )
     return result
 
 

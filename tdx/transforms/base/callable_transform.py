@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 
 from tdx.envs.base import EnvBase
 from tdx.errors import ArgumentError
+from tdx.transforms.base.foreign import foreign_library
 from tdx.transforms.base.transform import Transform
 
 if TYPE_CHECKING:
@@ -59,14 +60,22 @@ class CallableTransform(Transform):
 
 
 def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
-    """The transform itself, or a plain function made into one.
+    """Return the transform itself, or a plain function made into one.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: It is neither, a class, or an object of a library whose transforms and
+            wrappers cannot run in this chain.
     """
     if isinstance(candidate, Transform):
         return candidate
-    if isinstance(candidate, type) and issubclass(candidate, Transform):
+    library = foreign_library(candidate)
+    if library is not None:
+        raise ArgumentError(
+            f"{_name(candidate)} is from {library.title}, and a chain takes transforms of tdx "
+            "and functions",
+            hint=library.hint,
+        )
+    if isinstance(candidate, type):
         raise ArgumentError(
             f"{candidate.__name__} is a class, not a transform",
             hint=f"make one: {candidate.__name__}(...)",
@@ -77,3 +86,7 @@ def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
         f"a chain takes transforms and functions, got {type(candidate).__name__}",
         hint="for example Compose(StepCounter(), lambda td: td)",
     )
+
+
+def _name(candidate: object) -> str:
+    return candidate.__name__ if isinstance(candidate, type) else type(candidate).__name__

@@ -198,8 +198,11 @@ class Compose(Transform):
 
     def _located(self, error: Exception, stage: Transform, doing: str) -> Exception:
         """The error, with the stage it came from."""
-        index, name = self._stages.index(stage), type(stage).__name__
-        nested = isinstance(self._container_ref and self._container_ref(), Compose)
+        owner = None if self._container_ref is None else self._container_ref()
+        nested = isinstance(owner, Compose)
+        # Stages of a transformed env are numbered on from those of the env inside.
+        first: int = getattr(owner, "_first_stage", 0)
+        index, name = first + self._stages.index(stage), type(stage).__name__
         if isinstance(error, TdxError):
             error.at(transform=name) if nested else error.at(stage=index, transform=name)
         elif not nested:

@@ -140,7 +140,9 @@ def checked_dim(value: object, name: str, allow_positive: bool) -> int:
         ArgumentError: it is no integer, or not negative.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentError(f"{name} must be an integer, got {value!r}")
+        raise ArgumentError(
+            f"{name} must be an integer, got {value!r}", hint="for example -1 for the last dim"
+        )
     if value >= 0 and not allow_positive:
         raise ArgumentError(
             f"{name} must be negative, got {value}",

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tdx.errors import ArgumentError, EnvError, UnknownNameError, did_you_mean
+from tdx.errors import ArgumentError, EnvError, TdxError, UnknownNameError, did_you_mean
+from tdx.files import atomic_path
 from tdx.transforms.encoders.resnet import ResNetName
 
 R3M_URL = "https://pytorch.s3.amazonaws.com/models/rl/r3m/{file}"
@@ -113,9 +114,12 @@ def _downloaded(url: str, target: Path) -> Path:
     digest = _HASH.search(target.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(
-            url, str(target), hash_prefix=digest and digest[1], progress=sys.stderr.isatty()
-        )
+        with atomic_path(target) as part:
+            torch.hub.download_url_to_file(
+                url, str(part), hash_prefix=digest and digest[1], progress=sys.stderr.isatty()
+            )
+    except TdxError:
+        raise
     except (OSError, HTTPException, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise EnvError(

@@ -40,7 +40,9 @@ def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
     if kind not in (None, name):
         raise ArgumentError(
             f"{path} holds a {kind}, not a {name}",
-            hint=f'use R3MTransform("{kind}")' if kind != "deeper resnet" else None,
+            hint=f'use R3MTransform("{kind}")'
+            if kind != "deeper resnet"
+            else "name a checkpoint of resnet18, resnet34 or resnet50",
         )
     missing = [key for key in expected if key not in found and not key.endswith(COUNTER)]
     _refuse(path, missing, f"lacks {{}} of a {name}")
@@ -53,7 +55,10 @@ def _load(path: Path) -> Any:
         with path.open("rb") as file:
             is_pickle = file.read(1) == pickle.PROTO
     except OSError as error:
-        raise ArgumentError(f"cannot read {path}: {error.strerror or error}") from None
+        raise ArgumentError(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="check the path and its permissions",
+        ) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -104,9 +109,13 @@ def _checked(path: Path, key: str, value: Any, like: Tensor) -> Tensor:
     if value is None:
         return torch.zeros(like.shape, dtype=like.dtype)
     if not isinstance(value, Tensor):
-        raise ArgumentError(f"{path}: {key} is no tensor but {type(value).__name__}")
+        raise ArgumentError(
+            f"{path}: {key} is no tensor but {type(value).__name__}",
+            hint="save the model's state_dict, whose values are tensors",
+        )
     if value.shape != like.shape:
         raise ArgumentError(
-            f"{path}: {key} has shape {tuple(value.shape)}, not {tuple(like.shape)}"
+            f"{path}: {key} has shape {tuple(value.shape)}, not {tuple(like.shape)}",
+            hint="use a checkpoint of the same model_name",
         )
     return value.to(like.dtype)

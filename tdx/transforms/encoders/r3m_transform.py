@@ -106,7 +106,10 @@ class R3MTransform(Transform):
                 hint=did_you_mean(str(model_name), RESNETS, f"one of {', '.join(RESNETS)}"),
             )
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(f"size must be an integer of at least 1, got {size!r}")
+            raise ArgumentError(
+                f"size must be an integer of at least 1, got {size!r}",
+                hint="for example size=244, or None to keep the size of the images",
+            )
         self.model_name, self.size, self.stack_images = model_name, size, stack_images
         self.download, self.download_path = download, download_path
         images = key_list(in_keys or self.default_in_keys, "in_keys")
@@ -291,4 +294,8 @@ def _default_out_keys(images: int, stacked: bool) -> list[NestedKey]:
 def _check_count(name: str, keys: Sequence[NestedKey], wanted: int) -> None:
     if len(keys) != wanted:
         what = "one key" if wanted == 1 else f"{wanted} keys"
-        raise ArgumentError(f"{name} must be {what}, got {len(keys)}", where=Where())
+        raise ArgumentError(
+            f"{name} must be {what}, got {len(keys)}",
+            where=Where(),
+            hint="give as many keys as there are in-keys, or one where images are stacked",
+        )

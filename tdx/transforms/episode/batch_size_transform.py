@@ -149,7 +149,8 @@ class BatchSizeTransform(Transform):
             size = tuple(made.batch_size) if isinstance(made, TensorDictBase) else type(made)
             raise ArgumentError(
                 f"reset_func returned {size}, not a TensorDict of batch size "
-                f"{tuple(self._outside or ())}"
+                f"{tuple(self._outside or ())}",
+                hint="return a TensorDict of the batch size that the env has after this stage",
             )
         return made
 

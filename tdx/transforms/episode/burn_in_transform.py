@@ -64,7 +64,10 @@ class BurnInTransform(Transform):
     ) -> None:
         checked = _checked_modules(modules)
         if isinstance(burn_in, bool) or not isinstance(burn_in, int) or burn_in < 0:
-            raise ArgumentError(f"burn_in must be an integer of at least 0, got {burn_in!r}")
+            raise ArgumentError(
+                f"burn_in must be an integer of at least 0, got {burn_in!r}",
+                hint="for example burn_in=10",
+            )
         carried = _carried(checked)
         states = carried if out_keys is None else key_list(out_keys, "out_keys")
         odd = [format_key(key) for key in states if key not in carried]

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
 from tdx.envs.base.step_mdp import advance
-from tdx.errors import ArgumentError, ChainError
+from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, key_parts, unique_keys
-from tdx.specs import Binary, Bounded, Composite, StackedComposite, TensorSpec
+from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import Compose, TimeBehaviour, Transform
 from tdx.transforms.base.spec_edits import done_groups
+from tdx.transforms.base.sums import sum_dtype, sum_spec
 from tdx.transforms.base.upstream import upstream
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ class FrameSkipTransform(Transform):
 
     The env that is stepped is the one inside together with the stages before this one, so those
     see every frame, and those after it one in ``frame_skip``. The rewards of the frames are added
-    up. An episode that is done ends the repetition: in a batch, rows that are done stand still
-    while the others go on, and the envs of a ``SerialEnv`` or ``ParallelEnv`` are not called.
+    up: integers and bools in int64, float16 and bfloat16 in float32. An episode that is done ends
+    the repetition: in a batch, rows that are done stand still while the others go on, and the
+    envs of a ``SerialEnv`` or ``ParallelEnv`` are not called.
 
     Args:
         frame_skip: the number of steps.
@@ -51,7 +53,10 @@ class FrameSkipTransform(Transform):
     def __init__(self, frame_skip: int = 1) -> None:
         super().__init__()
         if isinstance(frame_skip, bool) or not isinstance(frame_skip, int) or frame_skip < 1:
-            raise ArgumentError(f"frame_skip must be an integer of at least 1, got {frame_skip!r}")
+            raise ArgumentError(
+                f"frame_skip must be an integer of at least 1, got {frame_skip!r}",
+                hint="for example frame_skip=4",
+            )
         self.frame_skip = frame_skip
         self._reward_keys: list[NestedKey] = []
         self._done_keys: list[NestedKey] = []
@@ -82,7 +87,7 @@ class FrameSkipTransform(Transform):
             return next_tensordict
         current, following = tensordict, next_tensordict
         going = self._going(following)
-        totals = {key: read(following, key) for key in self._reward_keys}
+        totals = {key: _summable(read(following, key)) for key in self._reward_keys}
         for _ in range(self.frame_skip - 1):
             count = int(going.sum())
             if count == 0:
@@ -158,6 +163,20 @@ class FrameSkipTransform(Transform):
             rows = as_row_mask(going, reward, going.ndim)
             totals[key] = torch.where(rows, total + reward, total)
 
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Refuse stored data, which holds no env to step.
+
+        Raises:
+            ChainError: Always, unless the transform changes nothing anyway.
+        """
+        if self.frame_skip == 1:
+            return tensordict
+        raise ChainError(
+            "it steps an env, and stored data has none",
+            hint="leave it out of the chain of a replay buffer; stored steps hold its results",
+            where=Where(transform="FrameSkipTransform"),
+        )
+
     # Specs
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
@@ -169,21 +188,15 @@ class FrameSkipTransform(Transform):
         return result
 
     def _summed(self, spec: TensorSpec) -> TensorSpec:
-        if self.frame_skip == 1:
-            return spec
-        if isinstance(spec, Binary):
-            most = self.frame_skip
-            return Bounded(0, most, shape=spec.shape, dtype=spec.dtype, device=spec.device)
-        if not isinstance(spec, Bounded):
-            return spec
-        low, high = spec.low, spec.high
-        for _ in range(self.frame_skip - 1):
-            # As the rewards are added up, so that rounding leaves them inside.
-            low, high = low + spec.low, high + spec.high
-        return spec.replace(low=torch.minimum(low, spec.low), high=torch.maximum(high, spec.high))
+        return spec if self.frame_skip == 1 else sum_spec(spec, self.frame_skip)
 
     def __repr__(self) -> str:
         return f"FrameSkipTransform(frame_skip={self.frame_skip})"
+
+
+def _summable(reward: Tensor) -> Tensor:
+    """Return a reward in the dtype of sums of it."""
+    return reward.to(sum_dtype(reward.dtype))
 
 
 def _flat(stages: Iterable[Transform]) -> Iterator[Transform]:

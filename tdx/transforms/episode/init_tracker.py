@@ -9,11 +9,12 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey, format_key, join_keys
 from tdx.specs import Categorical, Composite
-from tdx.tensordicts import write
+from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.chunk import Chunk, TimeForm
+from tdx.transforms.base.episodes import stored_groups
 from tdx.transforms.base.scan import reset_rows
 from tdx.transforms.base.spec_edits import (
     DoneGroup,
@@ -120,7 +121,25 @@ class InitTracker(Transform):
         )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data, which already holds its flags, as it is."""
+        """Mark the first steps of a stored rollout, at the root and in ``next``, in place.
+
+        Flags that are already stored stay.
+
+        Args:
+            tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
+
+        Raises:
+            ArgumentError: It has no dim of time.
+            KeyNotFoundError: It has no done flag to tell episodes apart.
+        """
+        if all(read(tensordict, key) is not None for key in self.out_keys):
+            return tensordict
+        for group in stored_groups(tensordict):
+            key = group.beside(self.init_key)
+            if read(tensordict, key) is None:
+                starts = group.starts(tensordict)
+                tensordict.set(key, starts)
+                tensordict.set(join_keys("next", key), torch.zeros_like(starts))
         return tensordict
 
     def __repr__(self) -> str:

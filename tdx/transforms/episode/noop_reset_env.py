@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows, masks_in
-from tdx.errors import ArgumentError, ChainError
+from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
@@ -54,7 +54,10 @@ class NoopResetEnv(Transform):
 
     def __init__(self, noops: int = 30, random: bool = True) -> None:
         if isinstance(noops, bool) or not isinstance(noops, int) or noops < 0:
-            raise ArgumentError(f"noops must be an integer of at least 0, got {noops!r}")
+            raise ArgumentError(
+                f"noops must be an integer of at least 0, got {noops!r}",
+                hint="for example noops=30",
+            )
         super().__init__()
         self.noops = noops
         self.random = random
@@ -168,8 +171,18 @@ class NoopResetEnv(Transform):
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data, which holds its first steps already, as it is."""
-        return tensordict
+        """Refuse stored data, which holds no env to step.
+
+        Raises:
+            ChainError: Always, unless the transform changes nothing anyway.
+        """
+        if self.noops == 0:
+            return tensordict
+        raise ChainError(
+            "it steps an env, and stored data has none",
+            hint="leave it out of the chain of a replay buffer; stored steps hold its results",
+            where=Where(transform="NoopResetEnv"),
+        )
 
     def __repr__(self) -> str:
         return f"NoopResetEnv(noops={self.noops}, random={self.random})"

@@ -10,11 +10,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, join_keys, key_parts
 from tdx.specs import Bounded, Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import RunningTransform, TimeBehaviour
 from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm, running_sum
+from tdx.transforms.base.episodes import StoredGroup, stored_groups
 from tdx.transforms.base.spec_edits import (
     DoneGroup,
     done_groups,
@@ -60,7 +61,10 @@ class StepCounter(RunningTransform):
         if max_steps is not None and (
             isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1
         ):
-            raise ArgumentError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
+            raise ArgumentError(
+                f"max_steps must be an integer of at least 1, got {max_steps!r}",
+                hint="for example max_steps=200, or None to only count",
+            )
         self.max_steps = max_steps
         self.truncated_key = _name(truncated_key, "truncated_key", "truncated")
         self.step_count_key = _name(step_count_key, "step_count_key", "step_count")
@@ -96,7 +100,8 @@ class StepCounter(RunningTransform):
         return torch.zeros(*rows, 1, dtype=torch.int64, device=device)
 
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        return state + 1
+        # A later stage may have cast the state at the root to a narrower dtype.
+        return (state if state.dtype is torch.int64 else state.to(torch.int64)) + 1
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
@@ -160,6 +165,7 @@ class StepCounter(RunningTransform):
     def _over_chunk(
         self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
     ) -> Tensor:
+        state = state.to(torch.int64)
         one = torch.ones((), dtype=state.dtype, device=state.device)
         ones = one.expand(chunk.length, *state.shape)
         return running_sum(chunk, state, (key, key), initial, ones)
@@ -180,6 +186,63 @@ class StepCounter(RunningTransform):
             key = group.beside(self.truncated_key)
             if chunk.times and key not in chunk.resets:
                 chunk.resets[key] = ended.new_zeros((len(chunk.times), *ended.shape[1:]))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Count the steps of a stored rollout, at the root and in ``next``, in place.
+
+        With ``max_steps`` the flags of the last step of an episode that is so long are set too.
+        Counts that are already stored stay, and so do the flags of their group.
+
+        Args:
+            tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
+
+        Raises:
+            ArgumentError: It has no dim of time, or an episode goes on after ``max_steps``.
+            KeyNotFoundError: It has neither a done flag nor ``is_init`` to tell episodes apart.
+        """
+        if self._is_stored(tensordict):
+            return tensordict
+        for group in stored_groups(tensordict):
+            key = group.beside(self.step_count_key)
+            if read(tensordict, key) is None:
+                self._count_stored(tensordict, group, key)
+        return tensordict
+
+    def _is_stored(self, tensordict: TensorDictBase) -> bool:
+        """Return True if all counters are stored already."""
+        return all(read(tensordict, key) is not None for key in self.out_keys)
+
+    def _count_stored(self, tensordict: TensorDictBase, group: StoredGroup, key: NestedKey) -> None:
+        starts, time = group.starts(tensordict), tensordict.ndim - 1
+        steps = torch.arange(starts.shape[time], device=starts.device)
+        steps = steps.reshape(-1, *[1] * (starts.ndim - time - 1)).expand(starts.shape)
+        count = steps - torch.where(starts, steps, 0).cummax(time).values
+        if self.max_steps is not None:
+            self._truncate_stored(tensordict, group, starts, count + 1 >= self.max_steps)
+        tensordict.set(key, count)
+        tensordict.set(join_keys("next", key), count + 1)
+
+    def _truncate_stored(
+        self, tensordict: TensorDictBase, group: StoredGroup, starts: Tensor, ended: Tensor
+    ) -> None:
+        time = tensordict.ndim - 1
+        later = starts.shape[time] - 1
+        goes_on = ended.narrow(time, 0, later) & ~starts.narrow(time, 1, later)
+        if bool(goes_on.any()):
+            raise ArgumentError(
+                f"a stored episode goes on after max_steps={self.max_steps}, where an env would "
+                "have been reset",
+                hint="count stored data with StepCounter() and no max_steps, or cut the episodes",
+            ).at(transform="StepCounter")
+        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+        for name in dict.fromkeys(names):
+            flag_key = group.beside(name)
+            flag = read(tensordict, join_keys("next", flag_key))
+            if flag is not None:
+                tensordict.set(join_keys("next", flag_key), flag | ended)
+            elif name == self.truncated_key:
+                tensordict.set(join_keys("next", flag_key), ended)
+                tensordict.set(flag_key, torch.zeros_like(ended))
 
     def _counter_specs(self) -> dict[NestedKey, TensorSpec]:
         most = torch.iinfo(torch.int64).max

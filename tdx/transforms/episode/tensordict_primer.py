@@ -196,7 +196,9 @@ class TensorDictPrimer(Transform):
             value = made.get(key, None)
             if value is None:
                 raise ArgumentError(
-                    f"default_value returned no {format_key(key)!r}", where=Where(key=key)
+                    f"default_value returned no {format_key(key)!r}",
+                    where=Where(key=key),
+                    hint="return a TensorDict with an entry for each primer",
                 )
             part = (int(rows.sum()), *spec.shape[len(batch_size) :])
             if batch_size and value.shape != spec.shape and value.shape == part:
@@ -353,6 +355,7 @@ def _shaped(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
             f"the default value for {format_key(key)!r} is {what}, its spec has shape "
             f"{tuple(spec.shape)}",
             where=Where(key=key),
+            hint="give a number, or a tensor of the shape of the spec",
         ) from None
 
 

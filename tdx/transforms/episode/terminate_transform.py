@@ -14,6 +14,7 @@ from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
 from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.transforms.base.key_pairs import missing_key
 from tdx.transforms.base.spec_edits import DoneGroup, done_groups, with_entries
 
 
@@ -92,15 +93,21 @@ class TerminateTransform(Transform):
         return tensordict_reset
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Mark stored data ``[*B]`` in place, as far as it has flags."""
+        """Mark stored data ``[*B]`` in place, as far as it has flags.
+
+        Raises:
+            KeyNotFoundError: It has no flag to set.
+        """
         level = tensordict.get("next", None)
         level = tensordict if level is None else level
+        keys = [normal_key(key) for key in level.keys(True, True)]
+        flags = [key for key in keys if key_parts(key)[-1] in self._names]
+        if not flags:
+            raise missing_key("terminated", keys, "the stored data")
         stop = self._stops(level)
-        for raw_key in list(level.keys(True, True)):
-            key = normal_key(raw_key)
-            if key_parts(key)[-1] in self._names:
-                flag = level.get(key)
-                level.set(key, flag | _fitted(stop, flag.shape, level.ndim))
+        for key in flags:
+            flag = level.get(key)
+            level.set(key, flag | _fitted(stop, flag.shape, level.ndim))
         return tensordict
 
     @property

@@ -47,5 +47,7 @@ def image_size(value: object, name: str) -> int:
         ArgumentError: it is no integer of at least 1.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+        raise ArgumentError(
+            f"{name} must be an integer of at least 1, got {value!r}", hint="for example 84"
+        )
     return value

@@ -47,7 +47,10 @@ class ExcludeTransform(KeyFilter):
     def __init__(self, *excluded_keys: NestedKey, inverse: bool = False) -> None:
         super().__init__()
         if not isinstance(inverse, bool):
-            raise ArgumentError(f"inverse must be a bool, got {inverse!r}")
+            raise ArgumentError(
+                f"inverse must be a bool, got {inverse!r}",
+                hint="inverse=True drops keys of the input, inverse=False those of the output",
+            )
         self.excluded_keys = unique_keys(key_list(excluded_keys, "excluded_keys"))
         self.inverse = inverse
 

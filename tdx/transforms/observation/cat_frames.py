@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey, join_keys, normal_key
+from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
 from tdx.transforms.base import ObservationTransform, TimeBehaviour
@@ -70,14 +70,19 @@ class CatFrames(ObservationTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         if isinstance(N, bool) or not isinstance(N, int) or N < 1:
-            raise ArgumentError(f"N must be an integer of at least 1, got {N!r}")
+            raise ArgumentError(
+                f"N must be an integer of at least 1, got {N!r}", hint="for example N=4"
+            )
         if isinstance(dim, bool) or not isinstance(dim, int) or dim >= 0:
             raise ArgumentError(
                 f"dim must be a negative integer, got {dim!r}",
                 hint="count from the end, so that batch dims don't matter: -1, or -3 for [C, H, W]",
             )
         if padding not in ("same", "constant"):
-            raise ArgumentError(f"padding must be 'same' or 'constant', got {padding!r}")
+            raise ArgumentError(
+                f"padding must be 'same' or 'constant', got {padding!r}",
+                hint="'same' repeats the first frame, 'constant' fills with padding_value",
+            )
         self.N, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
         self.as_inverse = as_inverse
@@ -225,36 +230,45 @@ class CatFrames(ObservationTransform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Stack the frames of a stored rollout, at the root and in ``next``, in place.
 
-        With ``as_inverse`` they are stacked already, and stay as they are.
+        An in-key that begins with ``next`` gets one entry, the stacks in ``next``, under its
+        out-key; the earlier frames are those at the root. With ``as_inverse`` the frames are
+        stacked already, and stay as they are.
 
         Args:
-            tensordict: ``[*B, T]``, in time order along its last dim.
+            tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
         Raises:
-            ArgumentError: it has no dim of time.
-            KeyNotFoundError: it has neither the done key nor ``is_init`` to tell episodes apart.
+            ArgumentError: It has no dim of time.
+            KeyNotFoundError: Frames are missing, at the root too, or the done key and ``is_init``
+                both are.
         """
         return tensordict if self.as_inverse else self._stack_stored(tensordict)
 
     def _stack_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
-        explicit = {key for key in self.in_keys if key[0] == "next"}
+        stacks: dict[NestedKey, Tensor] = {}
         for in_key, out_key in self._pairs:
-            if in_key in explicit:
+            parts = key_parts(in_key)
+            root = normal_key(parts[1:]) if parts[0] == "next" else in_key
+            newest, frames = read(tensordict, in_key), read(tensordict, root)
+            if newest is None and self._missing_tolerance:
                 continue
-            frames = read(tensordict, in_key)
-            if frames is None:
-                if self._missing_tolerance:
-                    continue
+            if newest is None:
                 raise self._missing(in_key, tensordict)
-            ages = self._ages(tensordict, in_key)
-            following = read(tensordict, join_keys("next", in_key))
-            tensordict.set(out_key, self._windows(frames, frames, ages, tensordict.ndim - 1, 0))
-            if following is not None:
-                stacks = self._windows(following, frames, ages, tensordict.ndim - 1, 1)
-                tensordict.set(join_keys("next", out_key), stacks)
+            if frames is None:
+                raise _no_earlier_frames(in_key, root)
+            ages, time = self._ages(tensordict), tensordict.ndim - 1
+            stacks[out_key] = self._windows(newest, frames, ages, time, int(root != in_key))
+            next_key = join_keys("next", in_key)
+            following = None if next_key in self.in_keys else read(tensordict, next_key)
+            if following is not None and root == in_key:
+                next_stacks = self._windows(following, frames, ages, time, 1)
+                stacks[join_keys("next", out_key)] = next_stacks
+        # Only now: an in-key may be the out-key of another.
+        for key, value in stacks.items():
+            tensordict.set(key, value)
         return tensordict
 
-    def _ages(self, tensordict: TensorDictBase, in_key: NestedKey) -> Tensor:
+    def _ages(self, tensordict: TensorDictBase) -> Tensor:
         """How many steps before each step its episode began, ``[*B, T]``."""
         starts = episode_starts(tensordict, self.done_key)
         time = torch.arange(starts.shape[-1], device=starts.device).expand(starts.shape)
@@ -321,9 +335,19 @@ class CatFrames(ObservationTransform):
         return f"CatFrames(N={self.N}, dim={self.dim}, keys={self.in_keys})"
 
 
+def _no_earlier_frames(in_key: NestedKey, root: NestedKey) -> KeyNotFoundError:
+    return KeyNotFoundError(
+        f"a stack of {format_key(in_key)!r} begins with the frame of the reset, which is stored "
+        f"as {format_key(root)!r} at the root",
+        hint=f"keep {format_key(root)!r} in the stored data",
+        where=Where(key=root, transform="CatFrames"),
+    )
+
+
 def _check_dim(dim: int, shape: torch.Size, key: NestedKey | None) -> None:
     if -dim > len(shape):
         raise ArgumentError(
             f"dim={dim} is beyond the frame's {len(shape)} dims {tuple(shape)}",
             where=Where(key=key),
+            hint="count from the end of the frame: dim=-1 is its last dim",
         )

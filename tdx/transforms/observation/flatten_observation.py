@@ -72,7 +72,8 @@ class FlattenObservation(ShapeTransform):
             dim = getattr(self, name)
             if not -count <= dim < count:
                 raise ArgumentError(
-                    f"{name}={dim} is beyond the {count} dims {tuple(shape)} after the batch dims"
+                    f"{name}={dim} is beyond the {count} dims {tuple(shape)} after the batch dims",
+                    hint="count from the end: -1 is the last dim",
                 )
         if self.first_dim % count > self.last_dim % count:
             raise ArgumentError(

@@ -82,7 +82,10 @@ class NextObservationDelta(Transform):
                 hint="for example torch.float16",
             )
         if restore_dtype != "root" and not isinstance(restore_dtype, torch.dtype):
-            raise ArgumentError(f"restore_dtype must be a dtype or 'root', got {restore_dtype!r}")
+            raise ArgumentError(
+                f"restore_dtype must be a dtype or 'root', got {restore_dtype!r}",
+                hint="for example torch.float32",
+            )
         self.delta_dtype, self.restore_dtype = delta_dtype, restore_dtype
         self.drop_delta = drop_delta
         self.excluded_dtypes = tuple(excluded_dtypes)
@@ -94,10 +97,15 @@ class NextObservationDelta(Transform):
 
     # Data
 
-    def _delta(self, following: Tensor, current: Tensor) -> Tensor:
+    def _delta(self, following: Any, current: Any) -> Any:
+        if not isinstance(following, Tensor):  # a group of entries
+            return following.apply(self._delta, current)
         if not following.is_floating_point():
-            # The difference of two integers may not fit into their dtype.
-            return following.to(self.delta_dtype) - current.to(self.delta_dtype)
+            return _integer_difference(following, current).to(self.delta_dtype)
+        if following.itemsize < 4:
+            # In the wider of both dtypes: the difference of two float16 may not fit into float16.
+            wide = torch.promote_types(following.dtype, self.delta_dtype)
+            following, current = following.to(wide), current.to(wide)
         return (following - current).to(self.delta_dtype)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -277,6 +285,21 @@ class NextObservationDelta(Transform):
 
     def __repr__(self) -> str:
         return f"NextObservationDelta(delta_dtype={self.delta_dtype}, keys={self.in_keys})"
+
+
+def _integer_difference(following: Tensor, current: Tensor) -> Tensor:
+    """Return ``following - current`` of integers of any dtype, without wrapping around.
+
+    The result is int64; for int64 and uint64, whose differences may not fit, float64.
+    """
+    if following.dtype is torch.uint64:
+        return following.double() - current.double()
+    following, current, narrow = following.long(), current.long(), following.dtype
+    difference = following - current
+    if narrow is not torch.int64:
+        return difference
+    wrapped = ((following ^ current) & (following ^ difference)) < 0
+    return torch.where(wrapped, following.double() - current.double(), difference.double())
 
 
 def _shallow(tensordict: TensorDictBase) -> TensorDictBase:

@@ -143,7 +143,10 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 hint="put the transform into a TransformedEnv first",
             )
         if num_iter < 2:
-            raise ArgumentError(f"num_iter must be at least 2, got {num_iter}")
+            raise ArgumentError(
+                f"num_iter must be at least 2, got {num_iter}",
+                hint="a standard deviation needs two steps or more: for example num_iter=1000",
+            )
         if cat_dim is None and not isinstance(reduce_dim, int):
             raise ArgumentError(
                 "cat_dim must be given where several dims are reduced",
@@ -186,9 +189,15 @@ def _statistics(
 ) -> tuple[Tensor, Tensor]:
     for dim in (*dims, *keep_dims, cat_dim):
         if not -data.ndim <= dim < data.ndim:
-            raise ArgumentError(f"there is no dim {dim} in the data {tuple(data.shape)}")
+            raise ArgumentError(
+                f"there is no dim {dim} in the data {tuple(data.shape)}",
+                hint="count from 0, or from the end with negative dims",
+            )
     if cat_dim % data.ndim not in {dim % data.ndim for dim in dims}:
-        raise ArgumentError(f"cat_dim must be one of the reduced dims {dims}, got {cat_dim}")
+        raise ArgumentError(
+            f"cat_dim must be one of the reduced dims {dims}, got {cat_dim}",
+            hint="pass the dim of time, which is among the reduced ones",
+        )
     if not data.is_floating_point():
         data = data.to(torch.get_default_dtype())
     loc, scale = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)

@@ -64,7 +64,8 @@ class PermuteTransform(ShapeTransform):
         if len(self.dims) > len(shape):
             raise ArgumentError(
                 f"{len(self.dims)} dims cannot be put in order where there are {len(shape)}, "
-                f"{tuple(shape)}, after the batch dims"
+                f"{tuple(shape)}, after the batch dims",
+                hint="name each dim after the batch dims once, such as (-1, -3, -2)",
             )
 
     def __repr__(self) -> str:

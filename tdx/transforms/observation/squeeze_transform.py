@@ -72,7 +72,8 @@ class SqueezeTransform(ShapeTransform):
         count = len(shape)
         if not -count <= self.dim < count:
             raise ArgumentError(
-                f"dim={self.dim} is beyond the {count} dims {tuple(shape)} after the batch dims"
+                f"dim={self.dim} is beyond the {count} dims {tuple(shape)} after the batch dims",
+                hint="count from the end: -1 is the last dim",
             )
         if shape[self.dim] != 1:
             raise ArgumentError(

@@ -270,7 +270,10 @@ def _checked(decay: float, eps: float) -> tuple[float, float]:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 < value <= high:
             most = " and at most 1" if high == 1 else ""
-            raise ArgumentError(f"{name} must be a number above 0{most}, got {value!r}")
+            raise ArgumentError(
+                f"{name} must be a number above 0{most}, got {value!r}",
+                hint="for example decay=0.9999 and eps=1e-4",
+            )
     return float(decay), float(eps)
 
 

@@ -15,12 +15,14 @@ from tdx.tensordicts import read
 from tdx.transforms.base import TimeBehaviour, Transform
 from tdx.transforms.base.affine import finite_tensor
 from tdx.transforms.base.episodes import episode_starts
+from tdx.transforms.base.sums import sum_dtype
 
 
 class Reward2GoTransform(Transform):
     """Compute the discounted sum of the rewards from each step to the end of its episode.
 
-    It works on the way into a replay buffer, in :meth:`inv`, on whole episodes
+    Returns of float16 and bfloat16 rewards are float32, those of integers and bools of the default
+    float dtype. It works on the way into a replay buffer, in :meth:`inv`, on whole episodes
     ``[*B, T]``; the last step of the data counts as an end. What is sampled later is left as it
     is. An env cannot use it: there the rewards to come are not known.
 
@@ -62,7 +64,9 @@ class Reward2GoTransform(Transform):
         super().__init__(in_keys_inv=in_keys, out_keys_inv=out_keys)
         discount = finite_tensor(1.0 if gamma is None else gamma, "gamma")
         if bool(((discount < 0) | (discount > 1)).any()):
-            raise ArgumentError(f"gamma must be from 0 to 1, got {gamma!r}")
+            raise ArgumentError(
+                f"gamma must be from 0 to 1, got {gamma!r}", hint="for example gamma=0.99"
+            )
         self.gamma: Tensor
         self.register_buffer("gamma", discount)
         self.done_key = normal_key("done" if done_key is None else done_key)
@@ -95,6 +99,7 @@ class Reward2GoTransform(Transform):
         """The returns by doubling: after ``n`` rounds each holds its next ``2 ** n`` rewards."""
         time = ends.ndim - 1
         total = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
+        total = total.to(sum_dtype(total.dtype))
         gamma = self.gamma.to(device=total.device, dtype=total.dtype)
         factor = torch.where(as_row_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
         reach, length = 1, total.shape[time]

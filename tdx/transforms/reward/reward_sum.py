@@ -10,21 +10,24 @@ from torch import Tensor
 
 from tdx.envs.base.done_flags import as_row_mask
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, sibling_key
+from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, sibling_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
 from tdx.transforms.base import RunningTransform
 from tdx.transforms.base.chunk import Chunk, running_sum
-from tdx.transforms.base.episodes import episode_starts
+from tdx.transforms.base.episodes import stored_group_of
 from tdx.transforms.base.key_pairs import missing_key
 from tdx.transforms.base.spec_edits import shape_in, with_entries
+from tdx.transforms.base.sums import sum_dtype
 
 
 class RewardSum(RunningTransform):
     """Write the sum of an episode's rewards so far; zero after a reset.
 
-    The sum is an observation-like entry: it is there at the root and under ``next``, of the
+    The sum is an observation-like entry: it is present at the root and under ``next``, with the
     reward's shape. With several rewards each sum starts again with its own group's reset.
+    Rewards of integers and bools are summed in int64, float16 and bfloat16 in float32, so that
+    sums do not overflow.
 
     Args:
         in_keys: the rewards read; every reward of the env by default.
@@ -85,18 +88,22 @@ class RewardSum(RunningTransform):
         reward = tensordict_reset.get(in_key, None)
         if reward is None:
             return torch.zeros(*tensordict_reset.batch_size, 1, device=tensordict_reset.device)
-        return torch.zeros_like(reward)
+        return torch.zeros_like(reward, dtype=sum_dtype(reward.dtype))
 
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
         assert value is not None
-        return state + value
+        wide = sum_dtype(value.dtype)
+        # A later stage may have cast the state at the root to a narrower dtype.
+        return (state if state.dtype is wide else _widened(state, wide)) + value
 
     def _over_chunk(
         self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
     ) -> Tensor:
         assert values is not None
         keys = key, self._reset_key_of.get(key, key)
-        return running_sum(chunk, state, keys, initial, values)
+        wide = sum_dtype(values.dtype)
+        parts = _widened(state, wide), keys, _widened(initial, wide), values.to(wide)
+        return running_sum(chunk, *parts)
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         rewards = output_spec["full_reward_spec"]
@@ -109,41 +116,50 @@ class RewardSum(RunningTransform):
             if spec is None:
                 raise missing_key(in_key, list(rewards.keys(True, True)), "the reward spec")
             self._sum_specs[out_key] = Unbounded(
-                shape=spec.shape, dtype=spec.dtype, device=spec.device
+                shape=spec.shape, dtype=sum_dtype(spec.dtype), device=spec.device
             )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
 
-        Sums that are there already stay.
+        An in-key that begins with ``next``, such as ``("next", "reward")``, gets one entry: the
+        sums after each step, under its out-key. Sums that are already stored stay.
 
         Args:
-            tensordict: ``[*B, T]``, in time order along its last dim.
+            tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
         Raises:
-            ArgumentError: it has no dim of time.
-            KeyNotFoundError: a reward is not there, or neither a done flag nor ``is_init``.
+            ArgumentError: It has no dim of time.
+            KeyNotFoundError: A reward is missing, or a done flag and ``is_init`` both are.
         """
         for in_key, out_key in self._pairs:
-            if read(tensordict, out_key) is None:
-                root, following = self._sums_over_time(tensordict, in_key)
-                tensordict.set(out_key, root)
-                if tensordict.get("next", None) is not None:
-                    tensordict.set(join_keys("next", out_key), following)
+            explicit = key_parts(in_key)[0] == "next"
+            places = [out_key]
+            if not explicit and tensordict.get("next", None) is not None:
+                places.append(join_keys("next", out_key))
+            if all(read(tensordict, place) is not None for place in places):
+                continue
+            before, after = self._sums_over_time(tensordict, in_key, out_key)
+            for place, sums in zip(places, [after] if explicit else [before, after], strict=False):
+                if read(tensordict, place) is None:
+                    tensordict.set(place, sums)
         return tensordict
 
     def _sums_over_time(
-        self, tensordict: TensorDictBase, in_key: NestedKey
+        self, tensordict: TensorDictBase, in_key: NestedKey, out_key: NestedKey
     ) -> tuple[Tensor, Tensor]:
         """The sums before and after each step, ``[*B, T, ...]``."""
-        reward = tensordict.get(join_keys("next", in_key), read(tensordict, in_key))
+        parts = key_parts(in_key)
+        inner = normal_key(parts[1:]) if parts[0] == "next" else in_key
+        reward = tensordict.get(join_keys("next", inner), read(tensordict, in_key))
         if reward is None:
             raise self._missing(in_key, tensordict)
-        starts = episode_starts(tensordict, join_keys("next", sibling_key(in_key, "done")))
-        time_dim = tensordict.ndim - 1
+        group = stored_group_of(tensordict, self._reset_key_of.get(out_key, inner))
+        starts, time_dim = group.starts(tensordict), tensordict.ndim - 1
+        reward = reward.to(sum_dtype(reward.dtype))
         zero = torch.zeros_like(reward.select(time_dim, 0))
         before, after, state = [], [], zero
-        for start, value in zip(starts.unbind(-1), reward.unbind(time_dim), strict=True):
+        for start, value in zip(starts.unbind(time_dim), reward.unbind(time_dim), strict=True):
             state = zero.where(as_row_mask(start, value, time_dim), state)
             before.append(state)
             state = state + value
@@ -164,3 +180,8 @@ class RewardSum(RunningTransform):
 
     def __repr__(self) -> str:
         return f"RewardSum(keys=[{', '.join(repr(format_key(key)) for key in self.in_keys)}])"
+
+
+def _widened(state: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a state in at least the given dtype."""
+    return state.to(torch.promote_types(state.dtype, dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.overview import ChainOverview, EnvBench, overview
 from tdx.tui.backend.job import Job
@@ -17,7 +19,16 @@ def look(request: Look, job: Job) -> ChainOverview:
 def check(request: Check, job: Job) -> tuple[Finding, ...]:
     """Hold a pipeline against the rules, with steps where they are asked for."""
     report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
-    return report.findings
+    return tuple(_in_draft(finding, report.env_stages) for finding in report.findings)
+
+
+def _in_draft(finding: Finding, env_stages: int) -> Finding:
+    """Count the stage of a finding from the draft's first; stages of the env are the env's."""
+    stage = finding.where.stage
+    if stage is None or not env_stages:
+        return finding
+    at = stage - env_stages
+    return replace(finding, where=replace(finding.where, stage=at if at >= 0 else None))
 
 
 def envs(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:

@@ -18,6 +18,7 @@ from tdx.tui.workspace import ENV, Workspace
 _MARKS = {
     "": ("●", "on"),
     "off": ("○", "off"),
+    "unknown": ("?", "off"),
     "failed": ("✕", "failed"),
     "error": ("✕", "failed"),
     "warning": ("▲", "warning"),
@@ -39,7 +40,9 @@ class ChainList(ScrollView, can_focus=True):
     }
     HELP = """## The chain
 
-The env is on top; its data flow down through the stages. The cursor says what the tabs show."""
+The env is on top; its data flow down through the stages. The cursor says what the tabs show. The
+mark of a stage is `●` where it works, `✕` where it fails, `▲` where a rule warns, `○` where it is
+switched off, and `?` where nothing is known of it, as the env cannot be made."""
 
     class Dropped(Message):
         """A stage was dragged to another place."""
@@ -75,7 +78,8 @@ The env is on top; its data flow down through the stages. The cursor says what t
 
     def rebuild(self) -> None:
         """Draw what is known now."""
-        rows = chain_rows(self.workspace.draft, self.workspace.seen)
+        workspace = self.workspace
+        rows = chain_rows(workspace.draft, workspace.seen, workspace.errors)
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -139,12 +143,13 @@ The env is on top; its data flow down through the stages. The cursor says what t
         title = _cut(row.title, width - 6)
         left = width - 2 - len(number) - len(title) - 2
         detail = f"  {_cut(row.detail, left)}" if left > 4 and row.detail else ""
-        name = "off" if kind == "off" else "problem" if kind == "failed" else "name"
+        is_off = row.badge == "off"
+        name = "off" if is_off else "problem" if kind == "failed" else "name"
         return [
             self._part(f"{sign} ", kind),
             self._part(number, "number"),
             self._part(title, name),
-            self._part(detail, "off" if kind == "off" else "detail"),
+            self._part(detail, "off" if is_off else "detail"),
         ]
 
     def _part(self, text: str, kind: str) -> Segment:

@@ -8,10 +8,11 @@ from typing import Literal
 
 from tdx.pipeline.editing import Draft, DraftStage
 from tdx.pipeline.formatting import format_arguments
+from tdx.tui.problems import ErrorStore
 from tdx.tui.workspace import ENV, Seen
 
 RowKind = Literal["env", "stage", "problem", "output"]
-Badge = Literal["", "failed", "error", "warning", "advice", "off"]
+Badge = Literal["", "failed", "error", "warning", "advice", "off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +34,21 @@ class Row:
     badge: Badge = ""
 
 
-def chain_rows(draft: Draft, seen: Seen) -> list[Row]:
+def chain_rows(draft: Draft, seen: Seen, errors: ErrorStore) -> list[Row]:
     """The lines for a chain and what is known of it."""
-    return [*_env_rows(draft, seen), *_stage_rows(draft, seen), _output_row(draft, seen)]
+    rows = [*_env_rows(draft, seen, errors), *_stage_rows(draft, seen, errors)]
+    return [*rows, _output_row(draft, seen)]
 
 
-def _env_rows(draft: Draft, seen: Seen) -> Iterator[Row]:
+def _env_rows(draft: Draft, seen: Seen, errors: ErrorStore) -> Iterator[Row]:
     if draft.env is None:
         yield Row("env", ENV, "no env yet", "press e")
         return
-    problem = seen.problems.get(None)
-    badge: Badge = "failed" if problem else _found(seen, None)
+    found = errors.at(None)
+    badge: Badge = "failed" if found else _found(seen, None)
     yield Row("env", ENV, draft.env.id, _env_detail(draft), badge)
-    if problem:
-        yield Row("problem", ENV, problem.message)
+    for each in found:
+        yield Row("problem", ENV, each.problem.message)
 
 
 def _env_detail(draft: Draft) -> str:
@@ -61,12 +63,13 @@ def _env_detail(draft: Draft) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _stage_rows(draft: Draft, seen: Seen) -> Iterator[Row]:
+def _stage_rows(draft: Draft, seen: Seen, errors: ErrorStore) -> Iterator[Row]:
     for place, stage in enumerate(draft.stages):
-        problem = seen.problems.get(stage.number) if stage.enabled else None
-        yield Row("stage", place, _name(stage), _arguments(stage), _badge(stage, seen))
-        if problem is not None:
-            yield Row("problem", place, problem.message)
+        found = errors.at(stage.number) if stage.enabled else ()
+        badge: Badge = "failed" if found else _badge(stage, seen)
+        yield Row("stage", place, _name(stage), _arguments(stage), badge)
+        for each in found:
+            yield Row("problem", place, each.problem.message)
 
 
 def _name(stage: DraftStage) -> str:
@@ -81,8 +84,8 @@ def _arguments(stage: DraftStage) -> str:
 def _badge(stage: DraftStage, seen: Seen) -> Badge:
     if not stage.enabled:
         return "off"
-    if stage.number in seen.problems:
-        return "failed"
+    if None in seen.problems or stage.number not in seen.good:
+        return "unknown"  # without the env nobody can tell what a stage does
     return _found(seen, stage.number)
 
 

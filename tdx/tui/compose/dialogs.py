@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
+from tdx.inspection.overview import Problem
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.editing.presets import presets
 from tdx.pipeline.flags import to_command
@@ -112,17 +113,16 @@ class Dialogs:
         self._screen.app.push_screen(ChooseScreen("Copy as", forms), self._copied)
 
     def details(self) -> None:
-        """Show the whole of what is wrong here."""
-        problem, lints = trouble_at(self._workspace)
-        said = [f"{problem.code}  {problem.message}\n{problem.hint or ''}"] if problem else []
+        """Show every error of the chain with its traceback, those of the selection first."""
+        workspace = self._workspace
+        here = None if workspace.stage is None else workspace.stage.number
+        errors = sorted(workspace.errors.all(), key=lambda each: each.number != here)
+        said = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
         said += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in lints
+            for each in trouble_at(workspace)[1]
         ]
-        if self._workspace.seen.status == "failed" and self._workspace.details:
-            said.append(self._workspace.details)
-        text = "\n\n".join(said) or "Nothing is wrong here."
-        self._read("What is wrong", text)
+        self._read("What is wrong", "\n\n".join(said) or "Nothing is wrong.")
 
     def _read(self, title: str, text: str) -> None:
         from tdx.tui.screens.reading import ReadScreen
@@ -172,6 +172,12 @@ class Dialogs:
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)
         self._read("Copied to the clipboard", text)
+
+
+def _error_text(name: str, problem: Problem) -> str:
+    head = f"{problem.code}  {name}: {problem.message}"
+    parts = (head, problem.origin, problem.hint, f"\n{problem.details}" if problem.details else "")
+    return "\n".join(part for part in parts if part)
 
 
 def _env_choices(envs: tuple[EnvChoice, ...]) -> list[Choice]:

@@ -74,6 +74,7 @@ class FormRow(Widget):
         self.field = field
         self.keys = keys
         self._known = field.text
+        self._given = field.text
 
     def compose(self) -> ComposeResult:
         star = " *" if self.field.required else ""
@@ -90,16 +91,28 @@ class FormRow(Widget):
         return self._known
 
     def show(self, field: FormField, keys: tuple[str, ...]) -> None:
-        """Show what is given now, unless it is being typed, or the row is going away."""
+        """Follow the chain, where something else than this row has changed the argument.
+
+        What is typed stays: a field that has the focus, that holds text which the row has not
+        taken yet, or whose text cannot be read, is left as it is.
+        """
         self.field, self.keys = field, keys
         if not self.query(".form-help"):
             return
         box = self.query(Input)
         if box and self.field.kind == "keys":
             box.first().suggester = WordSuggester(keys, self.field.many)
-        if field.text != self._known and not self.has_focus_within:
+        is_typed = bool(box) and box.first().value != self._known
+        if field.text == self._given or self.has_focus_within or is_typed:
+            return
+        self._given = field.text
+        if field.text != self._known:
             self.put(field.text)
-            self.show_error(None)
+        self.show_error(None)
+
+    def accept(self, field: FormField) -> None:
+        """Remember what the chain holds now that it has taken the text of this row."""
+        self.field, self._given = field, field.text
 
     def put(self, text: str) -> None:
         """Write a text into the field without a word to anyone."""

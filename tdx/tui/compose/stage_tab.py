@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from textual import on
 from textual.app import ComposeResult
@@ -10,6 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
+from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
 from tdx.pipeline.docstrings import plain
@@ -60,6 +62,8 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         super().__init__(workspace)
         self._shown: tuple[object, ...] = ()
         self._named = Content("")
+        self._building: Worker[None] | None = None
+        self._refocus = False
 
     def compose(self) -> ComposeResult:
         yield Static("", id="form-title")
@@ -71,11 +75,22 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         self.workspace.edited.subscribe(self, lambda _: self.changed())
         self.workspace.looked.subscribe(self, lambda _: self.changed())
 
-    def focus_form(self) -> None:
-        """Put the cursor into the first field."""
+    async def open_form(self) -> None:
+        """Put the cursor into the first field, once the form is that of the selection."""
+        self.update()
+        await self._built()
+        self._focus_form()
+
+    async def _built(self) -> None:
+        """Wait until the rows are mounted."""
+        while self._building is not None and not self._building.is_finished:
+            with suppress(WorkerError):  # a newer one has taken its place
+                await self._building.wait()
+
+    def _focus_form(self) -> None:
         fields = self.query("FormRow Input, FormRow Select, FormRow Switch, #form Button")
         if fields:
-            fields.first().focus()
+            self.screen.set_focus(fields.first())
 
     def update(self) -> None:
         """Show what is selected; the rows are made anew only where it is something else."""
@@ -88,10 +103,14 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             self._offer()
             return
         self._shown = shown
-        self.run_worker(self._rebuild(), exclusive=True, group="form")
+        self._building = self.run_worker(self._rebuild(), exclusive=True, group="form")
 
     async def _rebuild(self) -> None:
         form = self.query_one("#form", VerticalScroll)
+        if form.has_focus_within:
+            # Textual would give the focus of a row that goes to the tab bar.
+            self.screen.set_focus(None)
+            self._refocus = True
         rows: list[Static | FormRow | Button] = []
         if self.workspace.place == ENV:
             label = "choose an env" if self.workspace.draft.env is None else "another env"
@@ -105,6 +124,9 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             await form.remove_children()
             await form.mount_all(rows)
             form.scroll_home(animate=False)
+        refocus, self._refocus = self._refocus, False
+        if refocus and self.screen.focused is None:
+            self._focus_form()
 
     def _identity(self) -> tuple[object, ...]:
         stage = self.workspace.stage
@@ -174,6 +196,9 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             return
         row.show_error(None)
         workspace.edit(label, draft, merge=merge)
+        field = next((each for each in self._fields() if each.name == name), None)
+        if field is not None:
+            row.accept(field)
 
     @on(FormRow.PickKeys)
     def _pick(self, event: FormRow.PickKeys) -> None:

@@ -36,30 +36,29 @@ class Trouble(Static):
 
     def show(self) -> None:
         """Say what is wrong now, where it can be seen: each change lays out the whole screen."""
-        problem, lints = trouble_at(self.workspace)
-        if (problem, lints) == self._shown or not self.query_ancestor(TabBody).is_seen:
+        problems, lints = trouble_at(self.workspace)
+        if (problems, lints) == self._shown or not self.query_ancestor(TabBody).is_seen:
             return
-        self._shown = (problem, lints)
-        self.display = bool(problem or lints)
-        lines = [_problem(problem)] if problem else []
-        lines += [_finding(lint.finding) for lint in lints]
+        self._shown = (problems, lints)
+        self.display = bool(problems or lints)
+        lines = [*map(_problem, problems), *(_finding(lint.finding) for lint in lints)]
         self.update(Content("\n").join(lines))
 
 
-def trouble_at(workspace: Workspace) -> tuple[Problem | None, tuple[Lint, ...]]:
-    """What is wrong with what is selected: the error, and what rules found besides."""
+def trouble_at(workspace: Workspace) -> tuple[tuple[Problem, ...], tuple[Lint, ...]]:
+    """What is wrong with what is selected: the errors, and what rules found besides."""
     stage, seen = workspace.stage, workspace.seen
-    if stage is None and workspace.place != ENV:
-        return None, ()
+    if (stage is None and workspace.place != ENV) or (stage is not None and not stage.enabled):
+        return (), ()
     number = None if stage is None else stage.number
-    problem = seen.problems.get(number)
+    errors = workspace.errors.at(number)
     fresh = seen.checked == workspace.editor.revision
     lints = seen.lints.get(number, ()) if fresh else ()
     said = tuple(lint for lint in lints if lint.finding.title is not None or _is_of_steps(lint))
     if said and len(said) == len(lints):
         # A rule says better what the error says; where both are to be heard, both are found.
-        problem = None
-    return problem, said
+        errors = tuple(each for each in errors if each.source != "look")
+    return tuple(each.problem for each in errors), said
 
 
 def _is_of_steps(lint: Lint) -> bool:
@@ -75,7 +74,8 @@ def fixable(workspace: Workspace) -> Lint | None:
 
 def _problem(problem: Problem) -> Content:
     hint = f"\n  → {problem.hint}" if problem.hint else ""
-    return Content.assemble(("✕ ", "bold $error"), problem.message, (hint, "dim"))
+    origin = f"\n  {problem.origin} · F12 shows the traceback" if problem.origin else ""
+    return Content.assemble(("✕ ", "bold $error"), problem.message, (origin, ""), (hint, "dim"))
 
 
 def _finding(finding: Finding) -> Content:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tdx.errors import one_line
+from tdx.errors import TdxError, one_line
+from tdx.files import write_atomically
 from tdx.settings import state_path
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def told_of_crash(files: Files) -> Text:
     path = state_path() / NAME
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(report, encoding="utf-8")
-    except OSError:
+        write_atomically(path, report.encode("utf-8", "backslashreplace"))
+    except (OSError, TdxError):
         lines.append(report)
     else:
         lines.append(f"hint: {path} has the traceback, for whoever is to mend it")

@@ -33,7 +33,8 @@ def record(request: RecordDump, job: Job) -> DumpDone:
         request.pipeline,
         goal,
         seed=request.seed,
-        policy=request.policy,
+        # What the form offers is the name that the pipeline file has, not one that the user typed.
+        policy=None if request.policy == request.pipeline.policy else request.policy,
         chunk_steps=None,
         allow_code=request.allow_code,
     )

@@ -20,7 +20,7 @@ _FIELDS = (
     ("steps", "steps", "of each env"),
     ("episodes", "or episodes", "instead of steps"),
     ("seed", "seed", "a fresh one"),
-    ("policy", "policy", "random, zero, sequence:FILE, module:FILE"),
+    ("policy", "policy", "random, zero, sequence:FILE, mlp:FILE, module:FILE"),
 )
 
 

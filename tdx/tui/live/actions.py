@@ -22,7 +22,6 @@ from tdx.tui.live.requests import (
     Run,
     Show,
 )
-from tdx.tui.screens.reading import ReadScreen
 from tdx.tui.searching import SearchedTab
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ class LiveActions(SearchedTab):
     window: int | None
     facts: Facts | None
     rows: int
-    details: str
     values: ValueTable
     episodes: EpisodeList
     hand: HandPane
@@ -271,6 +269,3 @@ class LiveActions(SearchedTab):
     def action_end(self) -> None:
         self.link.kill()
         self.went_away("the worker was ended")
-
-    def action_details(self) -> None:
-        self.app.push_screen(ReadScreen("Details", self.details or "nothing is wrong"))

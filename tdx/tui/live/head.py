@@ -47,8 +47,10 @@ def problem_note(problem: Problem) -> Content:
     stage, name = problem.where.stage, problem.where.transform or problem.where.env
     key = "" if problem.where.key is None else f", {format_key(problem.where.key)}"
     place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}{key}: "
+    origin = f" · {problem.origin}" if problem.origin else ""
     hint = f"\n  → {problem.hint}" if problem.hint else ""
-    return Content.assemble(("✕ ", "bold $error"), (place, "bold"), problem.message, (hint, "dim"))
+    message = (problem.message, origin, (hint, "dim"))
+    return Content.assemble(("✕ ", "bold $error"), (place, "bold"), *message)
 
 
 def said_note(said: str) -> Content:

@@ -46,7 +46,6 @@ LIVE = (
     Binding("comma", "env(-1)", "env before", id="live.env_before", show=False, key_display=","),
     Binding("full_stop", "env(1)", "env after", id="live.env_after", show=False, key_display="."),
     Binding("ctrl+k", "end", "end the worker", id="live.end", show=False),
-    Binding("f12", "details", "details", id="live.details", show=False),
 )
 VALUES = (
     Binding("up", "walk(-1)", "up", id="values.up", show=False),

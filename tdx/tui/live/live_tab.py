@@ -12,6 +12,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from tdx.inspection.live.views import EnvCell, TraceView
+from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import Pipeline
 from tdx.tui.live import keys
 from tdx.tui.live.arrangement import PANES, TITLES, Pane, arranged
@@ -66,7 +67,8 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.curves: tuple[str, ...] = ("reward", "return")
         self.window: int | None = None
         self.rows = 1
-        self.details = ""
+        self._draft: Draft | None = None
+        self._has_failed = False
         self._wanted: int | None = None
         self._seen = Seen()
         self._cell: EnvCell | None = None
@@ -105,7 +107,7 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.link.end()
 
     def on_show(self) -> None:
-        is_new = self.state is None and not self.details
+        is_new = self.state is None and not self._has_failed
         if is_new and not self.link.is_open and self.workspace.draft.env is not None:
             self.begin()
         self.call_after_refresh(self.tell_panes)
@@ -152,10 +154,9 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
         self.strip.set_focus(state.row, self.rows)
         self.hand.aim(state.row, self.rows)
         self.show_top()
+        self.report(state.problem)
         if state.problem is not None:
-            problem = state.problem
-            self.details = f"{problem.code} {problem.message}\n{problem.hint or ''}"
-            self.top.complain(problem)
+            self.top.complain(state.problem)
         else:
             self.top.say(state.said or self._said)
         if state.doing == "running" and (before is None or before.doing != "running"):
@@ -246,12 +247,10 @@ the keys and stages; until `Escape` ends that, `n` and `N` go from match to matc
 
     def _selected(self) -> None:
         """Go to what the selected stage did."""
-        place, positions = self.workspace.place, self.workspace.draft.positions
-        stage = positions.index(place) if place in positions else ENV
-        inner = 0 if self.facts is None else self.facts.inner
+        stage = None if self.workspace.stage is None else self.workspace.place
         if self.is_on_screen:
-            self.values.go_to_stage(ENV if stage == ENV else stage + inner)
-        self.pictures.set_stage(None if stage == ENV else stage + inner)
+            self.values.go_to_stage(ENV if stage is None else stage)
+        self.pictures.set_stage(stage)
 
     # What the panes say
 

@@ -7,13 +7,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.engine.traced.places import depth
-from tdx.errors import KeyNotFoundError, TdxError
+from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.acting import action_fields, action_of, aimed
+from tdx.inspection.live.numbering import StageNumbers
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import Curve
+from tdx.inspection.origin import traceback_text, user_line
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.job import Job
 from tdx.tui.live.requests import (
@@ -33,6 +36,7 @@ from tdx.tui.live.requests import (
     Show,
     Told,
 )
+from tdx.tui.problems import for_app
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -85,7 +89,9 @@ class Player:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
         self._allow_code, self._pipeline = request.allow_code, request.pipeline
-        self.session = LiveSession(env, clock=clock)
+        inner = depth(env) - len(request.pipeline.transforms)
+        self._numbers = StageNumbers(request.numbers, inner)
+        self.session = LiveSession(env, clock=clock, numbers=self._numbers)
         self.runs = request.runs
         self.rate = request.rate
         self.source = "random"
@@ -104,7 +110,7 @@ class Player:
         self._interval = VIEW_INTERVAL
         self._stale = True
         self._times: deque[float] = deque(maxlen=100)
-        self._push_facts(request.pipeline.env.id, len(request.pipeline.transforms))
+        self._push_facts(request.pipeline.env.id)
         self._try(lambda: self._act(Act(request.source)))
         self._try(self.session.reset)
 
@@ -174,12 +180,15 @@ class Player:
 
     def _act(self, command: Act) -> None:
         from tdx.rollouts.policies import check_policy, named_policy
+        from tdx.rollouts.policy_files import PolicyRequest
 
         if command.source == "hand":
             numbers = {(key, place): number for key, place, number in command.numbers}
             self._action = action_of(self.env, numbers)
         else:
-            policy = named_policy(command.source, self.env, self._allow_code)
+            typed = None if command.source == self._pipeline.policy else command.source
+            request = PolicyRequest.of(self._pipeline, typed, self._allow_code)
+            policy = named_policy(request, self.env)
             check_policy(policy, self.env)
             self.session.tracer.follow(policy.after(0))
             self._action = None
@@ -239,14 +248,22 @@ class Player:
         self._stale = True
         self._said = ""
         if isinstance(error, TdxError):
-            self._problem = Problem.of(error)
+            problem = Problem.of(error)
         else:
             first = (str(error).splitlines() or [""])[0]
-            self._problem = Problem("TDX000", f"{type(error).__name__}: {first}")
+            message = f"{type(error).__name__}: {first}"
+            place = Where(), user_line(error), traceback_text(error)
+            problem = Problem("TDX000", message, None, *place)
+        stage = problem.where.stage
+        if stage is not None:
+            number = self._numbers.number(stage)
+            where = replace(problem.where, stage=number if number >= 0 else None)
+            problem = replace(problem, where=where)
+        self._problem = for_app(problem)
 
     # What it sends
 
-    def _push_facts(self, name: str, stages: int) -> None:
+    def _push_facts(self, name: str) -> None:
         history = self.session.history
         self._push(
             "facts",
@@ -256,7 +273,6 @@ class Player:
                 action_fields(self.env),
                 history.max_traces,
                 history.max_bytes,
-                depth(self.env) - stages,
             ),
         )
 

@@ -27,6 +27,7 @@ class Play(Request[None]):
         runs: whether it goes on by itself at once.
         rate: steps a second.
         source: where actions come from.
+        numbers: Number of each stage in the chain pane; empty: its index.
     """
 
     handler: ClassVar[str] = "tdx.tui.live.player:play"
@@ -36,6 +37,7 @@ class Play(Request[None]):
     runs: bool = False
     rate: float | None = 20
     source: str = "random"
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,6 @@ class Facts:
         fields: what can be chosen by hand.
         max_traces: the most traces in the history.
         max_bytes: the most bytes.
-        inner: how many stages the env has below those of the pipeline.
     """
 
     env: str
@@ -163,7 +164,6 @@ class Facts:
     fields: tuple[ActionField, ...]
     max_traces: int
     max_bytes: int
-    inner: int = 0
 
     @property
     def rows(self) -> int:

@@ -17,6 +17,7 @@ from tdx.tui.live.picture_pane import PicturePane
 from tdx.tui.live.requests import LiveState, Panes, Play
 from tdx.tui.live.timeline import Timeline
 from tdx.tui.live.top import LiveTop
+from tdx.tui.problems import for_app
 
 _DEBOUNCE = 0.4
 _ANEW = "Space or r begin anew"
@@ -31,6 +32,8 @@ class SessionTab(LiveActions):
     curve_pane: CurvePane
     pictures: PicturePane
     _pipeline: Pipeline | None
+    _draft: Draft | None
+    _has_failed: bool
     _told: Panes
     _seen: Seen
     _said: str
@@ -49,21 +52,32 @@ class SessionTab(LiveActions):
         if self.workspace.draft.env is None:
             self.say("choose an env first: e")
             return
-        self._pipeline = self.workspace.draft.pipeline()
-        self.details = ""
+        self._draft = draft = self.workspace.draft
+        self._pipeline = draft.pipeline()
+        self._has_failed = False
+        self.report(None)
         self._told = Panes()
         self.state = self._wanted = None
         self._seen.forget()
         self.top.say("starting …")
-        self.link.begin(
-            Play(self._pipeline, self.workspace.allow_code, runs, self.rate, self.source)
-        )
+        settings = (self.workspace.allow_code, runs, self.rate, self.source)
+        self.link.begin(Play(self._pipeline, *settings, draft.positions))
         self.tell_panes()
+
+    def report(self, problem: Problem | None) -> None:
+        """Tell the rest of the app what is wrong in the session; ``None``: nothing."""
+        if problem is None or self._draft is None:
+            self.workspace.report("live", {})
+            return
+        place, stages = problem.where.stage, self._draft.stages
+        number = None if place is None or place >= len(stages) else stages[place].number
+        self.workspace.report("live", {number: problem})
 
     def edited(self, draft: Draft) -> None:
         """The chain is another: begin anew, once the edits have come to rest."""
         if self._pipeline is None or (draft.env is not None and draft.pipeline() == self._pipeline):
             return
+        self.report(None)
         runs = self.state is not None and self.state.doing == "running"
         if self._debounce is not None:
             self._debounce.stop()
@@ -71,14 +85,20 @@ class SessionTab(LiveActions):
 
     def _restart(self, runs: bool) -> None:
         self.link.end()
-        self.state, self.details = None, ""
+        self.state, self._has_failed = None, False
         self._said = "the chain was edited: it began anew"
         if self.is_on_screen:
             self.begin(runs=runs)
 
     def ended(self, problem: Problem, details: str) -> None:
         """The session could not begin, or its worker died."""
-        self.details = f"{problem.code} {problem.message}\n{problem.hint or ''}\n\n{details}"
+        self._has_failed = True
+        positions = () if self._draft is None else self._draft.positions
+        stage = problem.where.stage
+        if stage is not None and stage < len(positions):
+            problem = replace(problem, where=replace(problem.where, stage=positions[stage]))
+        problem = for_app(replace(problem, details=problem.details or details))
+        self.report(problem)
         state = self.state
         if state is not None:
             message = f"{problem.message}{self._left(state)}"

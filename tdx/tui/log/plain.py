@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tdx.text import is_printable
+
 MOST = 2_000
 """Characters of a line; what is behind them is left out."""
 _SEQUENCE = re.compile(
@@ -12,8 +14,6 @@ _SEQUENCE = re.compile(
     r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
     r"|\x1b[ -/]*[0-~]"
 )
-_TURNS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029}
-_C1, _SURROGATES = range(0x7F, 0xA0), range(0xD800, 0xE000)
 
 
 def plain_lines(text: str) -> list[str]:
@@ -43,7 +43,6 @@ def plain_text(text: str) -> str:
 
 
 def _shown(sign: str) -> str:
-    code = ord(sign)
-    if code < 0x20:
-        return f"^{chr(0x40 + code)}"
-    return "�" if code in _C1 or code in _SURROGATES or code in _TURNS else sign
+    if ord(sign) < 0x20:
+        return f"^{chr(0x40 + ord(sign))}"
+    return sign if is_printable(sign) else "�"

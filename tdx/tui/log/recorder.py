@@ -22,7 +22,7 @@ def hear(journal: Journal, news: News) -> None:
 
 
 class Recorder:
-    """Records each problem of the chain once, as long as it stays the same.
+    """Records each error of the chain once, as long as it stays the same.
 
     Args:
         workspace: the state of the app.
@@ -30,30 +30,26 @@ class Recorder:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._known: dict[int | None, Problem] = {}
+        self._known: dict[tuple[str, int | None], Problem] = {}
 
     def look(self, seen: Seen) -> None:
         """Record what is wrong now and was not, and what no longer is."""
-        if seen.status not in ("ready", "failed"):
+        if seen.status == "empty":
+            self._known = {}
             return
-        journal, before = self._workspace.journal, self._known
-        self._known = dict(seen.problems)
-        for number, problem in self._known.items():
-            if before.get(number) != problem:
-                details = self._workspace.details if seen.status == "failed" else ""
-                journal.record(
-                    f"{self._name(number)}: {problem.message}",
-                    source="chain",
+        workspace, before = self._workspace, self._known
+        errors = workspace.errors.all()
+        self._known = {(each.source, each.number): each.problem for each in errors}
+        for (source, number), problem in self._known.items():
+            if before.get((source, number)) != problem:
+                details = (problem.origin, problem.hint, problem.details)
+                workspace.journal.record(
+                    f"{workspace.name_of(number)}: {problem.message}",
+                    source="chain" if source == "look" else source,
                     severity="error",
-                    details="\n".join(each for each in (problem.hint, details) if each),
+                    details="\n".join(each for each in details if each),
                 )
-        for number in before.keys() - self._known.keys():
-            if number is None or self._workspace.draft.place_of(number) is not None:
-                journal.record(f"{self._name(number)} works again", source="chain")
-
-    def _name(self, number: int | None) -> str:
-        draft = self._workspace.draft
-        place = None if number is None else draft.place_of(number)
-        if place is None:
-            return "env" if draft.env is None else f"env {draft.env.id}"
-        return f"stage {place} {draft.stages[place].config.name}"
+        broken = {number for _, number in self._known}
+        for number in {number for _, number in before} - broken:
+            if number is None or workspace.draft.place_of(number) is not None:
+                workspace.journal.record(f"{workspace.name_of(number)} works again", source="chain")

@@ -14,6 +14,7 @@ from tdx.profiling.marginal import marginal
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.rollouts.policies import check_length, check_policy, named_policy
+from tdx.rollouts.policy_files import PolicyRequest
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.cost_rows import costs_of, joined, with_marginals
 from tdx.tui.profile.requests import PARTLY, PROGRESS, Advise, Costs, Measure, ModeName
@@ -84,7 +85,7 @@ def policy_for(request: Measure | Advise, env: EnvBase) -> Any:
     Raises:
         TdxError: the pipeline's policy does not fit.
     """
-    policy = named_policy(request.pipeline.policy or "random", env, request.allow_code)
+    policy = named_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
     check_length(policy, max(request.steps, request.warmup))
     return policy.after(0)

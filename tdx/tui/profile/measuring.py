@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.editing.draft import Draft
@@ -70,6 +70,7 @@ class Measuring:
         if self.runs:
             return
         self._partly, self._cancelled, self.progress = _NOTHING, False, None
+        self._workspace.report("profile", {})
         ticket: Ticket[Any] = self._workspace.backend.ask(
             request, worker=WORKER, on_push=self._pushed
         )
@@ -111,6 +112,8 @@ class Measuring:
             ended = costs.error
         except RequestError as error:
             costs, ended = self._partly, _told(error)
+            if not self._cancelled:
+                self._report(draft, error)
         run = self.history.add(draft, costs, CANCELLED if self._cancelled else ended)
         self.shown = run
         self._finish(run)
@@ -126,6 +129,16 @@ class Measuring:
             return
         self.advised = Advised(draft, found)
         self._finish(self.advised)
+
+    def _report(self, draft: Draft, error: RequestError) -> None:
+        """Tell the rest of the app what a measurement has met, unless the chain is another now."""
+        if draft != self._workspace.draft:
+            return
+        problem = replace(error.problem, details=error.problem.details or error.details)
+        at, positions = problem.where.stage, draft.positions
+        is_known = at is not None and at < len(positions)
+        number = draft.stages[positions[at]].number if at is not None and is_known else None
+        self._workspace.report("profile", {number: problem})
 
     def _finish(self, found: Run | Advised) -> None:
         self._ticket = None

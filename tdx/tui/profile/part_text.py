@@ -65,7 +65,7 @@ def _more(row: CostRow) -> Iterator[Content]:
         text = f"waits for the GPU {few(sync.calls)} × a step at {sync.where}"
         yield Content.styled(text, "$text-warning")
     for index, each in sorted(row.marginals.items()):
-        name = f"without {index} {each.name}"
+        name = f"without {row.number(index)} {each.name}"
         if each.saved_us is not None:
             clear = abs(each.saved_us) > each.noise_us
             verb = "saves" if each.saved_us >= 0 else "costs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from tdx.pipeline.model import Pipeline
@@ -97,6 +97,7 @@ class CostRow:
         syncs: where the host waits for it.
         operators: torch's, the dearest first; none where they were not looked at.
         marginals: by index of the stages in it; nothing where that was not measured.
+        numbers: Number of each stage of the pipeline in the chain pane; empty: its index.
     """
 
     work: str
@@ -120,17 +121,22 @@ class CostRow:
     syncs: tuple[Sync, ...] = ()
     operators: tuple[OperatorCost, ...] | None = None
     marginals: dict[int, Marginal] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()
 
     def covers(self, index: int) -> bool:
         """Whether a stage is in it."""
         return self.work == "stage" and self.index <= index <= max(self.upto, self.index)
 
+    def number(self, index: int) -> int:
+        """The number that is shown for a stage of the pipeline."""
+        return self.numbers[index] if index < len(self.numbers) else index
+
     @property
     def label(self) -> str:
         """What a person reads: ``2 CatFrames``, ``env Pendulum-v1``."""
         if self.work == "stage":
-            place = str(self.index) if self.upto < 0 else f"{self.index}-{self.upto}"
-            return f"{place} {self.name}"
+            first, last = self.number(self.index), self.number(max(self.upto, self.index))
+            return f"{first}-{last} {self.name}" if self.upto >= 0 else f"{first} {self.name}"
         return self.name if self.work == "engine" else f"{self.work} {self.name}"
 
 
@@ -178,6 +184,18 @@ class Costs:
     num_envs: int
     device: str
     machine: str
+
+    def numbered(self, numbers: tuple[int, ...]) -> Costs:
+        """These costs with the numbers that stages have in the chain pane.
+
+        Args:
+            numbers: Number of each stage of the pipeline.
+        """
+        modes = tuple(
+            replace(mode, rows=tuple(replace(row, numbers=numbers) for row in mode.rows))
+            for mode in self.modes
+        )
+        return replace(self, modes=modes)
 
     def mode(self, name: str) -> ModeCosts | None:
         """What was measured in a mode."""

@@ -141,6 +141,7 @@ class History:
         """
         self._count += 1
         change = change_between(self._runs[-1].draft, draft) if self._runs else "first run"
+        costs = costs.numbered(draft.positions)
         run = Run(self._count, draft, costs, "as before" if change == "nothing" else change, ended)
         self._runs.append(run)
         del self._runs[:-MOST_KEPT]

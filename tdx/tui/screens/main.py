@@ -6,9 +6,8 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, Static, TabbedContent, TabPane
+from textual.widgets import Static, TabbedContent, TabPane
 
 from tdx.inspection.overview import Problem
 from tdx.pipeline.entries import TransformInfo
@@ -20,10 +19,12 @@ from tdx.tui.compose.chain_pane import ChainPane
 from tdx.tui.compose.dialogs import Dialogs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositing import draw_sparingly
+from tdx.tui.key_queue import KeyQueue
+from tdx.tui.screens.focus import FocusGuard, is_displayed
 from tdx.tui.screens.hints import HintBook, HintLine
 from tdx.tui.screens.jumping import JumpScreen
 from tdx.tui.screens.key_line import KeyLine
-from tdx.tui.screens.panes import Panes
+from tdx.tui.screens.panes import CHAIN_PANE, TABS_PANE, Panes
 from tdx.tui.screens.status_line import StatusLine
 from tdx.tui.tab_body import TabBody
 from tdx.tui.tabs import TABS
@@ -33,7 +34,7 @@ LEAST = (60, 16)
 """Columns and rows below which nothing useful can be shown."""
 
 
-class MainScreen(Screen[None]):
+class MainScreen(FocusGuard):
     """Puts the panes together and passes what one of them wants on to another.
 
     Args:
@@ -69,38 +70,49 @@ class MainScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.query_one(ChainList).focus()
+        self.panes.fit(self.size.width)
+        self.set_focus(self.fallback_focus())
+        # A key for a tab that does not exist yet would go to the chain.
+        self._keys().hold()
         self.call_after_refresh(self._fill_tabs)
 
     async def _fill_tabs(self) -> None:
         """Make the tabs that are not in front: the first screen does not wait for them."""
-        for tab in TABS[1:]:
-            pane = self.query_one(f"#{tab.id}", TabPane)
-            if not pane.is_attached:
-                return  # left while it was starting
-            await pane.mount(tab.make(self.workspace))
-        self.is_filled = True
+        try:
+            for tab in TABS[1:]:
+                pane = self.query_one(f"#{tab.id}", TabPane)
+                if not pane.is_attached:
+                    return  # left while it was starting
+                await pane.mount(tab.make(self.workspace))
+            self.is_filled = True
+        finally:
+            self.app.call_later(self._keys().release)
+
+    def _keys(self) -> KeyQueue:
+        keys: KeyQueue = getattr(self.app, "keys")  # noqa: B009
+        return keys
 
     def on_resize(self, event: events.Resize) -> None:
         small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
-        if small and not self.has_class("-too-small"):
+        was_small = self.has_class("-too-small")
+        if small and not was_small:
             self._focused_before = self.focused
-        elif not small and self.has_class("-too-small"):
-            self.call_after_refresh(self._focus_again)
         self.set_class(small, "-too-small")
+        self.query_one("#body").display = not small
         if small:
             size = f"{event.size.width}×{event.size.height}"
             self.query_one("#too-small", Static).update(
                 f"tdx needs {LEAST[0]}×{LEAST[1]} characters; this terminal has {size}"
             )
+        self.panes.fit(event.size.width)
+        if was_small and not small and self.focused is None:
+            self.set_focus(self._focused_before or self.query_one(ChainList))
 
-    def _focus_again(self) -> None:
-        """Give the focus back to what had it before nothing could be seen."""
-        if self.focused is None:
-            before = self._focused_before
-            (
-                before if before is not None and before.is_on_screen else self.query_one(ChainList)
-            ).focus()
+    def fallback_focus(self) -> Widget | None:
+        """The chain, or else the tab in front, or else the catalogue."""
+        tabs = (tab.home for tab in self.query(TabBody) if tab.is_seen)
+        homes = [*self.query(ChainList), *tabs, *self.query("#catalogue")]
+        return next((each for each in homes if each is not None and is_displayed(each)), None)
 
     # ------------------------------------------------------------------ where the focus goes
 
@@ -121,12 +133,9 @@ class MainScreen(Screen[None]):
 
     def show_tab(self, name: str) -> None:
         """Bring a tab to the front."""
-        self.panes.hide_catalogue_if_narrow()
-        front = self.query_one(TabbedContent).active_pane
-        if front is not None and front.id != name and front.has_focus_within:
-            # A focus that is still there when its tab goes would bring the tab back.
-            self.set_focus(self.query_one(ChainList))
+        self.panes.reveal(TABS_PANE)
         self.query_one(TabbedContent).active = name
+        self.move_hidden_focus()
         for tab in self.query(f"#{name} TabBody").results(TabBody):
             tab.enter()
 
@@ -144,12 +153,12 @@ class MainScreen(Screen[None]):
         self.query_one(HintLine).toggle()
 
     async def action_jump(self) -> None:
-        targets = [widget for widget in self.focus_chain if _visible(widget)]
+        targets = [widget for widget in self.focus_chain if widget.region.area]
         self.app.push_screen(JumpScreen(targets), self._jumped)
 
     def _jumped(self, target: Widget | None) -> None:
         if target is not None:
-            target.focus()
+            self.set_focus(target)
 
     def action_expand(self) -> None:
         self.panes.expand()
@@ -168,9 +177,10 @@ class MainScreen(Screen[None]):
         self.notify(f"done again: {change.label}" if change else "nothing to redo", timeout=2)
 
     def add_transform(self, info: TransformInfo) -> None:
-        """Put a transform behind what is selected."""
-        draft = self.workspace.draft
-        place = min(self.workspace.place + 1, len(draft.stages))
+        """Insert a transform after the selected stage, or at the end where none is selected."""
+        draft, place = self.workspace.draft, len(self.workspace.draft.stages)
+        if self.workspace.stage is not None:
+            place = self.workspace.place + 1
         stage = StageConfig(info.name)
         label = f"add {info.name}"
         self.workspace.edit(label, draft.inserted(place, [stage]), place=place)
@@ -182,13 +192,14 @@ class MainScreen(Screen[None]):
     @on(CataloguePane.Left)
     def _left(self) -> None:
         self.panes.hide_catalogue_if_narrow()
-        self.query_one(ChainList).focus()
+        self.panes.reveal(CHAIN_PANE)
+        self.set_focus(self.query_one(ChainList))
 
     @on(ChainPane.Edit)
-    def _edit(self) -> None:
+    async def _edit(self) -> None:
         self.show_tab("stage")
-        tab = self.query_one(StageTab)
-        self.call_after_refresh(tab.focus_form)
+        # Keys that are typed meanwhile wait for the end of this handler.
+        await self.query_one(StageTab).open_form()
 
     @on(ChainPane.Fix)
     def action_fix(self) -> None:
@@ -235,10 +246,8 @@ class MainScreen(Screen[None]):
         self.dialogs.details()
 
     def action_home(self) -> None:
-        """Leave whatever has the focus for the chain."""
-        if not isinstance(self.focused, ChainList):
-            self.query_one(ChainList).focus()
-
-
-def _visible(widget: Widget) -> bool:
-    return bool(widget.region.area) and (not isinstance(widget, Input) or widget.display)
+        """Bring back the panes that an expanded one hides; else leave the focus for the chain."""
+        was_expanded = self.panes.is_expanded
+        self.panes.shrink()
+        if not was_expanded or self.focused is None:
+            self.set_focus(self.query_one(ChainList))

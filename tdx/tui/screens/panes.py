@@ -1,4 +1,4 @@
-"""Which panes are shown, and how wide they are."""
+"""Which panes are displayed, and how wide they are."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from textual.css.scalar import Scalar
+    from textual.dom import DOMNode
     from textual.widget import Widget
 
     from tdx.tui.screens.main import MainScreen
 
 THREE_PANES = 116
 """Columns from which there is room for three panes; the names of all tabs must be seen."""
+CATALOGUE_PANE, CHAIN_PANE, TABS_PANE = "catalogue-pane", "chain-pane", "tabs-pane"
 _NARROWEST = 18
 
 
@@ -21,59 +23,99 @@ class Panes:
     On a narrow screen the catalogue takes the place of the tabs while it is open.
 
     Args:
-        screen: the screen.
+        screen: The screen.
     """
 
     def __init__(self, screen: MainScreen) -> None:
         self._screen = screen
         self._width: Scalar | None = None
+        self._expanded: str | None = None
+        self._has_catalogue = False
+        self._is_narrow = True
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether there is no room for three panes."""
-        return self._screen.size.width < THREE_PANES
+    def fit(self, width: int) -> None:
+        """Display the panes that a screen of this width has room for."""
+        self._is_narrow = width < THREE_PANES
+        self._display()
 
     def show_catalogue(self) -> None:
-        """Let the catalogue be seen."""
-        self._screen.add_class("-catalogue")
-        if self._expanded not in (None, "catalogue-pane"):
-            self._shrink()
+        """Display the catalogue."""
+        self._has_catalogue = True
+        if self._expanded != CATALOGUE_PANE:
+            self.shrink()
+        self._display()
 
     def hide_catalogue_if_narrow(self) -> None:
-        """Give its place back to the tabs."""
-        self._screen.remove_class("-catalogue")
+        """Display the tabs in the place of the catalogue."""
+        self._has_catalogue = False
+        self._display()
+
+    def reveal(self, name: str) -> None:
+        """Bring all panes back where an expanded one hides the pane with this id."""
+        if self._expanded not in (None, name):
+            self.shrink()
+        if name == TABS_PANE:
+            self.hide_catalogue_if_narrow()
+
+    def reveal_around(self, node: DOMNode) -> None:
+        """Bring all panes back where an expanded one hides the pane that a node is in."""
+        pane = next((each for each in node.ancestors_with_self if each.has_class("pane")), None)
+        if pane is not None and pane.id is not None and not pane.display:
+            self.reveal(pane.id)
+
+    @property
+    def is_expanded(self) -> bool:
+        """True if one pane has the whole width."""
+        return self._expanded is not None
 
     def expand(self) -> None:
         """Give the focused pane the whole width, or bring the others back."""
         pane = self._focused_pane()
         if self._expanded is not None:
-            self._shrink()
+            self.shrink()
         elif pane is not None:
             self._width, pane.styles.width = pane.styles.width, None
-            self._screen.add_class("-expanded")
+            self._expanded = pane.id
             pane.add_class("-expanded")
+            self._display()
+
+    def shrink(self) -> None:
+        """Bring back the panes that an expanded one hides."""
+        if self._expanded is None:
+            return
+        pane = self._screen.query_one(f"#{self._expanded}")
+        if self._width is not None:
+            pane.styles.width = self._width
+        pane.remove_class("-expanded")
+        self._expanded = None
+        self._display()
 
     def resize(self, by: int) -> None:
         """Make the focused pane wider or narrower."""
         pane = self._focused_pane()
         if pane is None:
             return
-        if pane.id == "tabs-pane":
-            pane, by = self._screen.query_one("#chain-pane"), -by
+        if pane.id == TABS_PANE:
+            pane, by = self._screen.query_one(f"#{CHAIN_PANE}"), -by
         width = max(_NARROWEST, min(pane.size.width + 2 + by, self._screen.size.width - 30))
         pane.styles.width = width
 
-    @property
-    def _expanded(self) -> str | None:
-        found = self._screen.query(".pane.-expanded")
-        return found.first().id if found else None
+    def _displayed(self) -> set[str]:
+        if self._expanded is not None:
+            return {self._expanded}
+        if self._is_narrow:
+            return {CHAIN_PANE, CATALOGUE_PANE if self._has_catalogue else TABS_PANE}
+        return {CATALOGUE_PANE, CHAIN_PANE, TABS_PANE}
 
-    def _shrink(self) -> None:
-        expanded = self._screen.query(".pane.-expanded")
-        if expanded and self._width is not None:
-            expanded.first().styles.width = self._width
-        self._screen.remove_class("-expanded")
-        self._screen.query(".pane").remove_class("-expanded")
+    def _display(self) -> None:
+        """Set ``display`` on each pane; styles of classes would follow only with the next refresh.
+
+        Whoever moves the focus right after this must see which panes are displayed.
+        """
+        displayed = self._displayed()
+        for pane in self._screen.query(".pane"):
+            pane.display = pane.id in displayed
+        self._screen.move_hidden_focus()
 
     def _focused_pane(self) -> Widget | None:
         focused = self._screen.focused

@@ -8,6 +8,7 @@ from pathlib import Path
 from textual.content import Content
 from textual.widgets import Static
 
+from tdx.tui.problems import ErrorStore
 from tdx.tui.workspace import Seen, Workspace
 
 PATIENCE = 5.0
@@ -57,7 +58,9 @@ class StatusLine(Static):
 
     def _right(self) -> Content:
         seen = self.workspace.seen
-        parts = [part for part in (_facts(seen), _trouble(seen)) if part.plain]
+        parts = [
+            part for part in (_facts(seen), _trouble(seen, self.workspace.errors)) if part.plain
+        ]
         state = {
             "looking": Content.styled(f"⟳ looking{self._long()}", "$accent"),
             "checking": Content.styled(f"⟳ checking{self._long()}", "$accent"),
@@ -76,10 +79,12 @@ def _facts(seen: Seen) -> Content:
     return Content.styled(f"{batch}{after.device}", "dim")
 
 
-def _trouble(seen: Seen) -> Content:
-    failed = len(seen.problems)
-    severities = [each.finding.severity for group in seen.lints.values() for each in group]
-    warned = sum(severity == "warning" for severity in severities)
+def _trouble(seen: Seen, errors: ErrorStore) -> Content:
+    found = [(number, each.finding) for number, group in seen.lints.items() for each in group]
+    broken = {each.number for each in errors.all()}
+    failed = len(errors.all())
+    failed += sum(each.severity == "error" and number not in broken for number, each in found)
+    warned = sum(each.severity == "warning" for _, each in found)
     parts = []
     if failed:
         parts.append(Content.styled(f"✕ {failed}", "$error"))

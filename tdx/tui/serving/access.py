@@ -1,4 +1,4 @@
-"""Who may talk to the server: whoever knows the token, and no page of another site."""
+"""Who may talk to the server: requests with the token, and from no page of another site."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PARAMETER = "token"
-_NO_TOKEN = "the token is missing or wrong: take the address that tdx serve printed"
-_FOREIGN = "this is another site's request"
+_NO_TOKEN = "The token is missing or wrong: open the address that tdx serve printed."
+_FOREIGN = "This request was sent by another site, or for another host name."
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and can be reached from nowhere else."""
+    """True if a host is this machine and can be reached from nowhere else."""
     if host == "localhost":
         return True
     try:
@@ -27,35 +27,42 @@ def is_loopback(host: str) -> bool:
 
 
 def random_token() -> str:
-    """A token that nobody guesses."""
+    """A token that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
 class Access:
     """Lets a request through, or answers it with 403.
 
-    A browser shows the token once, in the address; from then on it has a cookie, so that the token
-    is in no further address. A page of another site must not reach the server either: not by a
-    name that it lets point to this machine (such a name is not in ``Host``), and not by a websocket
-    of its own (which has its ``Origin``).
+    Other users of this machine reach its loopback address as well, so a token is always needed. A
+    browser sends it once, in the address; then it has a cookie, and the token is in no later
+    address.
+
+    A page of another site must not reach the server either: not through a host name that it points
+    to this machine (its name is in ``Host``), and not through a websocket (its site is in
+    ``Origin``).
 
     Args:
-        token: what must be known; none where everybody on this machine may come.
-        port: the port of the server; browsers do not tell cookies apart by port, so the name of
-            the cookie does.
+        token: Secret that a request must have.
+        port: Port of the server. Browsers do not separate cookies by port, so it is part of the
+            cookie's name.
+        loopback: Whether the server only listens on this machine, so that ``Host`` must name it.
     """
 
-    def __init__(self, token: str | None, port: int) -> None:
+    def __init__(self, token: str, port: int, *, loopback: bool = True) -> None:
         self._token = token
         self._cookie = f"tdx-{port}"
+        self._loopback = loopback
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, where it may be answered."""
+        """Handle a request that has the token.
+
+        Raises:
+            HTTPForbidden: It has no token, or comes from another site.
+        """
         if not self._is_own(request):
             raise web.HTTPForbidden(text=_FOREIGN)
-        if self._token is None:
-            return await handler(request)
         if request.path == "/" and self._is_token(request.query.get(PARAMETER)):
             welcome = web.HTTPFound("/")
             welcome.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict")
@@ -67,12 +74,12 @@ class Access:
 
     def _is_own(self, request: web.Request) -> bool:
         host = urlsplit(f"//{request.host}")
-        if self._token is None and not is_loopback(host.hostname or ""):
+        if self._loopback and not is_loopback(host.hostname or ""):
             return False
         origin = request.headers.get("Origin")
         return origin is None or urlsplit(origin).netloc == request.host
 
     def _is_token(self, given: str | None) -> bool:
-        if given is None or self._token is None:
-            return False
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        # A header can hold bytes that are not UTF-8.
+        found = (given or "").encode(errors="surrogateescape")
+        return hmac.compare_digest(found, self._token.encode())

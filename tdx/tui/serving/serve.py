@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from tdx.errors import ArgumentError, ExitCode, MissingPackageError
 
@@ -38,8 +39,7 @@ def serve(
         arguments: what stands behind ``tdx tui`` for the app.
         host: the address to listen at.
         port: the port; any that is free where it is 0.
-        token: what a browser must know; ``"random"`` for one that is drawn. Where the host is not
-            this machine alone there is always one.
+        token: Secret that a browser must send. ``None`` or ``"random"``: a fresh one is drawn.
         pages: how many may be open at once.
         say: tells the user the address.
 
@@ -57,12 +57,12 @@ def serve(
         raise MissingPackageError(
             f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
         ) from error
-    if token == "random" or (token is None and not is_loopback(host)):
+    if token is None or token == "random":
         token = random_token()
     with _listening(host, port) as listening:
         port = listening.getsockname()[1]
         command = [sys.executable, "-c", _START, json.dumps(sys.path), "tui", *arguments]
-        server = AppServer(command, Access(token, port), pages)
+        server = AppServer(command, Access(token, port, loopback=is_loopback(host)), pages)
         say(_address(host, port, token))
         asyncio.run(_until_told(server, listening))
     return ExitCode.OK
@@ -112,11 +112,10 @@ async def _until_told(server: AppServer, listening: socket.socket) -> None:
         await runner.cleanup()
 
 
-def _address(host: str, port: int, token: str | None) -> str:
+def _address(host: str, port: int, token: str) -> str:
     anywhere = host in ("", "0.0.0.0", "::")
     shown = socket.gethostname() if anywhere else host
-    query = "" if token is None else f"?token={token}"
-    return f"http://{_in_address(shown)}:{port}/{query}"
+    return f"http://{_in_address(shown)}:{port}/?{urlencode({'token': token})}"
 
 
 def _in_address(host: str) -> str:

@@ -10,14 +10,17 @@ from tdx.inspection.lineage import KeyVersion, Lineage, Place
 from tdx.inspection.stage_flow import LaneName
 
 
-def lineage_text(lineage: Lineage, key: str, lane: LaneName, places: Sequence[int]) -> Content:
+def lineage_text(
+    lineage: Lineage, key: str, lane: LaneName, places: Sequence[int | None]
+) -> Content:
     """The versions of a key, one a line, in the order in which the data flow.
 
     Args:
         lineage: the lineage of the whole chain.
         key: the key, with dots.
         lane: the direction.
-        places: for each stage of the lineage, its place in the chain that the user sees.
+        places: for each stage of the lineage, its place in the chain that the user sees; ``None``
+            for a stage that the env itself has.
     """
     known = lineage.only([key]).versions if key in lineage.keys() else ()
     versions = [version for version in known if version.lane == lane]
@@ -26,11 +29,11 @@ def lineage_text(lineage: Lineage, key: str, lane: LaneName, places: Sequence[in
     return Content("\n").join(_line(version, places) for version in versions)
 
 
-def _line(version: KeyVersion, places: Sequence[int]) -> Content:
+def _line(version: KeyVersion, places: Sequence[int | None]) -> Content:
     return Content.assemble(*_parts(version, places))
 
 
-def _parts(version: KeyVersion, places: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _parts(version: KeyVersion, places: Sequence[int | None]) -> Iterator[tuple[str, str]]:
     yield (version.name, "bold $accent")
     yield ("  by ", "dim")
     yield (_named(version.writer, places), "")
@@ -45,8 +48,9 @@ def _parts(version: KeyVersion, places: Sequence[int]) -> Iterator[tuple[str, st
         yield (_named(version.ended, places), "")
 
 
-def _named(place: Place, places: Sequence[int]) -> str:
+def _named(place: Place, places: Sequence[int | None]) -> str:
     if place.kind != "stage" or place.stage is None:
         return place.kind
     at = places[place.stage] if place.stage < len(places) else place.stage
-    return f"{at} {place.name}" + (" (next step)" if place.next_step else "")
+    name = f"env's {place.name}" if at is None else f"{at} {place.name}"
+    return name + (" (next step)" if place.next_step else "")

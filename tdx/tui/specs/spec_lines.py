@@ -50,9 +50,9 @@ def place_specs(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
         return PlaceSpecs("specs", (), "none")
     current = seen.revision == workspace.editor.revision
     if place == ENV:
-        return PlaceSpecs(
-            "the env alone", _same(seen.overview.base), _freshness(current, seen, None)
-        )
+        own = ", ".join(seen.overview.env_stages)
+        title = f"the env with its own {own}" if own else "the env alone"
+        return PlaceSpecs(title, _same(seen.overview.base), _freshness(current, seen, None))
     stages = workspace.draft.stages
     stage = stages[place] if 0 <= place < len(stages) else None
     if stage is None:

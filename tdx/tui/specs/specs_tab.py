@@ -191,7 +191,8 @@ searches the keys; `n` and `N` go from match to match."""
         key = None if line is None else line.key
         if line is not None and key and overview is not None and overview.lineage is not None:
             positions = self.workspace.draft.positions
-            places = [positions[n] if n < len(positions) else n for n in overview.working]
+            shown = [positions[n] if n < len(positions) else n for n in overview.working]
+            places = [*[None] * len(overview.env_stages), *shown]
             text = lineage_text(overview.lineage, key, line.lane, places)
         lineage = self.query_one("#lineage", Static)
         lineage.border_title = Content(f"lineage of {key}" if key else "lineage")

@@ -214,7 +214,7 @@ def test_a_lazy_stack_keeps_what_does_not_stack() -> None:
 
     env = GrowingEnv(1, stop=100)
     env.observation_spec = Composite(observation=Unbounded((-1,)))
-    with pytest.raises(EnvError, match=re.escape("(pass return_contiguous=False)")):
+    with pytest.raises(EnvError, match=re.escape("rollout(..., return_contiguous=False)")):
         env.rollout(3)
     lazy = env.rollout(3, return_contiguous=False)
     assert isinstance(lazy, LazyStackedTensorDict)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tdx.envs.base import EnvBase
+from tdx.envs.base.failures import OWN_ERROR
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
@@ -46,7 +47,9 @@ def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBat
     pids = env.worker_pids
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
-    assert str(caught.value) == "step 1: worker 1 raised ValueError in step: raised on purpose"
+    assert str(caught.value) == (
+        f"step 1: worker 1 raised ValueError in step: raised on purpose ({OWN_ERROR})"
+    )
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
     assert "Traceback" in note

@@ -124,3 +124,72 @@ class FailingEnv(SpaceEnv):
         if self.phase == "step":
             raise ZeroDivisionError("no way to go on\nand a second line")
         return super().step(action)
+
+
+FAULTS = (
+    "none",
+    "shape",
+    "overflow",
+    "reward none",
+    "reward overflow",
+    "reward array",
+)
+"""What :class:`WrongValuesEnv` can return."""
+
+
+class WrongValuesEnv(gymnasium.Env[Any, Any]):
+    """Counts its steps and returns something that its space does not allow at one of them.
+
+    Args:
+        fault: One of :data:`FAULTS`; for a dict also ``"missing"``.
+        at: Number of the step, from 0, counted over all episodes. Negative: in the reset.
+        nested: Observe a dict with ``a`` and ``b``; the fault is in ``b``.
+        length: Steps of an episode.
+        dtype: Dtype of the observations that are right.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        fault: str = "none",
+        at: int = 5,
+        nested: bool = False,
+        length: int = 1000,
+        dtype: str = "float32",
+    ) -> None:
+        box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.observation_space = spaces.Dict({"a": box, "b": box}) if nested else box
+        self.fault, self.at, self.nested, self.length, self.dtype = fault, at, nested, length, dtype
+        self.total = self.count = 0
+        self.resets = 0
+
+    def _observed(self, is_wrong: bool) -> Any:
+        right = np.full(3, self.total, self.dtype)
+        wrong: Any = right
+        if is_wrong and self.fault == "none":
+            wrong = None
+        elif is_wrong and self.fault == "shape":
+            wrong = np.zeros((1, 3), np.float32)
+        elif is_wrong and self.fault == "overflow":
+            wrong = np.full(3, 1e300)
+        if not self.nested:
+            return wrong
+        return {"a": right} if is_wrong and self.fault == "missing" else {"a": right, "b": wrong}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        self.resets += 1
+        return self._observed(self.at == -self.resets), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        is_wrong = self.total == self.at
+        self.total += 1
+        self.count += 1
+        reward: Any = float(self.total)
+        if is_wrong and self.fault.startswith("reward"):
+            reward = {"none": None, "overflow": 1e300, "array": np.zeros(2)}[self.fault[7:]]
+        return self._observed(is_wrong), reward, self.count >= self.length, False, {}

@@ -69,7 +69,7 @@ def test_what_is_no_pipeline_any_more_is_not_read_but_kept_until_forced(path: Pa
 
 def test_a_new_file_takes_no_others_place(path: Path) -> None:
     document = Document(path)
-    with pytest.raises(ChangedOnDiskError, match="is there already"):
+    with pytest.raises(ChangedOnDiskError, match="already exists"):
         document.save(WANTED)
     assert path.read_text() == TEXT
 

@@ -1,0 +1,283 @@
+"""Checks of the values that a Gymnasium env returns, before they become tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Check = Callable[[Any], None]
+
+_REWARD_DTYPE = np.dtype(np.float32)
+_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
+_REWARD_HINT = (
+    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
+)
+_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
+
+
+class WrongValueError(ValueError):
+    """A value that the env's space does not allow to be stored.
+
+    Args:
+        problem: What the env returned and what was expected; completes "step returned ...".
+        hint: The next step for the user.
+        path: Key of the entry, outermost part first.
+        row: Index of the env in a batch. ``None``: a single env.
+        index: Position in a sequence of values. ``None``: a single value.
+    """
+
+    def __init__(
+        self,
+        problem: str | WrongValueError,
+        hint: str = "",
+        path: tuple[str, ...] = (),
+        row: int | None = None,
+        index: int | None = None,
+    ) -> None:
+        self.problem: str
+        if isinstance(problem, WrongValueError):
+            # AsyncVectorEnv raises a worker's error as ``type(error)(error)``.
+            self.__dict__.update(problem.__dict__)
+        else:
+            self.problem, self.hint, self.path = problem, hint, path
+            self.row, self.index = row, index
+        super().__init__(self.problem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.hint, self.path, self.row, self.index)
+
+    def below(self, key: str) -> WrongValueError:
+        """Prepend a part to the key."""
+        self.path = (key, *self.path)
+        return self
+
+    def in_row(self, row: int) -> WrongValueError:
+        """Set the index of the env in a batch."""
+        self.row = row
+        return self
+
+
+def wrong_value(value: Any, expected: str) -> WrongValueError:
+    """The error for a value of another kind than its space's."""
+    return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
+
+
+def missing_value(name: Any) -> WrongValueError:
+    """The error for an entry that a dict lacks."""
+    return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
+
+
+def _space_hint() -> str:
+    return "fix the env, or its observation_space: each value must fit the space"
+
+
+def describe(value: Any) -> str:
+    """Say in a few words what a value is, without its content.
+
+    Example:
+        >>> describe(None), describe(np.zeros(2)), describe("a")
+        ('None', 'a float64 array of shape (2,)', 'a str')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return array_text(value.dtype, value.shape)
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def array_text(dtype: Any, shape: Sequence[int]) -> str:
+    """Describe arrays of a dtype and shape."""
+    return f"{_article(str(dtype))} array of shape {tuple(shape)}"
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Convert a value to a new array of the dtype and shape of its space.
+
+    Args:
+        value: What the env returned.
+        held: Dtype in which it is stored.
+        shape: Shape that the space declares. ``()`` also accepts one element.
+
+    Raises:
+        WrongValueError: The value is no array of numbers, has another shape, or holds a number that
+            ``held`` cannot represent.
+    """
+    source = _numbers(value, array_text(held, shape))
+    if source.shape != shape and (shape or source.size != 1):
+        problem = f"{array_text(source.dtype, source.shape)} instead of shape {shape}"
+        raise WrongValueError(problem, _space_hint())
+    return cast(source, held).reshape(shape)
+
+
+def _numbers(value: Any, expected: str) -> Array:
+    try:
+        # An object array would keep what is no number.
+        source: Array = np.asarray(value)
+        if source.dtype.kind == "O" and isinstance(value, int):
+            source = np.asarray(float(value))
+    except OverflowError:
+        raise WrongValueError(f"an integer of {len(str(value))} digits", _space_hint()) from None
+    except (ValueError, TypeError):
+        raise wrong_value(value, expected) from None
+    if source.dtype.kind not in "biuf":
+        raise wrong_value(_odd_element(source), expected)
+    return source
+
+
+def _odd_element(source: Array) -> Any:
+    """The first element that is no number."""
+    if source.dtype.kind != "O":
+        return source.flat[0].item() if source.size else source
+    for element in source.flat:
+        if not isinstance(element, (bool, int, float, np.generic)):
+            return element
+    return source
+
+
+def cast(source: Array, held: np.dtype[Any]) -> Array:
+    """Copy an array of numbers to a dtype.
+
+    Raises:
+        WrongValueError: A number would become infinite or wrap around.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = source.astype(held, order="C")
+    found = first_lost(source, result)
+    if found is None:
+        return result
+    number = source.flat[found]
+    raise WrongValueError(f"{number:g}, which {held} cannot represent", _range_hint(held))
+
+
+def _range_hint(held: np.dtype[Any]) -> str:
+    most = np.finfo(held).max if held.kind == "f" else np.iinfo(held).max
+    return f"fix the env, or declare a wider dtype in its observation_space: {held} ends at {most}"
+
+
+def first_lost(source: Array, result: Array) -> int | None:
+    """Flat index of the first number that a cast has changed beyond rounding.
+
+    Args:
+        source: The numbers.
+        result: The same numbers in another dtype.
+    """
+    if source.dtype == result.dtype or result.dtype.kind == "b":
+        return None
+    if result.dtype.kind == "f":
+        if source.dtype.kind != "f" or source.dtype.itemsize <= result.dtype.itemsize:
+            return None
+        if np.isfinite(result).all():
+            return None
+        lost = np.isinf(result) & np.isfinite(source)
+    else:
+        if np.can_cast(source.dtype, result.dtype):
+            return None
+        limits = np.iinfo(result.dtype)
+        # A fraction is cut off, as ever; nan compares as outside.
+        lost = ~((source >= limits.min) & (source <= limits.max))
+    return int(lost.argmax()) if bool(lost.any()) else None
+
+
+def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
+    """Return a value that must be a dict.
+
+    Raises:
+        WrongValueError: It is something else.
+    """
+    if not isinstance(value, Mapping):
+        listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        raise wrong_value(value, f"a dict with {listed}")
+    return value
+
+
+def checked_elements(value: Any, count: int) -> Sequence[Any]:
+    """Return a value that must be a sequence of ``count`` elements.
+
+    Raises:
+        WrongValueError: It is something else.
+    """
+    try:
+        found = len(value)
+    except TypeError:
+        raise wrong_value(value, f"a tuple of {count}") from None
+    if found != count:
+        raise WrongValueError(f"{found} elements instead of {count}", _space_hint())
+    elements: Sequence[Any] = value
+    return elements
+
+
+def checked_index(value: Any, start: int, count: int) -> int:
+    """Return an element of a Discrete space as an index from 0.
+
+    Args:
+        value: What the env returned.
+        start: First element of the space.
+        count: Number of elements.
+
+    Raises:
+        WrongValueError: It is no integer of the space.
+    """
+    expected = f"an integer from {start} to {start + count - 1}"
+    try:
+        index = int(value) - start
+    except (TypeError, ValueError, OverflowError):
+        raise wrong_value(value, expected) from None
+    if not 0 <= index < count:
+        raise WrongValueError(f"{index + start} instead of {expected}", _space_hint())
+    return index
+
+
+# Rewards
+
+
+def reward_array(reward: Any) -> Array:
+    """Convert one reward to a new float32 array of shape ``[1]``.
+
+    Raises:
+        WrongValueError: It is no number, or too large for float32.
+    """
+    if type(reward) is float and -_REWARD_MAX <= reward <= _REWARD_MAX:
+        return np.array(reward, _REWARD_DTYPE, ndmin=1)
+    return reward_rows([reward])[0]
+
+
+def reward_rows(rewards: Sequence[Any]) -> Array:
+    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
+
+    Args:
+        rewards: Numbers, or arrays of one number.
+
+    Raises:
+        WrongValueError: One is no number, or too large for float32; ``index`` says which.
+    """
+    try:
+        source: Array = np.asarray(rewards)
+    except ValueError:
+        source = np.empty(0, object)
+    if source.dtype.kind in "biuf" and source.size == len(rewards):
+        with np.errstate(over="ignore"):
+            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
+        lost = first_lost(source.reshape(-1, 1), rows)
+        if lost is None:
+            return rows
+    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
+
+
+def _one_reward(reward: Any, index: int) -> Array:
+    hint = _REWARD_HINT
+    try:
+        source = _numbers(reward, "a number")
+        if source.size != 1:
+            raise wrong_value(source, "a number")
+        hint = _REWARD_RANGE_HINT
+        return cast(source, _REWARD_DTYPE).reshape(1)
+    except WrongValueError as wrong:
+        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None

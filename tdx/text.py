@@ -1,0 +1,75 @@
+"""Text from outside, safe to print: the one place that escapes control characters."""
+
+from __future__ import annotations
+
+import re
+
+_BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_LINE_SEPARATORS = "\u2028\u2029"
+_INVISIBLE = "\u00ad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_UNSAFE = re.compile(
+    f"[\x00-\x1f\x7f-\x9f\ud800-\udfff{_BIDIRECTIONAL}{_LINE_SEPARATORS}{_INVISIBLE}]"
+)
+
+
+def escape_control_characters(text: str, *, keep: str = "") -> str:
+    r"""Replace what a terminal or a browser would act on by a visible escape sequence.
+
+    Escapes C0 and C1 controls, lone surrogates, bidirectional controls, line separators and
+    invisible format characters. Call it where text leaves tdx (terminal, log, HTML, CSV), not
+    where text is stored.
+
+    Args:
+        text: Any text: an env id, a key, a file name, a message of a library.
+        keep: Characters that pass unchanged, such as ``"\n\t"`` for text of several lines.
+
+    Returns:
+        Text that can be printed; the same object if nothing had to be escaped.
+
+    Example:
+        >>> print(escape_control_characters("Pong\x1b[2J\u202e"))
+        Pong\x1b[2J\u202e
+        >>> escape_control_characters("two\nlines", keep="\n")
+        'two\nlines'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub(
+        lambda match: match[0] if match[0] in keep else _escape_character(match[0]), text
+    )
+
+
+def is_printable(text: str) -> bool:
+    r"""True if :func:`escape_control_characters` has nothing to escape.
+
+    Example:
+        >>> is_printable("Pendulum-v1"), is_printable("Pong\x1b[2J")
+        (True, False)
+    """
+    return _UNSAFE.search(text) is None
+
+
+def escape_json(document: str) -> str:
+    r"""Escape the same characters in a JSON document, as JSON does: the values stay equal.
+
+    Args:
+        document: What :mod:`json` wrote; only its strings can hold such characters.
+
+    Example:
+        >>> print(escape_json('{"id": "Pong\u202e\x9b"}'))
+        {"id": "Pong\u202e\u009b"}
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return _UNSAFE.sub(
+        lambda match: match[0] if match[0] in "\n\t" else _escape_in_json(match[0]), document
+    )
+
+
+def _escape_character(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _escape_in_json(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))

@@ -1,0 +1,160 @@
+"""Limits on data from strangers: how long, how deep and how large it may claim to be.
+
+A header is a claim. It is compared with the file before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tdx.errors import StorageError
+
+MAX_NESTING = 100
+"""Brackets inside brackets in YAML and JSON."""
+MAX_PIPELINE_BYTES = 2**18
+"""Size of a pipeline file."""
+MAX_HEADER_BYTES = 64 * 2**20
+"""Size of a JSON header, manifest or metadata file."""
+MAX_POLICY_BYTES = 2**30
+"""Size of a file with weights or actions."""
+MAX_STAGES = 500
+"""Stages in a chain."""
+MAX_VALUES = 10_000
+"""Values in a pipeline file."""
+MAX_INTEGER_BITS = 1_000
+"""Size of an integer in a pipeline; a float can hold no larger one."""
+MAX_ENVS = 65_536
+"""Copies of an env in one batch."""
+MAX_WORKERS = 1_024
+"""Processes of a batch of envs."""
+MAX_SECONDS = 10_000_000
+"""Length of a timeout."""
+MAX_DIMS = 32
+"""Dimensions of an array."""
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+
+
+def json_depth(text: str) -> int:
+    """Return how deeply the brackets of a JSON text are nested, without parsing it.
+
+    Example:
+        >>> json_depth('{"a": [1, "[[["]}')
+        2
+    """
+    depth = deepest = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match[0] in "]}":
+            depth -= 1
+    return deepest
+
+
+def parse_json(text: str | bytes, source: str | Path) -> Any:
+    """Parse JSON that a stranger may have written.
+
+    Args:
+        text: The JSON document.
+        source: What an error message calls it, usually the file.
+
+    Raises:
+        StorageError: It is no JSON, or nested more than :data:`MAX_NESTING` levels deep.
+
+    Example:
+        >>> parse_json('{"steps": 3}', "manifest.json")
+        {'steps': 3}
+    """
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        brackets = decoded.count("[") + decoded.count("{")
+        if brackets > MAX_NESTING and json_depth(decoded) > MAX_NESTING:
+            raise StorageError(
+                f"{source} is nested more than {MAX_NESTING} levels deep",
+                hint="the file is damaged or was not written by tdx",
+            )
+        return json.loads(decoded)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{source} is not valid JSON: {error}",
+            hint="the file is damaged; restore it from a copy",
+        ) from error
+
+
+def read_limited(path: Path, limit: int = MAX_HEADER_BYTES) -> bytes:
+    """Read a small file whole.
+
+    Args:
+        path: The file.
+        limit: Largest number of bytes accepted.
+
+    Raises:
+        OSError: It cannot be read.
+        StorageError: It is larger than ``limit``, or endless.
+    """
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise StorageError(
+            f"{path} has more than {limit:,} bytes", hint="it is not a file that tdx wrote"
+        )
+    return data
+
+
+def checked_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
+    """Validate a shape that a header declares.
+
+    Args:
+        sizes: Lengths along each dimension, as found in the header.
+        what: What an error message calls it.
+
+    Raises:
+        StorageError: A size is not a non-negative integer, there are more than
+            :data:`MAX_DIMS` of them, or their product exceeds 2**62.
+
+    Example:
+        >>> checked_shape([2, 3], "batch_size")
+        (2, 3)
+    """
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
+        raise StorageError(f"{what} is not a list of sizes: {sizes!r}", hint=_DAMAGED)
+    shape = []
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise StorageError(f"{what} has the invalid size {size!r}", hint=_DAMAGED)
+        shape.append(size)
+    if len(shape) > MAX_DIMS:
+        raise StorageError(f"{what} has {len(shape)} dimensions", hint=_DAMAGED)
+    if math.prod(size or 1 for size in shape) > 2**62:
+        raise StorageError(f"{what} is impossibly large: {shape}", hint=_DAMAGED)
+    return tuple(shape)
+
+
+def check_claimed_bytes(claimed: int, file: str | Path | int, what: str, ratio: int = 1) -> None:
+    """Compare the size that a header declares with the size of the file, before allocating.
+
+    Args:
+        claimed: Bytes that the header declares.
+        file: The file, or an open descriptor.
+        what: What an error message calls the data.
+        ratio: Largest expansion that the file's compression can plausibly reach.
+
+    Raises:
+        StorageError: The file is too small to hold that much.
+    """
+    found = (os.fstat(file) if isinstance(file, int) else os.stat(file)).st_size
+    if claimed > found * ratio:
+        raise StorageError(
+            f"{what} declares {claimed:,} bytes, but the file has only {found:,}",
+            hint=_DAMAGED,
+        )
+
+
+_DAMAGED = "the file is damaged or was made to look larger than it is; do not use it"

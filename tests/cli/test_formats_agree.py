@@ -1,0 +1,192 @@
+"""JSON, JSON lines and CSV of a command hold the same facts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+Document = dict[str, Any]
+CHAIN = (
+    *("--env", "Pendulum-v1", "--t", "StepCounter(max_steps=20)", "--t", "RewardSum"),
+    *("--t", 'ObservationNorm(0.0, 2.0, in_keys=["observation"])', "--t", "InitTracker"),
+    *("--t", 'RenameTransform(["observation"], ["angle"])', "--t", "RewardClipping(-1, 1)"),
+    *("--t", "RewardScaling(0.0, 0.1)", "--t", "ActionScaling", "--seed", "0"),
+)
+SHORT = ("--steps", "4", "--warmup", "1", "--repeat", "1", "--passes", "none")
+A = "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, InitTracker, StepCounter: [3]]"
+B = "version: 1\nenv: Pendulum-v1\ntransforms: [InitTracker, ActionScaling, StepCounter: [4]]"
+
+
+def _of(*names: str) -> Callable[[Document], list[Any]]:
+    return lambda document: [item for name in names for item in document[name]]
+
+
+def _spec(document: Document) -> list[Any]:
+    return [*document["keys"], *(key for stage in document["stages"] for key in _keys(stage))]
+
+
+def _keys(stage: Document) -> list[Any]:
+    place = {name: stage[name] for name in ("stage", "transform", "call")}
+    return [{**place, **key} for key in stage.get("keys", ())]
+
+
+def _chain(document: Document) -> list[Any]:
+    return [item for stage in document["stages"] for item in _effects(stage)]
+
+
+def _effects(stage: Document) -> Iterator[Any]:
+    place = {name: stage[name] for name in ("stage", "transform", "call", "time_behaviour")}
+    for lane in ("forward", "inverse"):
+        found = stage[lane]
+        effects = [{"key": key} for key in found["reads"]]
+        effects += [{"key": key} for key in stage["carried"] if lane == "forward"]
+        effects += found["writes"]
+        effects += [{"key": new, "source": old} for old, new in found["renames"]]
+        effects += [{"key": key} for key in found["drops"]]
+        yield from ({**place, "lane": lane, **effect} for effect in effects)
+    idle = all(not any(stage[lane].values()) for lane in ("forward", "inverse"))
+    if idle and not stage["carried"]:
+        yield place
+
+
+def _versions(document: Document) -> list[Any]:
+    return [{**each, **_places(each)} for each in document["versions"]]
+
+
+def _places(version: Document) -> Document:
+    ended = version["ended"]
+    return {
+        "writer": _place(version["writer"]),
+        "readers": list(map(_place, version["readers"])),
+        "ended": None if ended is None else _place(ended),
+    }
+
+
+def _place(place: Document) -> str:
+    if place["stage"] is None:
+        return str(place["kind"])
+    after = " (next step)" if place["next_step"] else ""
+    return f"{place['stage']} {place['transform']}{after}"
+
+
+def _values(document: Document) -> list[Any]:
+    return [
+        {name: phase[name] for name in ("phase", "first", "count")}
+        | {name: stage[name] for name in ("kind", "stage", "name", "direction")}
+        | value
+        for phase in document["phases"]
+        for stage in phase["stages"]
+        for value in stage["values"]
+    ]
+
+
+def _differing(document: Document) -> list[Any]:
+    found = list(document["env"])
+    found += [stage for stage in document["stages"] if stage["status"] != "same"]
+    for name in ("env_specs", "chain_specs"):
+        found += [key for key in document[name] if key["change"] != "same"]
+    return found + [value for value in document["values"] if value["status"] != "same"]
+
+
+def _modes(document: Document) -> list[Any]:
+    shown = ("label", "lane", "n", "mean", "p95", "step_us", "share")
+    return [
+        {"mode": mode["mode"], **{name: row[name] for name in shown}}
+        for mode in document["modes"]
+        for row in mode["rows"]
+    ]
+
+
+COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Document], list[Any]]]] = {
+    "inspect spec": (("inspect", "spec", *CHAIN), _spec),
+    "inspect spec --stages": (("inspect", "spec", *CHAIN, "--stages"), _spec),
+    "inspect spec --key": (("inspect", "spec", *CHAIN, "--key", "reward"), _spec),
+    "inspect chain": (("inspect", "chain", *CHAIN), _chain),
+    "inspect keys": (("inspect", "keys", *CHAIN), _versions),
+    "inspect values": (("inspect", "values", *CHAIN, "--steps", "5"), _values),
+    "inspect plan": (("inspect", "plan", *CHAIN), _of("stages", "versions")),
+    "check": (("check", *CHAIN), _of("findings")),
+    "diff": (("diff", "a.yaml", "b.yaml", "--steps", "5"), _differing),
+    "profile compare": (("profile", "compare", "profile.json", "profile.json"), _of("changes")),
+    "show transform": (("show", "transform", "CatFrames"), _of("arguments")),
+    "list envs": (("list", "envs", "FrozenLake"), _of("envs")),
+    "list transforms": (("list", "transforms", "reward"), _of("transforms")),
+    "explain": (("explain",), _of("codes")),
+    "config show": (("config", "show"), _of("settings")),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(A)
+    (tmp_path / "b.yaml").write_text(B)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.usefixtures("folder")
+def test_lists_of_json_are_the_rows_of_the_others(tdx: Tdx, name: str) -> None:
+    arguments, items_of = COMMANDS[name]
+    if "profile.json" in arguments:
+        assert tdx("profile", *CHAIN, *SHORT, "--save", "profile.json").code == 0
+    outcomes = {form: tdx(*arguments, "--format", form) for form in ("json", "jsonl", "csv")}
+    assert len({outcome.code for outcome in outcomes.values()}) == 1
+    document = json.loads(outcomes["json"].out)
+    agree(document, items_of(document), outcomes["jsonl"].out, outcomes["csv"].out)
+
+
+def test_profile(tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tdx.profiling.saved import read_profile
+
+    assert tdx("profile", *CHAIN, *SHORT, "--save", "profile.json").code == 0
+    profile = read_profile(folder / "profile.json")
+    monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: profile)
+    texts = {
+        form: tdx("profile", *CHAIN, *SHORT, "--format", form).out
+        for form in ("json", "jsonl", "csv")
+    }
+    document = json.loads(texts["json"])
+    agree(document, _modes(document), texts["jsonl"], texts["csv"])
+
+
+def agree(document: Document, items: list[Any], lines: str, table: str) -> None:
+    """See that each item is a line of JSON with the same facts, and each line is a row."""
+    records = [json.loads(line) for line in lines.splitlines()]
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert len(items) == len(records) == len(rows) > 0
+    for item, record, row in zip(items, records, rows, strict=True):
+        assert set(_facts(item)) <= set(_facts(record)), item
+        head = {name: record.pop(name) for name in ("schema_version", "kind")}
+        assert head == {name: document[name] for name in head}
+        cells = {name: value for name, value in row.items() if value != ""}
+        assert cells == {
+            name: text for name, value in record.items() if (text := _cell(value)) != ""
+        }
+
+
+def _facts(data: Any) -> Iterator[str]:
+    """The plain values in nested data."""
+    if isinstance(data, dict):
+        data = list(data.values())
+    if isinstance(data, list):
+        for each in data:
+            yield from _facts(each)
+    elif data is not None:
+        yield str(data)
+
+
+def _cell(value: Any) -> str:
+    """A value as CSV has it."""
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else str(value)

@@ -1,0 +1,102 @@
+"""A saved policy is code: without --allow-code no command opens it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tdx import CodeNotAllowedError, EnvConfig, Pipeline, record_dump
+from tdx.rollouts import DumpRequest, Goal, Manifest, roll_out
+from tdx.rollouts import resume as resume_dump
+from tests.cli.conftest import Tdx
+from tests.rollouts.hostile import KINDS, write_hostile
+
+COMMANDS = {
+    "rollout": ("rollout", "p.yaml", "--steps", "5", "--out", "dump"),
+    "dry run": ("rollout", "p.yaml", "--steps", "5", "--dry-run"),
+    "values": ("inspect", "values", "--pipeline", "p.yaml"),
+    "profile": ("profile", "p.yaml", "--steps", "5", "--repeat", "1"),
+    "check": ("check", "p.yaml"),
+}
+QUIET = {
+    "spec": ("inspect", "spec", "--pipeline", "p.yaml"),
+    "diff": ("diff", "p.yaml", "p.yaml"),
+    "report": ("report", "p.yaml", "--out", "report.html", "--steps", "5"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def marker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a pipeline whose policy is hostile; what its code would create."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    marker = tmp_path / "marker"
+    name = write_hostile(request.param, Path(), marker)
+    Path("p.yaml").write_text(f"version: 1\nenv: Pendulum-v1\npolicy: {name}\n")
+    return marker
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_is_refused_with_a_hint(tdx: Tdx, marker: Path, command: str) -> None:
+    outcome = tdx(*COMMANDS[command])
+    assert outcome.code in (1, 2)
+    assert "can run code" in outcome.out + outcome.err
+    assert "--allow-code" in outcome.out + outcome.err
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("command", QUIET)
+def test_a_command_that_needs_no_policy_does_not_open_it(
+    tdx: Tdx, marker: Path, command: str
+) -> None:
+    tdx(*QUIET[command])
+    assert not marker.exists()
+
+
+def test_typed_names_are_refused_as_well(tdx: Tdx, marker: Path) -> None:
+    name = Path("p.yaml").read_text().split("policy: ")[1].strip()
+    asked = ("--env", "Pendulum-v1", "--policy", name, "--steps", "5")
+    outcome = tdx("rollout", *asked, "--out", "dump")
+    assert (outcome.code, marker.exists()) == (2, False)
+    with pytest.raises(CodeNotAllowedError):
+        record_dump(Pipeline.of("Pendulum-v1"), "dump", steps=5, policy=name)
+    assert not marker.exists()
+
+
+def test_a_dump_that_names_one_is_not_resumed(tdx: Tdx, marker: Path) -> None:
+    name = Path("p.yaml").read_text().split("policy: ")[1].strip()
+    _cut_dump(Path("dump"), name)
+    outcome = tdx("rollout", "--out", "dump", "--resume")
+    assert (outcome.code, "can run code" in outcome.err) == (2, True)
+    with pytest.raises(CodeNotAllowedError):
+        resume_dump(Path("dump"))
+    for command in (("show", "dump"), ("verify", "dump"), ("list", "dumps", ".")):
+        tdx(*command)
+    tdx("replay", "dump", "--t", "RewardSum", "--out", "again")
+    tdx("export", "dump", "--out", "dump.npz")
+    assert not marker.exists()
+
+
+def _cut_dump(folder: Path, policy: str) -> None:
+    """A dump that was cut short, whose manifest names another policy."""
+
+    class CutError(Exception):
+        pass
+
+    def cut(progress: object) -> None:
+        raise CutError
+
+    asked = DumpRequest(Pipeline.of(EnvConfig("Pendulum-v1")), Goal(steps=20), seed=0)
+    with pytest.raises(CutError):
+        roll_out(replace(asked, chunk_steps=5, raw=True), folder, on_chunk=cut)
+    manifest = Manifest.load(folder)
+    manifest.policy = policy
+    manifest.save(folder)
+
+
+@pytest.mark.parametrize("marker", ["export", "script"], indirect=True)
+def test_with_permission_it_runs(tdx: Tdx, marker: Path) -> None:
+    outcome = tdx(*COMMANDS["rollout"], "--allow-code")
+    assert marker.exists(), outcome.err

@@ -1,0 +1,235 @@
+"""Text from strangers does nothing to a terminal: its control characters are escaped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.cli.choices import CheckFormat, DiagramFormat, Format
+from tdx.text import is_printable
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Outcome, Tdx
+
+HOSTILE = "evil\x1b[2J\x1b[31m\x9b1m\x07\x7f\r\u202e\u2066\u200bdone"
+QUOTED = json.dumps(HOSTILE)
+STEPS = ("--steps", "3", "--seed", "0")
+_MODULE = '''
+import gymnasium as gym
+import numpy as np
+
+HOSTILE = {hostile!r}
+
+
+class Env(gym.Env):
+    """An env with a key that tries to take over the terminal."""
+
+    observation_space = gym.spaces.Dict(
+        {{HOSTILE: gym.spaces.Box(-1, 1, (2,)), "plain": gym.spaces.Box(-1, 1, (2,))}}
+    )
+    action_space = gym.spaces.Discrete(2)
+
+    def _observation(self):
+        return {{key: np.zeros(2, np.float32) for key in (HOSTILE, "plain")}}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        print("reset", HOSTILE)
+        return self._observation(), {{}}
+
+    def step(self, action):
+        return self._observation(), 1.0, False, False, {{}}
+
+
+def make():
+    return Env()
+
+
+def broken():
+    raise RuntimeError(HOSTILE)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module ``hostile_env``, which is the current one."""
+    (tmp_path / "hostile_env.py").write_text(_MODULE.format(hostile=HOSTILE), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def is_harmless(text: str) -> bool:
+    """True if a terminal shows all of a text, apart from newlines and tabs."""
+    return is_printable(text.replace("\n", "").replace("\t", ""))
+
+
+def assert_harmless(outcome: Outcome) -> None:
+    assert is_harmless(outcome.out), ascii(outcome.out)
+    assert is_harmless(outcome.err), ascii(outcome.err)
+
+
+ENV = ("--env", "hostile_env:make", "--allow-code")
+STAGE = ("--t", f"ObservationNorm(0.0, 2.0, in_keys=[{HOSTILE!r}])")
+SHORT = ("--steps", "2", "--warmup", "1", "--repeat", "1")
+KEYED = [
+    *((("inspect", name, *ENV, *STAGE), tuple(Format)) for name in ("spec", "chain", "values")),
+    *((("inspect", name, *ENV, *STAGE), tuple(DiagramFormat)) for name in ("keys", "plan")),
+    (("inspect", "spec", *ENV, *STAGE, "--key", HOSTILE), tuple(Format)),
+    (("check", *ENV, "--t", f"DoubleToFloat(in_keys=[{HOSTILE!r}])"), tuple(CheckFormat)),
+    (("profile", *ENV, *STAGE, *SHORT), tuple(Format)),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "formats"), KEYED, ids=lambda value: " ".join(value[:2]) if value else ""
+)
+@pytest.mark.usefixtures("folder")
+def test_keys_of_an_env(tdx: Tdx, arguments: tuple[str, ...], formats: tuple[str, ...]) -> None:
+    outcomes = [tdx(*arguments, "--format", form) for form in formats]
+    for outcome in outcomes:
+        assert_harmless(outcome)
+    assert any("evil" in outcome.out for outcome in outcomes)
+
+
+@pytest.mark.usefixtures("folder")
+def test_terminal_gets_no_colors_but_those_of_tdx(tdx: Tdx) -> None:
+    outcome = tdx("inspect", "spec", *ENV, "--color", "always", columns=60)
+    assert outcome.code == 0
+    assert "\x1b[1m" in outcome.out
+    assert "\x1b[2J" not in outcome.out
+    assert is_harmless(re.sub(r"\x1b\[[\d;]*m", "", outcome.out))
+    shown = re.sub(r"\x1b\[[\d;]*m", "", outcome.out).replace("\n", "").replace(" ", "")
+    assert "\\x1b[31m" in shown
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_and_csv_keep_the_text(tdx: Tdx) -> None:
+    document = json.loads(tdx("inspect", "spec", *ENV, "--format", "json").out)
+    assert any(HOSTILE in change["key"] for change in document["keys"])
+    table = tdx("inspect", "spec", *ENV, "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert any("evil\\x1b[2J" in row["key"] for row in rows)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_dumps_and_folder_names(tdx: Tdx, folder: Path, form: str) -> None:
+    """The manifest holds the keys, and the folder is named as badly."""
+    dump = folder / "dumps" / HOSTILE.replace("\x00", "")
+    assert_harmless(tdx("rollout", *ENV, *STEPS, "--out", str(dump), "--format", form))
+    for arguments in (
+        ("show", "dump", str(dump)),
+        ("verify", str(dump)),
+        ("list", "dumps", str(folder)),
+        ("export", str(dump), str(folder / f"{HOSTILE}.npz"), "--to", "npz"),
+        ("export", str(dump), str(folder / f"{HOSTILE}.npz"), "--to", "npz"),
+        ("rollout", *ENV, *STEPS, "--out", str(dump)),
+        ("replay", str(dump), "--t", "RewardSum", "--allow-code"),
+        ("show", "dump", str(folder / "dumps" / f"no {HOSTILE}")),
+    ):
+        assert_harmless(tdx(*arguments, "--format", form))
+
+
+FILES = {
+    "env": f"version: 1\nenv: {QUOTED}\n",
+    "device": f"version: 1\nenv: {{id: Pendulum-v1, device: {QUOTED}}}\n",
+    "key": f"version: 1\nenv: Pendulum-v1\n{QUOTED}: 1\n",
+    "env key": f"version: 1\nenv: {{id: Pendulum-v1, {QUOTED}: 1}}\n",
+    "stage": f"version: 1\nenv: Pendulum-v1\ntransforms:\n  - {QUOTED}\n",
+    "argument": f"version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {{{QUOTED}: 1}}\n",
+    "value": f"version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum: {{in_keys: {QUOTED}}}\n",
+    "module": f"version: 1\nenv: {{make: {json.dumps('no:' + HOSTILE)}}}\n",
+    "policy": f"version: 1\nenv: Pendulum-v1\npolicy: {QUOTED}\n",
+    "version": f"version: {QUOTED}\nenv: Pendulum-v1\n",
+    "not YAML": "version: 1\nenv: [\u202eevil\n",
+    "environment fails": "version: 1\nenv: hostile_env:broken\n",
+}
+
+
+@pytest.mark.parametrize("form", [Format.TABLE, Format.JSON])
+@pytest.mark.parametrize("name", FILES)
+def test_pipeline_files(tdx: Tdx, folder: Path, name: str, form: str) -> None:
+    file = folder / f"{HOSTILE}.yaml"
+    file.write_text(FILES[name], encoding="utf-8")
+    path = str(file)
+    for arguments in (
+        ("check", path),
+        ("inspect", "values", "--pipeline", path),
+        ("profile", "--pipeline", path, "--steps", "2"),
+        ("rollout", path, "--dry-run", *STEPS),
+        ("diff", path, path),
+    ):
+        outcome = tdx(*arguments, "--allow-code", "--format", form)
+        assert_harmless(outcome)
+
+
+@pytest.mark.parametrize("form", [Format.TABLE, Format.JSON])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (HOSTILE,),
+        ("check", f"--{HOSTILE}"),
+        ("check", HOSTILE, HOSTILE),
+        ("check", "--env", HOSTILE),
+        ("check", "--env", "Pendulum-v1", "--device", HOSTILE),
+        ("check", "--env", "Pendulum-v1", "--num-envs", HOSTILE),
+        ("check", "--env", "Pendulum-v1", "--t", HOSTILE),
+        ("check", "--env", "Pendulum-v1", "--t", f"StepCounter({HOSTILE!r})"),
+        ("check", "--env", "Pendulum-v1", "--env-kwargs", HOSTILE),
+        ("check", "--env", "Pendulum-v1", "--select", HOSTILE),
+        ("inspect", "keys", HOSTILE, "--env", "Pendulum-v1"),
+        ("inspect", "values", "--env", "Pendulum-v1", "--policy", HOSTILE),
+        ("explain", HOSTILE),
+        ("show", "transform", HOSTILE),
+        ("show", f"./{HOSTILE}"),
+        ("import", HOSTILE, "--out", HOSTILE),
+        ("export", HOSTILE, HOSTILE),
+        ("profile", "compare", HOSTILE, HOSTILE),
+        ("profile", "--env", "Pendulum-v1", "--mode", HOSTILE),
+        ("profile", "--env", "Pendulum-v1", "--sweep", HOSTILE),
+        ("list", "envs", "--color", HOSTILE),
+    ],
+    ids=lambda arguments: ascii(" ".join(arguments)),
+)
+def test_arguments(tdx: Tdx, arguments: tuple[str, ...], form: str) -> None:
+    outcome = tdx(*arguments, "--format", form)
+    assert outcome.code in (1, 2, 3)
+    assert "evil" in (outcome.out + outcome.err).lower()
+    assert_harmless(outcome)
+
+
+def test_files_that_are_written(tdx: Tdx, folder: Path) -> None:
+    report = tdx("report", *ENV, "--steps", "2", "--out", str(folder / f"{HOSTILE}.html"))
+    assert report.code == 0, report.err
+    assert_harmless(report)
+    assert is_harmless((folder / f"{HOSTILE}.html").read_text(encoding="utf-8"))
+    assert_harmless(tdx("init", "-", *ENV))
+    page = tdx("profile", *ENV, *SHORT, "--html", "-")
+    assert_harmless(page)
+    saved = tdx("profile", *ENV, *SHORT, "--save", "-")
+    assert saved.code == 0, saved.err
+    assert is_harmless(saved.out)
+
+
+def test_completion_leaves_such_words_out(
+    tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TDX_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "tdx inspect keys --env hostile_env:make --allow-code ")
+    monkeypatch.setenv("COMP_CWORD", "6")
+    import contextlib
+
+    from tdx.cli.process import _invoke
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        _invoke([])
+    assert "plain" in out.getvalue().splitlines()
+    assert is_harmless(out.getvalue())

@@ -1,0 +1,149 @@
+"""Ctrl-C at any moment: exit code 130, at most one line, and no process left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import started
+
+GUARD = 120.0
+"""Seconds after which a process counts as hung."""
+PARALLEL = ("--env", "CartPole-v1", "--num-envs", "2", "--batching", "parallel", "--t", "RewardSum")
+LONG = ("--steps", "10000000")
+COMMANDS = {
+    "rollout": ("rollout", "--env", "Pendulum-v1", *LONG, "--out", "dump"),
+    "rollout --workers": ("rollout", "--env", "Pendulum-v1", "--workers", "2", *LONG, "-o", "dump"),
+    "check": ("check", *PARALLEL),
+    "profile": ("profile", *PARALLEL, *LONG),
+}
+STUCK = """
+import pathlib
+import time
+
+
+def make():
+    pathlib.Path("waits").touch()
+    while True:
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            pass
+"""
+MOMENTS = [round(random.Random(seed).uniform(0.05, 4.0), 2) for seed in range(3)]
+
+
+class Interrupted:
+    """A ``tdx`` that gets Ctrl-C, in a session of its own."""
+
+    def __init__(self, arguments: tuple[str, ...]) -> None:
+        reading, writing = os.pipe()
+        self._streams = [os.memfd_create("out"), os.memfd_create("err")]
+
+        def before() -> None:
+            os.setsid()
+            os.write(writing, b"x")
+
+        self.pid = started(arguments, dict(enumerate(self._streams, 1)), before)
+        os.close(writing)
+        assert os.read(reading, 1) == b"x"
+        os.close(reading)
+
+    def wait(self, happened: Callable[[], bool]) -> None:
+        """Wait until something has happened."""
+        limit = time.monotonic() + GUARD
+        while not happened():
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+    def press(self) -> tuple[int, str]:
+        """Send Ctrl-C; returns the exit code and what was written to stderr."""
+        os.kill(self.pid, signal.SIGINT)
+        status: list[int] = []
+
+        def has_ended() -> bool:
+            pid, found = os.waitpid(self.pid, os.WNOHANG)
+            status.extend([found] if pid else [])
+            return bool(pid)
+
+        self.wait(has_ended)
+        os.lseek(self._streams[1], 0, os.SEEK_SET)
+        with open(self._streams[1], encoding="utf-8") as file:
+            return os.waitstatus_to_exitcode(status[0]), file.read()
+
+    def others(self) -> list[str]:
+        """The processes of its session that live."""
+        return [line for line in _processes() if line.split()[5:6] == [str(self.pid)]]
+
+    def end(self) -> None:
+        """Kill what is left, for a test that failed."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def _processes() -> Iterator[str]:
+    """The line of ``/proc`` of each process that is no zombie."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid, _, rest = stat.read_text().partition(" (")
+            name, _, numbers = rest.rpartition(") ")
+            if not numbers.startswith("Z"):
+                yield f"{pid} {name.replace(' ', '_')} {numbers}"
+
+
+@pytest.fixture
+def interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Interrupted]]:
+    monkeypatch.chdir(tmp_path)
+    processes: list[Interrupted] = []
+
+    def start(*arguments: str) -> Interrupted:
+        processes.append(Interrupted(arguments))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.end()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_any_moment(interrupted: Callable[..., Interrupted], command: str, moment: float) -> None:
+    process = interrupted(*COMMANDS[command])
+    time.sleep(moment)
+    code, told = process.press()
+    # A check that was quicker has its result.
+    assert code == 130 or (command == "check" and code == 0)
+    assert len(told.splitlines()) <= 1, told
+    assert "Traceback" not in told
+    assert process.others() == []
+
+
+def test_before_the_first_chunk(interrupted: Callable[..., Interrupted], tmp_path: Path) -> None:
+    arguments = COMMANDS["rollout"]
+    process = interrupted(*arguments, "--chunk", "5000000")
+    process.wait((tmp_path / "dump").exists)
+    code, told = process.press()
+    assert code == 130
+    assert told.startswith("interrupted before the first chunk; ")
+    assert "--resume" not in told
+
+
+def test_a_run_that_does_not_end_is_ended(
+    interrupted: Callable[..., Interrupted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An env that swallows Ctrl-C, and goes on."""
+    Path("stuck.py").write_text(STUCK)
+    monkeypatch.syspath_prepend(".")
+    process = interrupted("check", "--env", "stuck:make", "--allow-code")
+    process.wait(Path("waits").exists)
+    assert process.press() == (130, "")
+    assert process.others() == []

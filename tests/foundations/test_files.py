@@ -1,0 +1,183 @@
+"""Files are replaced whole, and nothing outside a folder is reached through it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tdx.errors import ArgumentError, StorageError
+from tdx.files import (
+    atomic_folder,
+    atomic_write,
+    check_replaceable,
+    is_stream,
+    open_below,
+    open_folder,
+    write_atomically,
+    write_below,
+)
+
+
+def _fail(file: IO[bytes]) -> None:
+    with file:
+        file.write(b"new")
+    raise OSError("the disk is full")
+
+
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    target.write_text("old")
+    with pytest.raises(OSError, match="disk"), atomic_write(target) as file:
+        _fail(file)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    target.write_text("old")
+    code = (
+        "import os, sys\nfrom tdx.files import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as file:\n"
+        "    file.write(b'new'); file.flush(); os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert target.read_text() == "old"
+
+
+def test_permissions_of_the_old_file_stay(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    target.write_text("old")
+    target.chmod(0o640)
+    write_atomically(target, "new")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+def test_guessed_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    for name in (".a.part", ".a.unfinished", ".a.tmp"):
+        (folder / name).symlink_to(victim)
+    write_atomically(folder / "a", "new")
+    assert victim.read_text() == "precious"
+
+
+def test_device_is_written_through() -> None:
+    before = os.stat(os.devnull)
+    check_replaceable(os.devnull, force=True)
+    write_atomically(os.devnull, "gone")
+    after = os.stat(os.devnull)
+    assert is_stream(os.devnull)
+    assert (before.st_rdev, before.st_ino) == (after.st_rdev, after.st_ino)
+
+
+def test_pipe_is_written_through(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_link_is_refused(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ArgumentError, match="symbolic link to"):
+        check_replaceable(tmp_path / "link", force=force)
+
+
+def test_existing_file_needs_force(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(ArgumentError, match="already exists"):
+        check_replaceable(tmp_path / "a", force=False)
+    check_replaceable(tmp_path / "a", force=True)
+    with pytest.raises(ArgumentError, match="is a folder"):
+        check_replaceable(tmp_path, force=True)
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/../../b", "", "a//b", ".", "a\0b"])
+def test_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    with open_folder(tmp_path) as folder, pytest.raises(StorageError, match="inside the folder"):
+        open_below(folder, name, os.O_WRONLY | os.O_CREAT)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_TRUNC])
+def test_links_below_a_folder_are_refused(tmp_path: Path, flags: int) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("precious")
+    inside = tmp_path / "dump"
+    inside.mkdir()
+    (inside / "x").symlink_to(outside / "x")
+    (inside / "data").symlink_to(outside)
+    with open_folder(inside) as folder:
+        for name in ("x", "data/x"):
+            with pytest.raises(StorageError, match="is a symbolic link"):
+                open_below(folder, name, flags)
+        with pytest.raises(StorageError, match="is a symbolic link"):
+            write_below(folder, "data/y", "new")
+    assert (outside / "x").read_text() == "precious"
+    assert os.listdir(outside) == ["x"]
+
+
+def test_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open_folder(tmp_path) as folder:
+        for flags in (os.O_RDONLY, os.O_WRONLY):
+            with pytest.raises(StorageError, match="not a regular file"):
+                open_below(folder, "pipe", flags)
+
+
+def test_write_below_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / "a").symlink_to(tmp_path / "victim")
+    with open_folder(tmp_path / "dump") as folder:
+        write_below(folder, "a", "new")
+        write_below(folder, "b/c", b"made")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "dump" / "a").read_text() == "new"
+    assert (tmp_path / "dump" / "b" / "c").read_bytes() == b"made"
+
+
+def test_folder_is_exchanged_whole(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for text in ("one", "two"):
+        with atomic_folder(target) as folder:
+            (folder / text).write_text(text)
+        assert os.listdir(target) == [text]
+    with pytest.raises(OSError, match="disk"), atomic_folder(target) as folder:
+        _fail((folder / "three").open("wb"))
+    assert os.listdir(target) == ["two"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_name_exists_at_every_moment_of_an_exchange(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with atomic_folder(target) as folder:
+        (folder / "a").touch()
+    code = (
+        "import sys\nfrom tdx.files import atomic_folder\n"
+        "for _ in range(300):\n"
+        "    with atomic_folder(sys.argv[1]) as folder: (folder / 'a').touch()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(target)])
+    missing = 0
+    while process.poll() is None:
+        missing += not (target / "a").exists() and not target.exists()
+    assert process.returncode == 0
+    assert not missing

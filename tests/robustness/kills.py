@@ -1,0 +1,255 @@
+"""Kill rollouts and buffer saves at random moments: ``python -m tests.robustness.kills``.
+
+A step is lost if it was reported as written and is not in the dump after the kill, or if the
+resumed dump differs from one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
+from tdx.errors import StorageError
+from tdx.pipeline.model import Batching
+from tdx.rollouts import DumpRequest, Goal, Manifest, resume, roll_out, verify
+from tdx.rollouts.streaming import Progress
+
+_STAGES = ("RewardSum", "StepCounter")
+
+
+def _request(
+    env: str,
+    goal: Goal,
+    chunk: int,
+    *,
+    raw: bool = False,
+    num_envs: int | None = None,
+    batching: Batching = "vector",
+) -> DumpRequest:
+    pipeline = Pipeline.of(env, *_STAGES)
+    pipeline = replace(pipeline, env=replace(pipeline.env, num_envs=num_envs, batching=batching))
+    return DumpRequest(pipeline, goal, seed=3, chunk_steps=chunk, raw=raw)
+
+
+CONFIGURATIONS: dict[str, DumpRequest] = {
+    "single": _request("CartPole-v1", Goal(steps=6_000), 100),
+    "serial": _request("CartPole-v1", Goal(steps=3_000), 100, num_envs=3, batching="serial"),
+    "vector": _request("CartPole-v1", Goal(steps=3_000), 100, num_envs=3, batching="vector"),
+    "parallel": _request("CartPole-v1", Goal(steps=300), 30, num_envs=2, batching="parallel"),
+    "mujoco": _request("InvertedPendulum-v5", Goal(steps=2_000), 100),
+    "raw": _request("CartPole-v1", Goal(steps=4_000), 100, raw=True),
+    "episodes": _request("CartPole-v1", Goal(episodes=200), 100),
+}
+
+
+@dataclass
+class Tally:
+    """Counts of one configuration.
+
+    Args:
+        kills: Processes that were killed before they had ended.
+        runs: Dumps that were completed and compared.
+        lost: What was lost, in words.
+    """
+
+    kills: int = 0
+    runs: int = 0
+    lost: list[str] | None = None
+
+    def fault(self, text: str) -> None:
+        """Record a loss."""
+        self.lost = [*(self.lost or []), text]
+
+
+Report = Callable[[int], object]
+
+
+def in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
+    """Start ``work`` in a child process; returns its id and a pipe of the numbers it reports."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        work(lambda number: os.write(writing, f"{number}\n".encode()))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
+    """Kill a process group after a while; returns whether it lived, and its last report."""
+    time.sleep(seconds)
+    ended, _ = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with os.fdopen(reading, "rb") as pipe:
+        reports = pipe.read().split()
+    return not ended, int(reports[-1]) if reports else 0
+
+
+def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random) -> Tally:
+    """Kill and resume rollouts until so many kills have been survived.
+
+    Args:
+        request: What to roll out.
+        kills: Number of kills.
+        folder: Empty folder to work in.
+        random: Chooses the moments.
+    """
+    began = time.monotonic()
+    # In a process of its own, so that this one starts no workers that outlive a kill.
+    child, reading = in_fork(partial(_go_on, request, folder / "whole"))
+    os.waitpid(child, 0)
+    span = (time.monotonic() - began) * 0.7
+    whole = open_dump(folder / "whole")
+    tally = Tally()
+    while tally.kills < kills:
+        dump = folder / f"dump{tally.runs}"
+        stored = 0
+        while tally.kills < kills:
+            child, reading = in_fork(partial(_go_on, request, dump))
+            lived, reported = kill_after(child, reading, random.uniform(0, span))
+            tally.kills += lived
+            stored = max(stored, reported)
+            if not (dump / "manifest.json").exists():
+                if stored:
+                    tally.fault(f"{stored} steps: no manifest")
+                continue
+            found = Manifest.load(dump)
+            if found.steps < stored:
+                tally.fault(f"{found.steps} of {stored} reported steps")
+            if found.steps and (wrong := verify(dump).problems):
+                tally.fault(f"verify: {wrong[0]}")
+            if not lived:
+                break
+        child, reading = in_fork(partial(_go_on, request, dump))
+        if os.waitpid(child, 0)[1]:
+            tally.fault("resuming failed")
+        elif not _same(whole.data, open_dump(dump).data):
+            tally.fault("the resumed dump differs from the uninterrupted one")
+        if (dump / "state").is_dir() and any((dump / "state").iterdir()):
+            tally.fault("a stale state file is left")
+        tally.runs += 1
+    return tally
+
+
+def _go_on(request: DumpRequest, dump: Path, report: Report) -> None:
+    def on_chunk(progress: Progress) -> None:
+        report(progress.steps)
+
+    if (dump / "manifest.json").exists():
+        resume(dump, on_chunk=on_chunk)
+    else:
+        roll_out(request, dump, on_chunk=on_chunk)
+
+
+def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
+
+
+def kill_saves(kills: int, folder: Path, random: Random) -> Tally:
+    """Kill processes that save a buffer over an older save, again and again."""
+    tally = Tally()
+    target = folder / "buffer"
+    buffers = [_buffer(number) for number in range(_VARIANTS)]
+    buffers[0].dumps(target)
+    low = 0
+    while tally.kills < kills:
+        child, reading = in_fork(partial(_save_often, buffers, target, low))
+        lived, reported = kill_after(child, reading, random.uniform(0, 0.3))
+        tally.kills += lived
+        low = max(low, reported)
+        try:
+            found = _load(target)
+        except StorageError as error:
+            tally.fault(str(error))
+            buffers[low % _VARIANTS].dumps(target)
+            continue
+        if found not in (low % _VARIANTS, (low + 1) % _VARIANTS):
+            tally.fault(f"save {found} is there, {low % _VARIANTS} was reported")
+        low += found != low % _VARIANTS
+        tally.runs += 1
+    return tally
+
+
+_VARIANTS = 5
+
+
+def _buffer(number: int) -> ReplayBuffer:
+    # Each has another size than the others.
+    rows = 1_000 + number
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2_000), batch_size=10)
+    buffer.extend(TensorDict({"a": torch.full((rows, 50), float(number))}, [rows]))
+    return buffer
+
+
+def _save_often(buffers: list[ReplayBuffer], target: Path, number: int, report: Report) -> None:
+    while True:
+        number += 1
+        buffers[number % _VARIANTS].dumps(target)
+        report(number)
+
+
+def _load(target: Path) -> int:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2_000), batch_size=10)
+    buffer.loads(target)
+    values = buffer[:]["a"].unique()
+    if len(values) != 1 or len(buffer) != 1_000 + int(values):
+        raise StorageError("two saves are mixed", hint="this is a fault of ReplayBuffer.dumps")
+    return int(values)
+
+
+def main() -> int:
+    """Run all configurations; returns 1 if anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=25, help="kills of each rollout")
+    parser.add_argument("--buffer-kills", type=int, default=40)
+    parser.add_argument("--only", choices=[*CONFIGURATIONS, "buffer"])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    lost = 0
+    for name in [*CONFIGURATIONS, "buffer"]:
+        if options.only not in (None, name):
+            continue
+        random = Random(f"{name}{options.seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            if name == "buffer":
+                tally = kill_saves(options.buffer_kills, Path(folder), random)
+            else:
+                request = CONFIGURATIONS[name]
+                tally = kill_rollouts(request, options.kills, Path(folder), random)
+        print(f"{name:9} {tally.kills} kills  {tally.runs} compared  lost: {tally.lost or 0}")
+        sys.stdout.flush()
+        lost += bool(tally.lost)
+    return bool(lost)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""A few kills; ``python -m tests.robustness.kills`` makes hundreds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
+
+
+@pytest.mark.parametrize("name", ["single", "vector", "raw", "episodes"])
+def test_killed_rollout_loses_nothing(name: str, tmp_path: Path) -> None:
+    tally = kill_rollouts(CONFIGURATIONS[name], 3, tmp_path, Random(0))
+    assert tally.kills == 3
+    assert not tally.lost
+
+
+def test_killed_save_keeps_the_old_or_the_new_buffer(tmp_path: Path) -> None:
+    tally = kill_saves(8, tmp_path, Random(0))
+    assert tally.kills == 8
+    assert not tally.lost

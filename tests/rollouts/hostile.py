@@ -1,0 +1,73 @@
+"""Policies that write a file when they are loaded or run."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+KINDS = ("pickle", "script", "export", "sequence")
+
+
+class _Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = str(marker)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.marker,)
+
+
+class _Writes(nn.Module):
+    """Writes a file through a shared memory map when it acts."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = marker
+
+    def forward(self, observation: Tensor) -> Tensor:
+        shared = torch.from_file(self.marker, shared=True, size=16)
+        return observation[..., :1] * 0.5 + shared.fill_(0.0)[:1]
+
+
+def write_hostile(kind: str, folder: Path, marker: Path) -> str:
+    """Write a hostile policy into a folder; returns its name as in ``--policy``.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        folder: Where to.
+        marker: What exists after its code ran.
+    """
+    file = folder / ("policy.pt" if kind in ("pickle", "sequence") else "policy.pt2")
+    if kind == "script":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(_Writes(str(marker))).save(file)
+    elif kind == "export":
+        _write_export(file, marker)
+    else:
+        file.write_bytes(_pickled(marker))
+    return f"{'sequence' if kind == 'sequence' else 'module'}:{file.name}"
+
+
+def _pickled(marker: Path) -> bytes:
+    stream = io.BytesIO()
+    torch.save({"weights": _Payload(marker)}, stream)
+    return stream.getvalue()
+
+
+def _write_export(file: Path, marker: Path) -> None:
+    plain = io.BytesIO()
+    torch.export.save(torch.export.export(nn.Linear(3, 1), (torch.zeros(3),)), plain)
+    with zipfile.ZipFile(plain) as archive, zipfile.ZipFile(file, "w") as changed:
+        for info in archive.infolist():
+            data = archive.read(info)
+            is_input = info.filename.endswith("sample_inputs/model.pt")
+            changed.writestr(info.filename, _pickled(marker) if is_input else data)

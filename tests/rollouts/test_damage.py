@@ -1,0 +1,399 @@
+"""No changed byte and no edited number of a dump goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tdx import StorageError, TdxError, open_dump
+from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
+from tdx.rollouts.episodes import EpisodeIndex
+from tdx.rollouts.sealed import seal
+from tests.rollouts.recorded import CutError, cut_after, record, request
+
+
+def is_noticed(folder: Path) -> bool:
+    """True if verifying a dump refuses it or finds a problem."""
+    try:
+        return not verify(folder).is_fine
+    except StorageError as error:
+        return bool(error.hint)
+
+
+def unnoticed_flips(
+    folder: Path, file: Path, masks: tuple[int, ...], every: int = 1
+) -> list[tuple[int, int]]:
+    """Flip bits in each byte of a file, one after the other; returns what nobody noticed."""
+    content = file.read_bytes()
+    found = []
+    for place in range(0, len(content), every):
+        for mask in masks:
+            changed = bytearray(content)
+            changed[place] ^= mask
+            file.write_bytes(changed)
+            if not is_noticed(folder):
+                found.append((place, mask))
+    file.write_bytes(content)
+    return found
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dump with little text."""
+    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
+    record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)", chunk_steps=5, **options)
+    assert verify(tmp_path / "dump").is_fine
+    return tmp_path / "dump"
+
+
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    [
+        ("manifest.json", (1, 0x20)),
+        ("chunks.jsonl", (1, 0x20)),
+        ("data/meta.json", (1,)),
+        ("data/next/meta.json", (1,)),
+    ],
+)
+def test_every_changed_byte_is_noticed(small: Path, name: str, masks: tuple[int, ...]) -> None:
+    assert unnoticed_flips(small, small / name, masks) == []
+    assert verify(small).is_fine
+
+
+def test_every_changed_byte_of_an_unfinished_dump_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    folder = tmp_path / "dump"
+    asked = request("tdx/Pendulum", bare=True, keys=("reward",), goal=Goal(steps=12), chunk_steps=5)
+    with pytest.raises(CutError):
+        roll_out(asked, folder, on_chunk=cut_after(2))
+    assert verify(folder).is_fine
+    (state,) = (folder / "state").iterdir()
+    assert unnoticed_flips(folder, folder / "chunks.jsonl", (1,)) == []
+    assert unnoticed_flips(folder, state, (1,), every=199) == []
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    """The lines of a dump's index."""
+    return (folder / "chunks.jsonl").read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines[:-1], lines[-1][:-1]],
+        lambda lines: [*lines, b'{"steps": 1'],
+        lambda lines: [],
+    ],
+    ids=["first", "middle", "order", "twice", "last", "newline", "more", "none"],
+)
+def test_lines_that_are_removed_or_moved_are_noticed(
+    small: Path, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    (small / "chunks.jsonl").write_bytes(b"".join(change(lines_of(small))))
+    with pytest.raises(StorageError) as raised:
+        verify(small)
+    assert raised.value.hint
+
+
+def test_index_of_another_dump_is_noticed(small: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
+    record(tmp_path / "other", "CartPole-v1", "StepCounter(max_steps=4)", chunk_steps=5, **options)
+    (small / "chunks.jsonl").write_bytes((tmp_path / "other" / "chunks.jsonl").read_bytes())
+    with pytest.raises(StorageError, match=r"line 1 of .*chunks.jsonl was changed"):
+        open_dump(small)
+
+
+def cut_dump(folder: Path) -> Manifest:
+    """An unfinished dump of two chunks."""
+    with pytest.raises(CutError):
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
+    return Manifest.load(folder)
+
+
+@pytest.mark.parametrize("left", [b'{"steps": 25, "raw', b"{", b'{"steps": 25\0\0\0', b"\0\0\0"])
+def test_line_that_a_kill_cut_short_is_ignored(tmp_path: Path, left: bytes) -> None:
+    before = cut_dump(tmp_path / "dump")
+    with (tmp_path / "dump" / "chunks.jsonl").open("ab") as file:
+        file.write(left)
+    assert Manifest.load(tmp_path / "dump") == before
+    assert verify(tmp_path / "dump").is_fine
+    resume(tmp_path / "dump")
+    record(tmp_path / "whole", "Pendulum-v1", "RewardSum")
+    assert lines_of(tmp_path / "dump")[-1] == lines_of(tmp_path / "whole")[-1]
+    assert Manifest.load(tmp_path / "dump") == Manifest.load(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("left", [b"steps", b'{"steps": 25}\n', b"\n"])
+def test_garbage_after_the_index_is_damage(tmp_path: Path, left: bytes) -> None:
+    cut_dump(tmp_path / "dump")
+    with (tmp_path / "dump" / "chunks.jsonl").open("ab") as file:
+        file.write(left)
+    with pytest.raises(StorageError, match=r"line 3 of .*chunks.jsonl was changed"):
+        open_dump(tmp_path / "dump")
+
+
+def test_changed_newline_of_the_last_line_is_no_cut(tmp_path: Path) -> None:
+    cut_dump(tmp_path / "dump")
+    file = tmp_path / "dump" / "chunks.jsonl"
+    file.write_bytes(file.read_bytes()[:-1] + b" ")
+    with pytest.raises(StorageError, match=r"line 2 of .*chunks.jsonl was changed"):
+        open_dump(tmp_path / "dump")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("return", 99.0, "the return of episode 0 is 99.0 in the index, 3.0 in the data"),
+        ("terminated", 1, "the terminated of episode 0 is 1 in the index, 0 in the data"),
+    ],
+)
+def test_episodes_are_compared_with_the_data(
+    tmp_path: Path, column: str, value: Any, message: str
+) -> None:
+    record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)")
+    manifest = Manifest.load(tmp_path / "dump")
+    manifest.episodes._columns[column][0] = value
+    manifest.save(tmp_path / "dump")
+    (problem,) = verify(tmp_path / "dump").problems
+    assert (problem.kind, problem.message) == ("episodes", message)
+
+
+def test_episode_boundaries_are_compared_with_the_data(tmp_path: Path) -> None:
+    record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)", num_envs=2)
+    manifest = Manifest.load(tmp_path / "dump")
+    rows = manifest.episodes.column("row")
+    wrong = EpisodeIndex(2)
+    columns = {name: manifest.episodes.column(name) for name in manifest.episodes._columns}
+    columns["row"] = 1 - rows
+    wrong.extend(columns, manifest.steps, manifest.episodes.running(), "test")
+    manifest.episodes = wrong
+    manifest.save(tmp_path / "dump")
+    kinds = {problem.kind for problem in verify(tmp_path / "dump").problems}
+    assert kinds == {"episodes"}
+
+
+def reseal(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the lines of an index, with correct checksums."""
+    place = Manifest.load(folder).start()
+    lines = [json.loads(line) for line in lines_of(folder)]
+    change(lines)
+    check, found = place.check, []
+    for line in lines:
+        line.pop("check")
+        text, check = seal(line, check)
+        found.append(text)
+    (folder / "chunks.jsonl").write_bytes(b"".join(found))
+
+
+def set_at(*path: Any, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """What sets one value of the lines."""
+
+    def change(lines: list[Any]) -> None:
+        inner: Any = lines
+        for each in path[:-1]:
+            inner = inner[each]
+        inner[path[-1]] = value
+
+    return change
+
+
+LEAF = (0, "tracks", "data", "leaves", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((0, "episodes", "row", 0), 99),
+        ((0, "episodes", "row", 0), -1),
+        ((0, "episodes", "row", 0), 2**70),
+        ((0, "episodes", "length", 0), 0),
+        ((0, "episodes", "length", 0), 26),
+        ((0, "episodes", "length", 0), 2**62),
+        ((0, "episodes", "length"), [3]),
+        ((0, "episodes", "terminated", 0), 2),
+        ((0, "episodes", "return", 0), "many"),
+        ((0, "episodes"), None),
+        ((1, "running"), [0.0, 0.0]),
+        ((1, "running"), None),
+        ((0, "steps"), -1),
+        ((0, "steps"), 2**63),
+        ((0, "steps"), 25.0),
+        ((0, "steps"), True),
+        ((0, "crc32"), []),
+        ((0, "crc32", 0), "00"),
+        ((1, "state", "file"), "../manifest.json"),
+        ((1, "state", "file"), "/etc/passwd"),
+        ((1, "state", "file"), ""),
+        ((1, "state"), 3),
+        ((1, "tracks"), {"data": {}}),
+        ((0, "tracks", "other"), {"leaves": [], "groups": []}),
+        ((*LEAF, "shape"), [10**12, 10**12]),
+        ((*LEAF, "shape"), [-1]),
+        ((*LEAF, "shape"), 3),
+        ((*LEAF, "dtype"), "qint8"),
+        ((*LEAF, "dtype"), "float33"),
+        ((*LEAF, "key"), ["..", "x"]),
+        ((*LEAF, "key"), []),
+        ((*LEAF, "key"), ["a/b"]),
+        ((*LEAF, "key"), ["next", "reward"]),
+        ((*LEAF, "key"), ["next"]),
+        ((0, "tracks", "data", "groups"), [{"key": ["next"], "batch": [7]}]),
+        ((0, "transforms"), []),
+    ],
+    ids=str,
+)
+def test_impossible_lines_are_refused_with_a_sentence(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
+) -> None:
+    folder = tmp_path / "dump"
+    with pytest.raises(CutError):
+        roll_out(request("Pendulum-v1", "StepCounter(max_steps=3)"), folder, on_chunk=cut_after(2))
+    reseal(folder, set_at(*path, value=value))
+    for use in (open_dump, verify, resume):
+        with pytest.raises(StorageError) as raised:
+            use(folder)
+        assert raised.value.hint
+    (listed,) = list_dumps(tmp_path)
+    assert listed.problem
+
+
+def reheaded(folder: Path, **changes: Any) -> None:
+    """Change the manifest, with correct checksums there and in the index."""
+    header = json.loads((folder / "manifest.json").read_text())
+    lines = [json.loads(line) for line in lines_of(folder)]
+    header = {**header, **changes}
+    del header["check"]
+    static = {name: each for name, each in header.items() if name not in ("complete", "index")}
+    _, check = seal(static)
+    found = []
+    for line in lines:
+        line.pop("check")
+        text, check = seal(line, check)
+        found.append(text)
+    index = b"".join(found)
+    (folder / "chunks.jsonl").write_bytes(index)
+    if header["complete"]:
+        header["index"] = {"lines": len(lines), "bytes": len(index), "check": f"{check:08x}"}
+    (folder / "manifest.json").write_bytes(seal(header, indent=1)[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": [10**10]},
+        {"batch_size": [10**6, 10**6, 10**6, 10**6]},
+        {"batch_size": [1] * 100},
+        {"batch_size": [-1]},
+        {"batch_size": "many"},
+        {"batch_size": [2.5]},
+        {"seed": 2**64},
+        {"seed": "one"},
+        {"goal": {"steps": -1, "episodes": None}},
+        {"goal": None},
+        {"chunk_steps": 0},
+        {"keys": 3},
+        {"pipeline": 3},
+        {"policy": {"name": None, "sha256": None}},
+        {"specs": [3]},
+        {"specs": [{"part": "done"}]},
+        {"flags": {"rewards": [[]], "ends": []}},
+        {"versions": []},
+        {"source": 1},
+        {"complete": "yes"},
+        {"keeps_raw": None},
+        {"version": 1},
+        {"version": 3},
+        {"version": [1]},
+        {"format": "zip"},
+    ],
+    ids=str,
+)
+def test_impossible_manifests_are_refused_with_a_sentence(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = tmp_path / "dump"
+    record(folder, "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
+    reheaded(folder, **changes)
+    for use in (open_dump, verify, resume):
+        with pytest.raises(StorageError) as raised:
+            use(folder)
+        assert raised.value.hint
+
+
+def test_unchanged_header_survives_the_helper(tmp_path: Path) -> None:
+    record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
+    before = Manifest.load(tmp_path / "dump")
+    reheaded(tmp_path / "dump")
+    assert Manifest.load(tmp_path / "dump") == before
+    reheaded(tmp_path / "dump", seed=9)
+    assert Manifest.load(tmp_path / "dump").seed == 9
+
+
+def test_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
+    record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
+    (tmp_path / "dump" / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(StorageError, match="nested more than"):
+        open_dump(tmp_path / "dump")
+
+
+def test_steps_that_the_files_cannot_hold_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    with pytest.raises(CutError):
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
+    reseal(folder, set_at(1, "steps", value=2**40))
+    with pytest.raises(StorageError, match=r"bytes, .* are needed"):
+        open_dump(folder)
+    assert {each.kind for each in verify(folder).problems} == {"short"}
+    with pytest.raises(TdxError):
+        resume(folder)
+
+
+def test_chunks_that_the_manifest_makes_larger_are_not_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    with pytest.raises(CutError):
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
+    reheaded(folder, chunk_steps=2**48)
+    with pytest.raises(StorageError, match="has chunks of 25 steps") as raised:
+        resume(folder)
+    assert raised.value.hint
+
+
+def test_bounds_that_cannot_be_compared_are_a_problem(tmp_path: Path) -> None:
+    record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
+    header = json.loads((tmp_path / "dump" / "manifest.json").read_text())
+    for spec in header["specs"]:
+        spec["low"] = [[1.0], [2.0, 3.0]]
+    reheaded(tmp_path / "dump", specs=header["specs"])
+    problems = verify(tmp_path / "dump").problems
+    assert problems
+    assert {each.kind for each in problems} == {"spec"}
+
+
+def test_batches_are_found_in_order() -> None:
+    index, again = EpisodeIndex(3), EpisodeIndex(3)
+    random = np.random.default_rng(0)
+    for steps in (5, 1, 40):
+        ends = torch.from_numpy(random.random((3, steps)) < 0.3)
+        rewards = torch.from_numpy(random.normal(size=(3, steps)))
+        columns = index.add(rewards, ends, ends)
+        again.extend(columns, index.steps, index.running(), "test")
+    assert index == again
+    assert len(index) > 10
+    assert [each.start + each.length for each in index if not each.finished] == [46] * (
+        sum(not each.finished for each in index)
+    )
+    assert EpisodeIndex.from_dict(index.to_dict(), 3, 46) == index

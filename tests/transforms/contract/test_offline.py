@@ -1,0 +1,99 @@
+"""What a transform does to a stored rollout of the bare env: what it would have done in steps.
+
+Where it cannot, it raises, or is listed here with the reason: nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import TransformedEnv
+from tdx.errors import TdxError
+from tdx.keys import NestedKey, join_keys, key_parts
+from tdx.tensordicts import read
+from tdx.transforms import Transform
+from tests.transforms.contract.examples import NAMES, made, rows_of
+from tests.transforms.driving import ROUNDED, driven, entries
+
+REFUSED = {
+    "FrameSkipTransform": "stored data has none",
+    "NoopResetEnv": "stored data has none",
+    "StepCounter": "goes on after max_steps=3",
+}
+"""Transforms that refuse this rollout, with what they say of it."""
+
+DECLARED = {
+    "ActionDiscretizer": "stored actions stay: their bins are not known",
+    "ActionScaling": "stored actions are mapped; in steps the policy gives others",
+    "DTypeCastTransform": "stored actions are cast; in steps the policy gives others",
+    "ExcludeTransform": "drops the keys that it names, those in next only by name",
+    "NextObservationDelta": "restores next observations, which this rollout has",
+    "R3MTransform": "maps the images that it names, those in next only by name",
+    "RenameTransform": "stored actions keep their name",
+    "SelectTransform": "keeps the keys that it names; in steps the action is the policy's",
+    "TensorDictPrimer": "writes at the root; in steps values are carried into next",
+    "TerminateTransform": "marks the data; in steps the env would be reset there",
+    "UnsqueezeTransform": "stored actions stay; in steps the policy gives others",
+    "VecNorm": "its statistics take in all of the data, in steps what came before",
+}
+"""Transforms whose offline form differs from their steps by definition, and in what."""
+
+MAPS_NEXT = {"CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"}
+"""Transforms that map what is under ``next`` without being told."""
+
+
+def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:
+    """A transform that knows its env's specs and names the keys in ``next`` too."""
+    transform = made(name)
+    base = rows_of(name, batch_size)
+    TransformedEnv(base, transform).output_spec  # noqa: B018
+    transform.reset_parent()
+    if name not in {*MAPS_NEXT, "R3MTransform"} and transform.in_keys:
+        stored = driven(base, 1)
+        pairs = zip(transform.in_keys, transform.out_keys, strict=True)
+        doubled: list[tuple[NestedKey, NestedKey]] = []
+        for pair in pairs:
+            levels = (pair, (join_keys("next", pair[0]), join_keys("next", pair[1])))
+            doubled += [each for each in levels if read(stored, each[0]) is not None]
+        transform._set_keys([key for key, _ in doubled], [key for _, key in doubled])
+    return transform
+
+
+def differing(found: TensorDictBase, wanted: TensorDictBase) -> list[NestedKey]:
+    """The keys that only one of both has, or whose values differ."""
+    mine, other = entries(found), entries(wanted)
+    different = [key for key in mine if key not in other] + [
+        key for key in other if key not in mine
+    ]
+    return different + [
+        key for key in mine if key in other and not _same(key, mine[key], other[key])
+    ]
+
+
+def _same(key: NestedKey, one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype is not other.dtype or one.shape != other.shape:
+        return False
+    if key_parts(key)[-1] in ROUNDED:
+        return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+    return torch.equal(one, other)
+
+
+def test_a_stored_rollout_is_mapped_as_in_steps(name: str) -> None:
+    batch_size = (4,)
+    stored = driven(rows_of(name, batch_size))
+    transform = prepared(name, batch_size)
+    if name in REFUSED:
+        with pytest.raises(TdxError, match=REFUSED[name]) as caught:
+            transform(stored)
+        assert caught.value.hint
+        return
+    found = transform(stored.clone())
+    wanted = driven(TransformedEnv(rows_of(name, batch_size), made(name)))
+    assert bool(differing(found, wanted)) == (name in DECLARED), DECLARED.get(name)
+
+
+def test_the_tables_name_transforms_that_exist() -> None:
+    assert {*REFUSED, *DECLARED, *MAPS_NEXT} <= set(NAMES)
+    assert not {*REFUSED} & {*DECLARED}

@@ -1,0 +1,61 @@
+"""An app that is closed while it starts ends in silence, and leaves no crash file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from pathlib import Path
+
+import pytest
+
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft
+from tdx.tui.app import TdxApp
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.screens.hints import HintBook
+from tdx.tui.serving.driver import NAME
+
+TURNS = [*range(12), 20, 40, 80, 160]
+"""Turns of the loop after which the app is closed."""
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_app_that_is_closed_while_it_starts_has_no_fault(
+    turns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
+    app = TdxApp(draft, backend=InlineBackend(), hints=HintBook(tmp_path / "hints.json"))
+
+    async def close() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        app.exit()
+
+    closing = asyncio.create_task(close())
+    await app.run_async(headless=True, size=(120, 40))
+    await closing
+    assert app.return_code == 0
+    assert app._exception is None
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_page_that_is_gone_before_the_app_has_started_leaves_no_crash_file(
+    tmp_path: Path,
+) -> None:
+    reading, writing = os.pipe()
+    app = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tdx", "tui", "--env", "Pendulum-v1"),
+        stdin=PIPE,
+        stdout=writing,
+        stderr=DEVNULL,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TEXTUAL_DRIVER": NAME, "XDG_STATE_HOME": str(tmp_path)},
+    )
+    os.close(reading)
+    os.close(writing)
+    assert app.stdin is not None
+    app.stdin.close()
+    await asyncio.wait_for(app.wait(), 120)
+    assert not [*tmp_path.rglob("crash.txt")]

@@ -1,0 +1,181 @@
+"""Errors: chain, header, live tab, details and log say the same, with the user's line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdx.inspection.live.numbering import StageNumbers
+from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline.editing import Draft
+from tdx.tui.compose.chain_list import ChainList
+from tdx.tui.profile.requests import CostRow, Costs, ModeCosts
+from tdx.tui.profile.runs import History
+from tests.tui.driving import Driver, driven
+from tests.tui.playing import Live, playing
+
+ENV = """
+import gymnasium as gym
+import numpy as np
+
+class Arm(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    is_broken = {broken!r}
+
+    def __init__(self):
+        self._check("init")
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(3, np.float32), {{}}
+
+    def step(self, action):
+        self._check("step")
+        return np.zeros(3, np.float32), 0.0, False, False, {{}}
+
+    def _check(self, place):
+        if place == self.is_broken:
+            raise ValueError("the gripper is stuck")
+"""
+RAISED = 1 + ENV.split("\n").index('            raise ValueError("the gripper is stuck")')
+
+
+@pytest.fixture
+def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """Writes a module with the env of a user, and returns its class."""
+    import importlib
+    import sys
+
+    broken = getattr(request, "param", "step")
+    name = f"arm_{broken}"
+    (tmp_path / f"{name}.py").write_text(ENV.format(broken=broken))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield importlib.import_module(name).Arm
+    sys.modules.pop(name, None)
+
+
+def make(pipeline: Pipeline) -> Any:
+    """The env of a pipeline, whose own code may run."""
+    return build_env(pipeline, allow_code=True)
+
+
+def unwrapped(text: str) -> str:
+    """A text of the screen without the spaces and borders at which a long path is wrapped."""
+    return text.replace(" ", "").replace("│", "")
+
+
+async def logged(app: Driver) -> str:
+    """All that the log holds of errors."""
+    entries = app.app.workspace.journal.entries
+    return "\n".join(each.whole for each in entries if each.severity == "error")
+
+
+async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any) -> None:
+    async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
+        await app.press("s")
+        line = f"arm_step.py:{RAISED}"
+        message = "step raised ValueError: the gripper is stuck"
+        assert message in app.note
+        assert line in unwrapped(app.note)
+        assert "__cause__" not in app.note
+        assert "step raised ValueError" in app.text("#chain")
+        assert "✕ 1" in app.text("#status")
+        assert message in await logged(app)
+        assert line in await logged(app)
+        assert 'raise ValueError("the gripper is stuck")' in await logged(app)
+        for keys in (["f12"], ["escape", "escape", "1", "f12"]):
+            await app.press(*keys)
+            assert message in app.text(".dialog")
+            assert line in unwrapped(app.text(".dialog"))
+            assert "Traceback" in app.text(".dialog")
+        await app.press("escape")
+        arm.is_broken = ""
+        await app.press("3", "r", "s")
+        assert app.note == ""
+        assert app.app.workspace.errors.all() == ()
+        assert "step raised" not in app.text("#chain")
+        assert "✕" not in app.text("#status")
+        entries = app.app.workspace.journal.entries
+        assert entries[-1].text == "env arm_step:Arm works again"
+        await app.press("f12")
+        assert "Nothing is wrong" in app.text(".dialog")
+
+
+async def test_edit_that_begins_a_new_session_takes_the_error_of_the_old_one_away(arm: Any) -> None:
+    async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
+        await app.press("s", "escape", "down", "d")
+        assert app.app.workspace.errors.all() == ()
+
+
+@pytest.mark.parametrize("arm", ["init"], indirect=True)
+async def test_env_that_cannot_be_made_has_its_traceback_and_the_stages_are_unknown(
+    arm: Any,
+) -> None:
+    async with driven("RewardSum", "StepCounter", env="arm_init:Arm", allow_code=True) as app:
+        rows = app.find(ChainList).rows
+        assert [row.badge for row in rows if row.kind == "stage"] == ["unknown", "unknown"]
+        assert "? 0 RewardSum" in app.text("#chain")
+        assert f"arm_init.py:{RAISED}" in app.text("StageTab Trouble")
+        assert f"arm_init.py:{RAISED}" in await logged(app)
+        assert "Traceback" in await logged(app)
+        arm.is_broken = ""
+        await app.press("space")
+        app.app.workspace.refresh()
+        await app.settle()
+        rows = app.find(ChainList).rows
+        assert [row.badge for row in rows if row.kind == "stage"] == ["", ""]
+
+
+async def test_error_of_a_stage_in_a_step_marks_that_stage() -> None:
+    chain = ("StepCounter", "RewardSum", "tests.tui.bad_envs:FailsLate(at=9)")
+    async with playing(*chain, make=make, whole=True) as app:
+        await app.press("escape", "down", "space", "3")
+        await restarted(app)
+        await app.press("n", "ctrl+u", "text:20", "enter")
+        assert "2 FailsLate" in app.note
+        (error,) = app.app.workspace.errors.all()
+        assert app.app.workspace.name_of(error.number) == "stage 2 tests.tui.bad_envs:FailsLate"
+        assert "✕ 2" in app.text("#chain")
+
+
+async def restarted(app: Live) -> None:
+    """Wait for the session that an edit begins."""
+    while len(app.backend.players) < 2:
+        await app.pilot.pause(0.02)
+    await app.settle()
+
+
+async def test_stages_have_one_number_whatever_is_off() -> None:
+    async with playing("StepCounter", "RewardSum", "InitTracker", whole=True) as app:
+        await app.press("escape", "down", "space", "3")
+        await restarted(app)
+        await app.press("s")
+        assert "1 RewardSum" in app.text("#live-values")
+        assert "2 InitTracker" in app.text("#live-values")
+        assert "0 RewardSum" not in app.text()
+        assert "○ 0 StepCounter" in app.text("#chain")
+        await app.press("w", "text:spec", "escape", "escape", "down", "down")
+        assert app.tab.values.cursor > 0
+
+
+def test_stage_below_the_pipeline_has_no_number() -> None:
+    numbers = StageNumbers((0, 3), inner=1)
+    assert [numbers.title(at, "A") for at in range(3)] == ["A", "0 A", "3 A"]
+
+
+def test_costs_have_the_numbers_of_the_chain() -> None:
+    row = CostRow("stage", 1, 2, "RewardSum", "forward", 1, {}, 0.0, 0.0, False, (), 0.0, 1.0)
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "A", "B", "C", "D")).toggled(1)
+    mode = ModeCosts("planned", (row,), 1.0, 1.0, 1, 0.0, "quiet", "")
+    run = History().add(draft, Costs((mode,), 1, "cpu", ""))
+    assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"
+
+
+async def test_new_stage_comes_last_where_the_env_is_selected() -> None:
+    async with driven("RewardSum", "InitTracker") as app:
+        await app.press("a", "text:stepcounter", "enter")
+        assert app.stages == ["RewardSum", "InitTracker", "StepCounter"]
+        assert app.place == 2

@@ -1,0 +1,80 @@
+"""The focus: only widgets that are displayed have it, and each key goes where it was aimed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from textual.widget import Widget
+
+from tests.tui.driving import Driver, driven
+from tests.tui.playing import playing
+
+CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter")
+SIZES = [(80, 24), (60, 24), (120, 40)]
+KEYS = (
+    *("tab", "shift+tab", "escape", "z", "a", "slash", "down", "enter", "d", "u", "space"),
+    *("1", "2", "3", "4", "5", "greater_than_sign"),
+)
+"""Keys that move the focus, hide panes, or remove what has the focus."""
+MOST_KEYS = 8
+
+
+def hidden_focus(app: Driver) -> Widget | None:
+    """The widget that has the focus though it is not on the screen."""
+    focused = app.app.focused
+    if focused is None or (focused.is_on_screen and focused.region.area):
+        return None
+    return focused
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_focused_widget_is_on_the_screen(size: tuple[int, int]) -> None:
+    async with playing(*CHAIN, whole=True, size=size) as app:
+        choose = random.Random(size[0])
+        for tab, expanded in itertools.product("12345", (False, True)):
+            layout = ["escape", "escape", tab, *(["tab", "z"] if expanded else [])]
+            keys = layout + choose.choices(KEYS, k=MOST_KEYS)
+            for at, key in enumerate(keys):
+                await app.send(key)
+                await app.delivered()
+                assert hidden_focus(app) is None, keys[: at + 1]
+
+
+async def test_escape_in_an_expanded_tab_brings_the_chain_back_and_keeps_the_focus() -> None:
+    async with playing(*CHAIN, whole=True, size=(120, 40)) as app:
+        await app.press("z", "escape", "d")
+        assert app.stages == [*CHAIN]
+        assert app.app.focused is app.tab.values
+        assert app.tab.values.difference
+        await app.press("escape")
+        assert app.app.focused is app.find("#chain")
+
+
+@pytest.mark.parametrize("keys", [["z"], ["z", "2"], ["a", "z"]])
+async def test_tab_is_displayed_when_its_key_is_pressed(keys: list[str]) -> None:
+    async with driven(*CHAIN) as app:
+        await app.press(*keys, "escape", "escape", "z", "5")
+        assert app.find("LogTab").is_on_screen
+        assert hidden_focus(app) is None
+
+
+async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
+    async with driven(*CHAIN, size=(120, 30)) as app:
+        app.app.screen.set_focus(app.find("#catalogue"))
+        await app.pilot.resize_terminal(80, 24)
+        await app.settle()
+        assert app.app.focused is app.find("#chain")
+        await app.pilot.resize_terminal(40, 10)
+        await app.settle()
+        assert app.app.focused is None
+        await app.pilot.resize_terminal(80, 24)
+        await app.settle()
+        assert app.app.focused is app.find("#chain")
+
+
+async def test_command_of_the_palette_brings_the_pane_that_it_changes_back() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("5", "z", "ctrl+p", "text:chain: remove", "enter")
+        assert app.find("#chain").is_on_screen

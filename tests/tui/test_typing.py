@@ -1,0 +1,116 @@
+"""Typing fast into the form: every character arrives in the field that was aimed at."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from tdx.tui.backend.client import Ticket
+from tdx.tui.backend.inline import InlineBackend
+from tdx.tui.backend.messages import Request
+from tests.tui.driving import Driver, driven
+
+GAP = 0.01
+"""Seconds between two keys."""
+
+
+class SlowBackend(InlineBackend):
+    """Answers after a random time, so that answers come between any two keys.
+
+    Args:
+        seed: Of the times.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
+        later = self._random.uniform(0.0, 0.2)
+        asyncio.get_running_loop().call_later(later, super()._answer, ticket, request)
+
+
+@contextmanager
+def busy_thread() -> Iterator[None]:
+    """A thread that takes the lock of the interpreter again and again, as a worker does."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.wait(0.004):
+            end = time.monotonic() + 0.004
+            while time.monotonic() < end:
+                pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+async def typed(app: Driver, *keys: str) -> None:
+    """Type keys, words letter by letter, and wait for what they do."""
+    for key in keys:
+        await app.send(*(key[5:] if key.startswith("text:") else [key]), gap=GAP)
+    await app.delivered()
+    await app.settle()
+
+
+def field(app: Driver, name: str) -> str:
+    """The text in a field."""
+    return str(app.row(name).query_one(Input).value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_character_arrives_in_its_field(seed: int) -> None:
+    with busy_thread():
+        async with driven("CatFrames", "StepCounter", backend=SlowBackend(seed)) as app:
+            choose = random.Random(seed)
+            tab = choose.choice("2345")
+            size = str(choose.randint(10, 9999))
+            await typed(app, tab, "escape", "down", "enter", f"text:{size}", "tab", "text:-3")
+            assert (field(app, "N"), field(app, "dim")) == (size, "-3")
+            assert app.stages[0] == f"CatFrames(N={size}, dim=-3)"
+            await typed(app, "escape", "down", tab, "escape", "enter", "text:84", "enter")
+            assert app.find("TabbedContent").active == "stage"
+            assert field(app, "max_steps") == "84"
+            assert app.stages[1] == "StepCounter(max_steps=84)"
+
+
+async def test_text_that_cannot_be_read_stays_in_its_field() -> None:
+    async with driven("CatFrames(4)") as app:
+        await typed(app, "down", "enter", "tab", "text:-", "tab")
+        app.app.workspace.refresh()
+        await app.settle()
+        assert field(app, "dim") == "-"
+        await typed(app, "shift+tab", "end", "text:2")
+        assert app.stages == ["CatFrames(N=4, dim=-2)"]
+
+
+async def test_keys_after_a_key_that_opens_a_dialog_go_into_the_dialog() -> None:
+    async with driven(env=None) as app:
+        await typed(app, "e", "text:CartPole-v1", "enter")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "CartPole-v1"
+
+
+async def test_keys_after_the_key_of_a_tab_are_for_the_tab() -> None:
+    async with driven("RewardSum", "StepCounter") as app:
+        await typed(app, "down", "3", "d", "d")
+        assert app.stages == ["RewardSum", "StepCounter"]
+
+
+async def test_undo_in_a_field_is_followed_once_the_focus_has_left_it() -> None:
+    async with driven("StepCounter(max_steps=5)") as app:
+        await typed(app, "down", "enter", "end", "text:0", "escape", "u")
+        assert field(app, "max_steps") == "5"
