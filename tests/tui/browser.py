@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 40.0
+PATIENCE = 120.0
 # The page keeps its terminal to itself; this takes hold of it as soon as it is made.
 _HOLD = """
 Object.defineProperty(Object.prototype, "fitAddon", {
@@ -152,7 +152,7 @@ class Page:
         for _ in range(4):
             await self.click(text, dx=dx)
             with suppress(AssertionError):
-                await self.sees(*shown, patience=5)
+                await self.sees(*shown, patience=PATIENCE / 4)
                 return
         await self.sees(*shown, patience=0)
 

@@ -75,6 +75,15 @@ def test_views_are_sent_now_and_then_while_it_runs_fast() -> None:
     assert watched.seen["view"].index == watched.player.session.last
 
 
+def test_steps_asked_for_at_once_are_all_made() -> None:
+    watched = Watched()
+    watched.tell(Run(steps=1), Run(steps=1), Run(steps=3), turns=20)
+    assert watched.tell().steps == 5
+    # A run without end, and one until a condition, replace what was left.
+    watched.tell(Run(steps=100), Run(steps=2, until="reward > 0"), turns=20)
+    assert watched.tell().steps == 7
+
+
 def test_rate_is_kept_by_the_clock() -> None:
     watched = Watched()
     watched.tell(Rate(20), Run(), turns=300)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 _ROOT = Path(__file__).parents[2]
 _OTHERS_SIZE = ("COLUMNS", "LINES")
 """What says how large another terminal is; pytest-xdist sets them in its workers."""
@@ -94,7 +94,7 @@ def family(pid: int) -> list[int]:
     return kin
 
 
-def all_gone(pids: list[int], seconds: float = 10.0) -> bool:
+def all_gone(pids: list[int], seconds: float = PATIENCE) -> bool:
     """Whether processes end within some time."""
     end = time.monotonic() + seconds
     while any(is_alive(pid) for pid in pids):

@@ -171,7 +171,11 @@ class Player:
 
     def _begin(self, command: Run) -> None:
         self.session.until(command.until)
-        self._until, self._left = command.until, command.steps
+        pending = self._left if self.runs and command.until == self._until else None
+        steps = command.steps
+        # Presses that queued up while the env was slow: each is worth its steps.
+        self._left = steps if steps is None or pending is None else pending + steps
+        self._until = command.until
         self._problem, self._said = None, ""
         self.shown = None
         self.runs = True

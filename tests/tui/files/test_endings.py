@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tdx.pipeline.editing.session_store import SessionStore
-from tests.tui.tmux import all_gone, family
+from tests.tui.tmux import PATIENCE, all_gone, family
 
 _START = """
 import os, sys
@@ -53,7 +53,7 @@ class Terminal:
 
     def until(self, done: Callable[[], bool]) -> None:
         """Read what it draws until something is so."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < end, self.seen[-2000:]
             self.read()
@@ -113,7 +113,7 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
         assert len(kin) > 1
         if ending == "closed terminal":
             os.close(first.master)
-            assert first.process.wait(30) == 128 + signal.SIGHUP
+            assert first.process.wait(PATIENCE) == 128 + signal.SIGHUP
         else:
             first.process.send_signal(signal.Signals[ending])
             number = signal.Signals[ending]

@@ -72,7 +72,7 @@ async def test_save_as_over_another_file_asks(file: Path, tmp_path: Path) -> Non
     other.write_text("version: 1\nenv: CartPole-v1\n")
     async with filing(tmp_path, file) as app:
         await app.press("S", "ctrl+u", "text:b.yaml", "enter")
-        assert "is there already" in app.text()
+        assert "save under another name" in app.text()
         await app.press("s")
         assert "-env: CartPole-v1" in app.text()
         await app.press("escape", "a", "escape")
