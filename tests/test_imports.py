@@ -86,7 +86,7 @@ def test_public_name_resolves(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.data", "tdx.engine"]
+    "module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.data", "tdx.core"]
 )
 def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
     layer = importlib.import_module(module)

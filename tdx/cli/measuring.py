@@ -12,7 +12,7 @@ from tdx.cli.options import PipelineOptions
 from tdx.errors import EnvError
 
 if TYPE_CHECKING:
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
     from tdx.profiling.advice import Advised

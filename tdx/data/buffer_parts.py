@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDictBase
 
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.callable_transform import as_transform
 from tdx.data.chain_program import ChainProgram
 from tdx.data.inverted import InvertedTransform
 from tdx.data.list_storage import ListStorage
@@ -16,8 +18,6 @@ from tdx.data.prefetch import Prefetcher
 from tdx.data.samplers import RandomSampler, Sampler
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError
-from tdx.transforms.base import Compose, Transform
-from tdx.transforms.base.callable_transform import as_transform
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 

@@ -7,9 +7,9 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import Compose, Transform
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
-from tdx.transforms.base import Compose, Transform
 
 FORWARD = Transform.forward
 Pairs = tuple[tuple[NestedKey, NestedKey], ...]

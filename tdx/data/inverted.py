@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensordict import TensorDictBase
 
-from tdx.transforms.base import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehaviour, Transform
 
 
 class InvertedTransform(Transform):

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdx.envs.base import ActionSequence, EnvBase, step_mdp
+    from tdx.core.envs import ActionSequence, EnvBase, step_mdp
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
     from tdx.envs.check import check_env_specs
     from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader

@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import as_row_mask, mask_for
-from tdx.envs.base.failures import OWN_ERROR
-from tdx.envs.spec_findings import (
+from tdx.core.envs.done_flags import as_row_mask, mask_for
+from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.spec_findings import (
     Phase,
     SpecFinding,
     entry_at,
@@ -28,7 +28,7 @@ from tdx.keys import NestedKey, key_parts, sibling_key
 from tdx.specs import NonTensor, TensorSpec
 
 if TYPE_CHECKING:
-    from tdx.envs.base import EnvBase
+    from tdx.core.envs import EnvBase
 
 STEPS = 3
 """Steps of the rollout that is looked at."""

@@ -13,8 +13,8 @@ from tdx.inspection.stage_text import env_stage_count
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
-    from tdx.engine import TransformedEnv
-    from tdx.envs.spec_findings import SpecFinding
+    from tdx.core import TransformedEnv
+    from tdx.core.envs.spec_findings import SpecFinding
     from tdx.inspection.lint.fix import Fix
     from tdx.inspection.lint.rule import Rule, Severity
     from tdx.pipeline import Pipeline

@@ -40,7 +40,7 @@ def run_example(info: TransformInfo) -> StageReport | None:
         What it does to the specs of the env that the example puts it around, or else to the
         TensorDict that it is first called with; none where the example does neither.
     """
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
 
     kind = getattr(import_module(info.module), info.name)
     names: dict[str, Any] = {}

@@ -18,10 +18,10 @@ from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
 from tdx.inspection.stage_flow import StageFlow
 
 if TYPE_CHECKING:
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
+    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.transforms.base import Transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +230,10 @@ class _Look:
         self, base: EnvBase, made: Sequence[Transform], working: Sequence[int]
     ) -> TransformedEnv | None:
         """The env with its chain; none where a stage fails, which is then remembered."""
-        from tdx.engine import TransformedEnv
-        from tdx.engine.stage_specs import stage_count
+        from tdx.core import TransformedEnv
+        from tdx.core.stage_specs import stage_count
+        from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
-        from tdx.transforms.base import Compose
 
         try:
             env = TransformedEnv(base, Compose(*made))
@@ -265,7 +265,7 @@ class _Look:
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:
-        from tdx.engine.stage_specs import chain_stages, stage_specs
+        from tdx.core.stage_specs import chain_stages, stage_specs
         from tdx.inspection.stage_flow import chain_flow
 
         specs = stage_specs(env)[-len(working) - 1 :]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdx.engine.plan import Plan, PlanStage, Version, plan_of
+from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 

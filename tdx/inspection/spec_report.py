@@ -187,7 +187,7 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
     Returns:
         Every key with its spec on both sides, and the same for each stage.
     """
-    from tdx.engine import stage_specs
+    from tdx.core import stage_specs
 
     base = innermost(env)
     whole = stage_specs(env)
@@ -204,7 +204,7 @@ def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
 
 def innermost(env: EnvBase) -> EnvBase:
     """The env without any chain around it."""
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
 
     while isinstance(env, TransformedEnv):
         env = env.base_env

@@ -14,9 +14,9 @@ from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_l
 from tdx.keys import NestedKey, format_key, key_parts, unique_keys
 
 if TYPE_CHECKING:
-    from tdx.engine import StageSpecs
+    from tdx.core import StageSpecs
+    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
-    from tdx.transforms.base import Transform
 
 LaneName = Literal["forward", "inverse"]
 Leaves = Mapping[NestedKey, LeafSpec]
@@ -145,7 +145,7 @@ def chain_flow(env: EnvBase) -> ChainFlow:
         >>> stage.forward.reads, [write.key for write in stage.forward.writes], stage.carried
         (('reward',), ['episode_reward'], ('episode_reward',))
     """
-    from tdx.engine import stage_specs
+    from tdx.core import stage_specs
 
     first, *rest = stage_specs(env)
     outputs, inputs = _leaves(first)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tdx.pipeline import Pipeline, format_stage
 
 if TYPE_CHECKING:
+    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
-    from tdx.transforms.base import Transform
 
 _MAX_LENGTH = 100
 
@@ -24,7 +24,7 @@ def env_stage_count(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.engine.stage_specs import stage_count
+    from tdx.core.stage_specs import stage_count
 
     return max(stage_count(env) - len(pipeline.transforms), 0)
 
@@ -46,7 +46,7 @@ def stage_texts(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> 
         >>> stage_texts(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.engine.stage_specs import chain_stages
+    from tdx.core.stage_specs import chain_stages
 
     stages = chain_stages(env)
     own = len(stages) - len(pipeline.transforms)
@@ -63,7 +63,7 @@ def stage_texts(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> 
 
 
 def _parts(stage: Transform) -> Iterator[Transform]:
-    from tdx.transforms.base import Compose
+    from tdx.core.transforms import Compose
 
     if type(stage) is Compose:
         for inner in stage:

@@ -14,10 +14,10 @@ from tdx.inspection.value_stats import RunningStats
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
-    from tdx.engine import StageTrace, StepTrace
-    from tdx.engine.traced import Promises
+    from tdx.core import StageTrace, StepTrace
+    from tdx.core.envs.policies import Policy
+    from tdx.core.tracing import Promises
     from tdx.envs import EnvBase
-    from tdx.envs.base.policies import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def inspect_values(
         >>> report.lies
         ()
     """
-    from tdx.engine import Tracer
-    from tdx.engine.traced import Promises
+    from tdx.core import Tracer
+    from tdx.core.tracing import Promises
     from tdx.inspection.spec_report import innermost
 
     if steps < 1:

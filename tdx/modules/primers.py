@@ -6,9 +6,9 @@ import warnings
 
 from torch import nn
 
+from tdx.core.transforms import Compose
 from tdx.errors import ArgumentError
 from tdx.keys import format_key
-from tdx.transforms.base import Compose
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
 
 

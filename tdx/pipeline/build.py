@@ -11,8 +11,8 @@ from tdx.pipeline.realise import Realiser
 from tdx.pipeline.validation import check_arguments, check_specs, located
 
 if TYPE_CHECKING:
-    from tdx.engine import TransformedEnv
-    from tdx.transforms.base import Compose
+    from tdx.core import TransformedEnv
+    from tdx.core.transforms import Compose
 
 
 def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
@@ -66,8 +66,8 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
 
 def assemble(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
     """The env with its chain, put together and not looked at."""
-    from tdx.engine import TransformedEnv
-    from tdx.transforms.base import Compose
+    from tdx.core import TransformedEnv
+    from tdx.core.transforms import Compose
 
     try:
         base = make_env(pipeline.env, allow_code)

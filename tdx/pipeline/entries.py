@@ -173,7 +173,7 @@ class Catalogue:
 
 COMPOSE = TransformInfo(
     name="Compose",
-    module="tdx.transforms.base.compose",
+    module="tdx.core.transforms.compose",
     category="chain",
     time_behaviour="control",
     summary="Several transforms, one after the other.",

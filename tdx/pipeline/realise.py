@@ -24,7 +24,7 @@ from tdx.pipeline.model import StageConfig
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype
 
 if TYPE_CHECKING:
-    from tdx.transforms.base import Transform
+    from tdx.core.transforms import Transform
 
 
 _LOOK_UP = "`tdx list transforms` has the arguments of each"

@@ -15,10 +15,10 @@ from tdx.pipeline.policy_source import parse_policy
 from tdx.pipeline.realise import code_not_allowed
 
 if TYPE_CHECKING:
-    from tdx.engine import StageSpecs, TransformedEnv
+    from tdx.core import StageSpecs, TransformedEnv
+    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.specs import Composite
-    from tdx.transforms.base import Transform
 
 _ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
 _SMALLER = "choose smaller sizes or numbers in its arguments"
@@ -68,7 +68,7 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
         env: the env with its chain.
         pipeline: where it comes from, for the lines of its file.
     """
-    from tdx.engine import stage_specs
+    from tdx.core import stage_specs
 
     inner = env._first_stage
     try:
@@ -138,8 +138,8 @@ def _failed_stage(
     env: TransformedEnv, error: Exception, pipeline: Pipeline | None
 ) -> tuple[TdxError, Pipeline | None, int | None]:
     """An error that is not of the family, as one, with the stage that raised it."""
-    from tdx.engine import TransformedEnv
-    from tdx.transforms.base import Compose
+    from tdx.core import TransformedEnv
+    from tdx.core.transforms import Compose
 
     failed = _not_computed(error)
     failed.__cause__ = error
@@ -165,7 +165,7 @@ def _not_computed(error: Exception) -> ChainError:
 
 def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """In-keys that the env before a stage neither writes nor takes."""
-    from tdx.transforms.base.key_pairs import missing_key
+    from tdx.core.transforms.key_pairs import missing_key
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
@@ -178,7 +178,7 @@ def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
 
 
 def _is_compose(transform: Transform) -> bool:
-    from tdx.transforms.base import Compose
+    from tdx.core.transforms import Compose
 
     return isinstance(transform, Compose)
 

@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.engine.transformed_env import TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import TdxError
 from tdx.pipeline import Pipeline, build_env
 from tdx.profiling.remedies import Remedy, remedies

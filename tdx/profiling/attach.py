@@ -11,16 +11,16 @@ import gymnasium
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.engine.meter import DRAWING, UNATTRIBUTED, Meter, Part, base_parts, engine_part
-from tdx.engine.plan.forms import flattened
-from tdx.engine.transformed_env import TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.meter import DRAWING, UNATTRIBUTED, Meter, Part, base_parts, engine_part
+from tdx.core.plan.forms import flattened
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.chunk import Chunk
 from tdx.errors import ArgumentError
 from tdx.profiling.gym_wrappers import measure_gym, measure_wrappers
 from tdx.profiling.patches import Patches
 from tdx.profiling.transfers import measure_transfers
-from tdx.transforms.base import Compose, Transform
-from tdx.transforms.base.chunk import Chunk
 
 ROLLOUT = engine_part(UNATTRIBUTED)
 STEP = engine_part("tensordicts of a step")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tdx.engine.meter import UNATTRIBUTED
+from tdx.core.meter import UNATTRIBUTED
 from tdx.profiling.result import ModeProfile, Row
 
 WHOLE = "whole step"

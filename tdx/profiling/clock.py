@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tdx.engine.meter import AnyFunction, Part
+from tdx.core.meter import AnyFunction, Part
 
 Clock = Callable[[], int]
 Counts = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Times:
 
 
 class ClockMeter:
-    """Notes when calls begin and end; see :class:`~tdx.engine.meter.Meter`.
+    """Notes when calls begin and end; see :class:`~tdx.core.meter.Meter`.
 
     Args:
         clock: gives nanoseconds.
@@ -51,7 +51,7 @@ class ClockMeter:
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """See :class:`~tdx.engine.meter.Meter`."""
+        """See :class:`~tdx.core.meter.Meter`."""
         if getattr(function, "is_timed", False):
             return function
         log = self._logs.setdefault(part, _Log())
@@ -65,7 +65,7 @@ class ClockMeter:
         return cast(AnyFunction, made)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """See :class:`~tdx.engine.meter.Meter`; the end of one call is the next one's start."""
+        """See :class:`~tdx.core.meter.Meter`; the end of one call is the next one's start."""
         given: list[Any] = list(functions)
         if not given or not all(getattr(each, "is_timed", False) for each in given):
             return functions

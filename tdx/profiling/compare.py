@@ -23,7 +23,7 @@ class Change:
 
     Args:
         mode: how it was run.
-        label: whose, as :attr:`~tdx.engine.meter.Part.label`; ``step`` for the whole.
+        label: whose, as :attr:`~tdx.core.meter.Part.label`; ``step`` for the whole.
         lane: which of its calls.
         figure: ``mean``, ``p50``, ...
         before_us: in the first profile.

@@ -12,9 +12,10 @@ from typing import Any, ParamSpec, Self, TypeVar
 import gymnasium
 import numpy as np
 
-from tdx.engine.meter import CHUNKS
-from tdx.engine.plan.forms import flattened
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.meter import CHUNKS
+from tdx.core.plan.forms import flattened
+from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
 from tdx.profiling.attach import STEP, chain_stages, measured
 from tdx.profiling.clock import ClockMeter, Times
@@ -23,7 +24,6 @@ from tdx.profiling.machine import this_machine
 from tdx.profiling.quiet import quiet
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.rows import rows_of
-from tdx.transforms.base import Transform
 
 P = ParamSpec("P")
 R = TypeVar("R")

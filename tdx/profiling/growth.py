@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdx.engine.meter import UNATTRIBUTED
+from tdx.core.meter import UNATTRIBUTED
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.sweep import Cell, Sweep
 from tdx.profiling.sweep_axes import Axis, Point, shown

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tdx.engine.plan.forms import flattened
-from tdx.engine.transformed_env import TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.plan.forms import flattened
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Compose
 from tdx.errors import TdxError
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.side_by_side import Contender, Difference, Turns, side_by_side
-from tdx.transforms.base import Compose
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tdx.engine.plan.build import Program, program_of
-from tdx.engine.stage_specs import stage_specs
-from tdx.engine.transformed_env import TransformedEnv
+from tdx.core.plan.build import Program, program_of
+from tdx.core.stage_specs import stage_specs
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Transform
 from tdx.keys import NestedKey, normal_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import named
 from tdx.profiling.result import Mode, ModeProfile
-from tdx.transforms.base import Transform
 
 _CASTS = ("ToTensorImage",)
 _ON_BYTES = ("Resize", "CenterCrop", "GrayScale")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tdx.engine.meter import UNATTRIBUTED, Lane, Part
+from tdx.core.meter import UNATTRIBUTED, Lane, Part
 from tdx.profiling.machine import Machine
 from tdx.profiling.statistics import Counts, Noise, Numbers, Statistics, noise_of, statistics_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tdx.engine.meter import UNATTRIBUTED, Part
+from tdx.core.meter import UNATTRIBUTED, Part
 from tdx.profiling.clock import Times
 from tdx.profiling.result import Row
 from tdx.profiling.statistics import Counts

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx.engine.plan.forms import flattened
-from tdx.engine.transformed_env import TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.plan.forms import flattened
+from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.profiling.attach import ROLLOUT, measured
 from tdx.profiling.clock import Clock, ClockMeter, Times

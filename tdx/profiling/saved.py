@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from tdx.engine.meter import Lane, Part
+from tdx.core.meter import Lane, Part
 from tdx.errors import ArgumentError, StorageError
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.profiling.quiet import quiet
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan, running

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdx.engine.meter import TRANSFERS, Meter
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.meter import TRANSFERS, Meter
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.profiling.patches import Patches
 

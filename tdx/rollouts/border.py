@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
-from tdx.engine import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
 from tdx.rollouts.chain_state import is_known, memory_of, restore_memory

@@ -25,7 +25,7 @@ from gymnasium.envs.registration import EnvSpec
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.engine import TransformedEnv
+from tdx.core import TransformedEnv
 from tdx.envs import CartPoleEnv, EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv
 from tdx.envs.gym.vector import VectorEnvRows
 from tdx.envs.gym.vector_making import SyncRows

@@ -239,7 +239,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
     module = policy.after(0)
     if module is None or isinstance(module, ActionSequence):
         return
-    from tdx.envs.base.policies import ActionCheck, as_policy
+    from tdx.core.envs.policies import ActionCheck, as_policy
 
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

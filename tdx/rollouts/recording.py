@@ -8,10 +8,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.alike_steps import AlikeSteps
+from tdx.core.envs.done_flags import reset_masks
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
-from tdx.envs.base.alike_steps import AlikeSteps
-from tdx.envs.base.done_flags import reset_masks
 from tdx.keys import NestedKey, key_parts
 from tdx.rollouts.storable import storable
 from tdx.rollouts.track import Parts, from_tensors, tensors_of

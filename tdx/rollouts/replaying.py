@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
-from tdx.engine import TransformedEnv
+from tdx.core import TransformedEnv
 from tdx.envs import ActionSequence
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from tdx.engine import TransformedEnv
-from tdx.engine.planned.chunk_size import chunk_steps_for
+from tdx.core import TransformedEnv
+from tdx.core.planned.chunk_size import chunk_steps_for
 from tdx.errors import (
     ArgumentError,
     EnvError,

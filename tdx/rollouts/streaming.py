@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDictBase
 
-from tdx.engine import TransformedEnv
+from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.rollouts.border import Border
 from tdx.rollouts.episodes import Flags

@@ -23,7 +23,7 @@ from tdx import (
     ToTensorImage,
     TransformedEnv,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.profiling.result import DeviceUse, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.specs import Bounded, Composite, Unbounded

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tdx import Compose, TransformedEnv
-from tdx.engine.meter import Lane
+from tdx.core.meter import Lane
 from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
 from tdx.profiling.quiet import quiet

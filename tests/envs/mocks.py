@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 
 

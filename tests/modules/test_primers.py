@@ -25,7 +25,7 @@ from tdx import (
     get_primers_from_module,
     set_recurrent_mode,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError
 
 PENDULUM = partial(GymEnv, "Pendulum-v1")

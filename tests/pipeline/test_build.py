@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tdx.core.transforms import Compose
 from tdx.errors import (
     ArgumentError,
     ChainError,
@@ -33,7 +34,6 @@ from tdx.pipeline import (
     read_pipeline,
     validate,
 )
-from tdx.transforms.base import Compose
 
 CODE = """
     import gymnasium

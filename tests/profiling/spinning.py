@@ -11,11 +11,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.keys import NestedKey
 from tdx.profiling.result import ModeProfile
 from tdx.specs import Bounded, Composite, Unbounded
-from tdx.transforms.base import TimeBehaviour, Transform
 
 Spin = Callable[[float], None]
 US = 1000

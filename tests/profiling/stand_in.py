@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tdx.engine.meter import UNATTRIBUTED, Part
+from tdx.core.meter import UNATTRIBUTED, Part
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceUse,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
 from tdx.profiling.advice import Advised, advise, agreement
 from tdx.profiling.remedies import Remedy

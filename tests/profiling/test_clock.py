@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdx.engine.meter import Part
+from tdx.core.meter import Part
 from tdx.profiling.clock import ClockMeter, Times, own_times
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
-from tdx.engine.meter import TRANSFERS
+from tdx.core.meter import TRANSFERS
 from tdx.profiling.attach import measured
 from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import PASSES, passes_of

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import Compose, GymEnv, TransformedEnv
-from tdx.engine.meter import TRANSFERS, base_parts
+from tdx.core.meter import TRANSFERS, base_parts
 from tdx.errors import DeviceError, ExitCode
 from tdx.profiling import run
 from tdx.profiling.attach import measured

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import Compose, GymWrapper, SerialEnv, TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.profiling.result import Mode, ModeProfile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.spinning import (

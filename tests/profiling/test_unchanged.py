@@ -26,7 +26,7 @@ from tdx import (
     TransformedEnv,
     VecNorm,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
 from tdx.profiling.run import ProfilePlan, profile_env

@@ -11,10 +11,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.transforms import Transform
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, Composite, Unbounded
-from tdx.transforms.base import Transform
 from tests.profiling.spinning import FakeClock
 
 SMALL, LARGE = 20, 64

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.specs import Bounded, Categorical, MultiCategorical
 

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, Unbounded
 
 

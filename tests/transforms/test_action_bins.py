@@ -20,7 +20,7 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
 from tdx.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from tdx.transforms import TimeBehaviour

@@ -19,7 +19,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tdx.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from tdx.transforms import Transform

@@ -22,7 +22,7 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, DeviceError
 from tdx.keys import normal_key
 from tests.transforms.mocks import RowsEnv

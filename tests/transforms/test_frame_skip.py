@@ -30,7 +30,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError
 from tdx.transforms import Transform
 from tests.transforms.driving import assert_same, driven

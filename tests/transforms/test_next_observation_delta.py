@@ -19,7 +19,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.driving import driven
 from tests.transforms.mocks import GroupsEnv, RowsEnv

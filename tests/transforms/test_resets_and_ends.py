@@ -31,7 +31,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tdx.specs import Categorical, Composite
 from tdx.transforms import Transform

@@ -24,7 +24,8 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.transforms.sums import sum_spec
 from tdx.errors import ChainError
 from tdx.specs import (
     Binary,
@@ -35,7 +36,6 @@ from tdx.specs import (
     Unbounded,
 )
 from tdx.transforms import Transform
-from tdx.transforms.base.sums import sum_spec
 from tests.transforms.driving import assert_same
 
 NARROW = {

@@ -23,7 +23,7 @@ from tdx import (
     TransformedEnv,
     VecNorm,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
 from tdx.transforms.observation import vec_norm
 from tests.transforms.driving import FixedActions, assert_same, driven, entries

@@ -8,7 +8,7 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.comparison import NOTHING
-from tdx.engine.plan import PlanStage, Version
+from tdx.core.plan import PlanStage, Version
 from tdx.inspection.plan_report import PlanReport
 
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tdx.cli.output.terminal import UNLIMITED
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table
 from tdx.cli.views.profile_columns import count, histogram, micros, number_table
-from tdx.engine.meter import Lane
+from tdx.core.meter import Lane
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,

@@ -11,12 +11,12 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
-from tdx.envs.base.done_flags import reset_masks
+from tdx.core.envs import EnvBase
+from tdx.core.envs.done_flags import reset_masks
+from tdx.core.envs.spec_findings import SpecFinding
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
 from tdx.envs.batched.layout import EnvKeys, are_alike
 from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
-from tdx.envs.spec_findings import SpecFinding
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite

@@ -7,7 +7,7 @@ from typing import Any
 
 import cloudpickle
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError
 
 CreateEnv = Callable[..., EnvBase] | EnvBase

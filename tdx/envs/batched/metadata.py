@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.keys import NestedKey
 from tdx.specs import Composite
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import reset_masks
+from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batch_buffers import BatchBuffers
 from tdx.envs.batched.batched_env import BatchedEnv

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from tdx.envs.base.failures import OWN_ERROR
+from tdx.core.envs.failures import OWN_ERROR
 from tdx.errors import EnvError, TdxError, WorkerError
 
 STEP = b"s"

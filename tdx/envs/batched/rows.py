@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.batched.layout import EnvKeys
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.nesting import Nest, flat_items

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
-from tdx.envs.base.done_flags import reset_masks
+from tdx.core.envs import EnvBase
+from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.batched import protocol
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdx.envs.base.failures import OWN_ERROR
+from tdx.core.envs.failures import OWN_ERROR
 from tdx.envs.gym.providers import install_hint, requirement
 from tdx.envs.gym.registry import elsewhere
 from tdx.envs.gym.values import WrongValueError

@@ -8,7 +8,7 @@ import gymnasium
 import torch
 from tensordict import TensorDictBase
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.gym.codec import Layout
 from tdx.envs.gym.env_codecs import env_codecs, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read

@@ -11,7 +11,7 @@ from tdx.pipeline import Pipeline
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
 
 Leaves = tuple[LeafSpec, ...]
 

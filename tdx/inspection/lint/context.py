@@ -18,10 +18,10 @@ from tdx.pipeline.model import Pipeline, StageConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from tdx.engine import TransformedEnv
-    from tdx.envs.spec_findings import SpecFinding
+    from tdx.core import TransformedEnv
+    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.transforms import Transform
     from tdx.specs import Composite, TensorSpec
-    from tdx.transforms.base import Transform
 
 _OUTPUT = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 

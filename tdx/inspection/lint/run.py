@@ -14,8 +14,8 @@ from tdx.pipeline.entries import catalogue
 if TYPE_CHECKING:
     from torch import nn
 
-    from tdx.engine import TransformedEnv
-    from tdx.envs.spec_findings import SpecFinding
+    from tdx.core import TransformedEnv
+    from tdx.core.envs.spec_findings import SpecFinding
     from tdx.pipeline import Pipeline
 
 
@@ -74,8 +74,8 @@ def lint_context(
 
 def _places(env: TransformedEnv) -> list[Place]:
     """The specs before the chain and after each stage, up to the first that has none."""
-    from tdx.engine import TransformedEnv, stage_specs
-    from tdx.transforms.base import Compose
+    from tdx.core import TransformedEnv, stage_specs
+    from tdx.core.transforms import Compose
 
     for length in range(len(env.stages), -1, -1):
         part = env

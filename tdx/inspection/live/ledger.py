@@ -13,7 +13,7 @@ from tdx.inspection.live.views import EnvCell, EpisodeView
 from tdx.keys import NestedKey, key_parts
 
 if TYPE_CHECKING:
-    from tdx.engine.traced import StepTrace
+    from tdx.core.tracing import StepTrace
     from tdx.envs import EnvBase
 
 Array = np.ndarray[Any, Any]

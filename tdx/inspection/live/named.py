@@ -11,7 +11,7 @@ from tdx.inspection.live.numbers import Rows, as_numbers
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
-    from tdx.engine.traced import StepTrace
+    from tdx.core.tracing import StepTrace
 
 _ELEMENT = re.compile(r"(?P<key>.+)\[(?P<place>\d+)\]")
 _MOST_NAMED = 8

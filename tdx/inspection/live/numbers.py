@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from tdx.engine.traced import ValueVersion
+    from tdx.core.tracing import ValueVersion
 
 BINS = 8
 _MOST_SHOWN = 6

@@ -12,7 +12,7 @@ from tdx.inspection.live.views import Picture
 if TYPE_CHECKING:
     import numpy as np
 
-    from tdx.engine.traced import StepTrace
+    from tdx.core.tracing import StepTrace
 
 _LEAST = 8
 _CHANNELS = (1, 3, 4)

@@ -11,7 +11,7 @@ from tdx.inspection.live.views import PlaceView, TraceView, ValueView
 from tdx.keys import NestedKey, format_key
 
 if TYPE_CHECKING:
-    from tdx.engine.traced import Promises, StageTrace, StepTrace, ValueVersion
+    from tdx.core.tracing import Promises, StageTrace, StepTrace, ValueVersion
 
 Told = Mapping[tuple[int, str], Sequence[str]]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.engine.traced import Promises, StepTrace, Stop, TraceHistory, Tracer
+from tdx.core.tracing import Promises, StepTrace, Stop, TraceHistory, Tracer
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.ledger import Ledger
 from tdx.inspection.live.named import names_of, number_of
@@ -25,8 +25,8 @@ from tdx.inspection.live.views import Curve, EnvCell, EpisodeView, Picture, Trac
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
+    from tdx.core.envs.policies import Policy
     from tdx.envs import EnvBase
-    from tdx.envs.base.policies import Policy
 
 MAX_TRACES = 5_000
 MAX_BYTES = 256 * 2**20
@@ -145,7 +145,7 @@ class LiveSession:
             self.troubled.popitem(last=False)
 
     def until(self, text: str | None) -> None:
-        """Set when to stop, in the words of :func:`~tdx.engine.traced.parse_stop`.
+        """Set when to stop, in the words of :func:`~tdx.core.tracing.parse_stop`.
 
         Raises:
             ArgumentError: it is no condition.

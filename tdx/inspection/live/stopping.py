@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdx.engine.traced import Stop, parse_stop
-from tdx.engine.traced.stop_text import keys_of
+from tdx.core.tracing import Stop, parse_stop
+from tdx.core.tracing.stop_text import keys_of
 
 if TYPE_CHECKING:
-    from tdx.engine.traced import Tracer
+    from tdx.core.tracing import Tracer
     from tdx.keys import NestedKey
 
 
 def checked_stop(text: str, tracer: Tracer) -> Stop:
-    """A condition in the words of :func:`~tdx.engine.traced.parse_stop`, on keys that there are.
+    """A condition in the words of :func:`~tdx.core.tracing.parse_stop`, on keys that there are.
 
     Args:
         text: the condition.

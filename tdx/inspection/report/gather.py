@@ -51,7 +51,7 @@ def gather(
 
 
 def _lints(env: EnvBase, pipeline: Pipeline) -> Sequence[Lint]:
-    from tdx.engine import TransformedEnv
+    from tdx.core import TransformedEnv
     from tdx.inspection.lint.run import lint, lint_context
 
     found = []

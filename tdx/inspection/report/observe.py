@@ -13,8 +13,8 @@ from tdx.keys import NestedKey, format_key, key_parts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.engine import StepTrace
-    from tdx.engine.traced import ValueVersion
+    from tdx.core import StepTrace
+    from tdx.core.tracing import ValueVersion
     from tdx.envs import EnvBase
 
 MOST_ENVS = 8
@@ -47,7 +47,7 @@ def observe(env: EnvBase, steps: int, seed: int) -> Rollout:
 
 def _trace_of(env: EnvBase, step: int) -> StepTrace:
     """All values of one step of a rollout."""
-    from tdx.engine import Tracer
+    from tdx.core import Tracer
 
     tracer = Tracer(env, values=False)
     for _ in range(step):

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tdx.envs.base import EnvBase
-from tdx.envs.base.devices import present_device
+from tdx.core.envs import EnvBase
+from tdx.core.envs.devices import present_device
 from tdx.profiling.passes.device_trace import TraceEvent, read_trace
 from tdx.profiling.passes.sync_places import watched_syncs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, accelerators_of
 from tdx.profiling.passes.device import DeviceTimes, DeviceWork, Syncs
 from tdx.profiling.passes.memory import DeviceMemory, ObjectMemory, TensorMemory

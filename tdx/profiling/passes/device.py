@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tdx.engine.meter import TRANSFERS, Lane, Part, engine_part
+from tdx.core.meter import TRANSFERS, Lane, Part, engine_part
 from tdx.profiling.passes.accelerator import Accelerator
 from tdx.profiling.passes.device_trace import TraceEvent
 from tdx.profiling.passes.observer import Observer

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tdx.engine.meter import Lane, Part
+from tdx.core.meter import Lane, Part
 from tdx.profiling.passes.accelerator import Accelerator
 from tdx.profiling.passes.observer import Observer
 from tdx.profiling.passes.ranges import MEMORY, HostEvent, Ranges

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from tdx.engine.meter import AnyFunction, Part
+from tdx.core.meter import AnyFunction, Part
 from tdx.profiling.result import ModeProfile
 
 
 class Observer(ABC):
-    """A meter of something beside time; see :class:`~tdx.engine.meter.Meter`.
+    """A meter of something beside time; see :class:`~tdx.core.meter.Meter`.
 
     It looks on only while :meth:`recording`, in a rollout of its own: to look on takes time.
     """
@@ -26,7 +26,7 @@ class Observer(ABC):
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """See :class:`~tdx.engine.meter.Meter`; what is found is counted for all steps."""
+        """See :class:`~tdx.core.meter.Meter`; what is found is counted for all steps."""
         if getattr(function, "is_timed", False):
             return function
         place = self._place(part)
@@ -45,7 +45,7 @@ class Observer(ABC):
         return cast(AnyFunction, made)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """See :class:`~tdx.engine.meter.Meter`."""
+        """See :class:`~tdx.core.meter.Meter`."""
         return functions
 
     def hindrance(self) -> str | None:

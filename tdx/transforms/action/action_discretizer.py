@@ -10,6 +10,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms.action import (
+    ActionTransform,
+    action_leaf,
+    batch_dims_of,
+    has_range,
+    shared_rows,
+)
+from tdx.core.transforms.spec_edits import with_entries
 from tdx.errors import ArgumentError, ChainError, UnknownNameError, Where, did_you_mean
 from tdx.keys import NestedKey, format_key
 from tdx.specs import (
@@ -22,15 +31,6 @@ from tdx.specs import (
     TensorSpec,
 )
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour
-from tdx.transforms.base.action import (
-    ActionTransform,
-    action_leaf,
-    batch_dims_of,
-    has_range,
-    shared_rows,
-)
-from tdx.transforms.base.spec_edits import with_entries
 
 
 class ActionDiscretizer(ActionTransform):

@@ -8,14 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.action import action_leaf
+from tdx.core.transforms.key_pairs import require_keys
+from tdx.core.transforms.scan import reset_rows
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.action import action_leaf
-from tdx.transforms.base.key_pairs import require_keys
-from tdx.transforms.base.scan import reset_rows
 
 Maskable = Categorical | MultiCategorical | MultiOneHot | OneHot
 

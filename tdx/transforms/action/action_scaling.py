@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms.action import ActionTransform, action_leaf, has_range, shared_rows
+from tdx.core.transforms.affine import AffineTransform, mapped_spec, refuse_integers
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, Composite, TensorSpec
-from tdx.transforms.base import TimeBehaviour
-from tdx.transforms.base.action import ActionTransform, action_leaf, has_range, shared_rows
-from tdx.transforms.base.affine import AffineTransform, mapped_spec, refuse_integers
 
 
 class ActionScaling(ActionTransform, AffineTransform):

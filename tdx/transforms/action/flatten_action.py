@@ -8,12 +8,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms.action import ActionTransform, action_leaf, batch_dims_of
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour
-from tdx.transforms.base.action import ActionTransform, action_leaf, batch_dims_of
 
 
 class FlattenAction(ActionTransform):

@@ -9,12 +9,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.devices import present_device
+from tdx.core.envs.devices import present_device
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, Columns, TimeForm
 from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, Columns, TimeForm
 
 
 class DeviceCastTransform(Transform):

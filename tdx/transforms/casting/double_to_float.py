@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from tdx.core.transforms import TimeBehaviour
 from tdx.keys import NestedKey
-from tdx.transforms.base import TimeBehaviour
 from tdx.transforms.casting.dtype_cast_transform import DTypeCastTransform
 
 

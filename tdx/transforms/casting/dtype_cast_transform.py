@@ -8,11 +8,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.key_pairs import require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.specs import Composite, TensorSpec
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.key_pairs import require_keys
 
 OBSERVED = ("full_observation_spec", "full_reward_spec")
 GIVEN = ("full_action_spec", "full_state_spec")

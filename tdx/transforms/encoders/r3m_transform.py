@@ -11,13 +11,13 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.key_pairs import key_list, require_keys
+from tdx.core.transforms.spec_edits import refuse_taken
 from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.key_pairs import key_list, require_keys
-from tdx.transforms.base.spec_edits import refuse_taken
 from tdx.transforms.encoders.checkpoint_files import (
     fetched,
     named_file,

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.upstream import upstream
 
 ReshapeFunction = Callable[[TensorDictBase], TensorDictBase]
 ResetFunction = Callable[..., TensorDictBase]

@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.episodes import refuse_unordered
+from tdx.core.transforms.key_pairs import key_list
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.episodes import refuse_unordered
-from tdx.transforms.base.key_pairs import key_list
 
 
 class BurnInTransform(Transform):

@@ -6,13 +6,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.key_pairs import missing_key, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_pairs import missing_key, output_keys
 
 
 class ExpandAs(Transform):

@@ -9,19 +9,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows
-from tdx.envs.base.step_mdp import advance
+from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.core.envs.step_mdp import advance
+from tdx.core.transforms import Compose, TimeBehaviour, Transform
+from tdx.core.transforms.spec_edits import done_groups
+from tdx.core.transforms.sums import sum_dtype, sum_spec
+from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, key_parts, unique_keys
 from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base import Compose, TimeBehaviour, Transform
-from tdx.transforms.base.spec_edits import done_groups
-from tdx.transforms.base.sums import sum_dtype, sum_spec
-from tdx.transforms.base.upstream import upstream
 
 if TYPE_CHECKING:
-    from tdx.envs.base import EnvBase
+    from tdx.core.envs import EnvBase
 
 
 class FrameSkipTransform(Transform):

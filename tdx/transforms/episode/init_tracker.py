@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys
-from tdx.specs import Categorical, Composite
-from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.episodes import stored_groups
-from tdx.transforms.base.scan import reset_rows
-from tdx.transforms.base.spec_edits import (
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.episodes import stored_groups
+from tdx.core.transforms.scan import reset_rows
+from tdx.core.transforms.spec_edits import (
     DoneGroup,
     done_groups,
     refuse_taken,
     shape_in,
     with_entries,
 )
-from tdx.transforms.base.transform import Entries, RowStep
+from tdx.core.transforms.transform import Entries, RowStep
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, format_key, join_keys
+from tdx.specs import Categorical, Composite
+from tdx.tensordicts import read, write
 
 
 class InitTracker(Transform):

@@ -8,17 +8,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import as_row_mask, keep_unmasked_rows, masks_in
+from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows, masks_in
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.spec_edits import DoneGroup, done_groups
+from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.spec_edits import DoneGroup, done_groups
-from tdx.transforms.base.upstream import upstream
 
 if TYPE_CHECKING:
-    from tdx.envs.base import EnvBase
+    from tdx.core.envs import EnvBase
 
 
 class NoopResetEnv(Transform):

@@ -9,20 +9,20 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts
-from tdx.specs import Bounded, Categorical, Composite, TensorSpec
-from tdx.tensordicts import read, write
-from tdx.transforms.base import RunningTransform, TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, StepLimit, TimeForm, running_sum
-from tdx.transforms.base.episodes import StoredGroup, stored_groups
-from tdx.transforms.base.spec_edits import (
+from tdx.core.transforms import RunningTransform, TimeBehaviour
+from tdx.core.transforms.chunk import Chunk, StepLimit, TimeForm, running_sum
+from tdx.core.transforms.episodes import StoredGroup, stored_groups
+from tdx.core.transforms.spec_edits import (
     DoneGroup,
     done_groups,
     refuse_taken,
     shape_in,
     with_entries,
 )
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, format_key, join_keys, key_parts
+from tdx.specs import Bounded, Categorical, Composite, TensorSpec
+from tdx.tensordicts import read, write
 
 
 class StepCounter(RunningTransform):

@@ -10,14 +10,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import as_row_mask
+from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, TimeForm, begun_at_resets
+from tdx.core.transforms.spec_edits import done_groups, with_entries
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normal_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, TimeForm, begun_at_resets
-from tdx.transforms.base.spec_edits import done_groups, with_entries
 
 DefaultValue = (
     float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None

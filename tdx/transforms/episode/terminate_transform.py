@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.key_pairs import missing_key
+from tdx.core.transforms.spec_edits import DoneGroup, done_groups, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.key_pairs import missing_key
-from tdx.transforms.base.spec_edits import DoneGroup, done_groups, with_entries
 
 
 class TerminateTransform(Transform):

@@ -8,12 +8,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.linear_image import LinearImage, crop_matrix
+from tdx.core.transforms.shape_transform import viewed_spec
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.linear_image import LinearImage, crop_matrix
-from tdx.transforms.base.shape_transform import viewed_spec
 from tdx.transforms.image.layout import LIKELY_CHANNELS, check_channels_first, image_size
 
 MOST_CHANNELS = max(LIKELY_CHANNELS)

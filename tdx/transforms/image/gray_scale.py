@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.affine import mapped_spec
+from tdx.core.transforms.linear_image import LinearImage
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.affine import mapped_spec
-from tdx.transforms.base.linear_image import LinearImage
 from tdx.transforms.image.layout import channels_last, check_channels_first
 
 GRAY = (0.2989, 0.587, 0.114)

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.affine import mapped_spec
+from tdx.core.transforms.linear_image import LinearImage, Matrix
 from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.affine import mapped_spec
-from tdx.transforms.base.linear_image import LinearImage, Matrix
 from tdx.transforms.image.layout import check_channels_first, image_size
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.affine import mapped_spec
+from tdx.core.transforms.linear_image import LinearImage
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.affine import mapped_spec
-from tdx.transforms.base.linear_image import LinearImage
 
 FRACTION = 1 / 255
 

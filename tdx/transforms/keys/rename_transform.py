@@ -8,15 +8,15 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.key_pairs import KeyPairs, flat_pairs, key_list, require_keys
+from tdx.core.transforms.spec_edits import refuse_taken
+from tdx.core.transforms.transform import Entries, RowStep
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_pairs import KeyPairs, flat_pairs, key_list, require_keys
-from tdx.transforms.base.spec_edits import refuse_taken
-from tdx.transforms.base.transform import Entries, RowStep
 
 
 class RenameTransform(Transform):

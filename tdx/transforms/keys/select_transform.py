@@ -7,14 +7,14 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.key_filter import KeyFilter
+from tdx.core.transforms.key_pairs import key_list, output_keys, require_keys
+from tdx.core.transforms.spec_edits import without_keys
+from tdx.core.transforms.transform import Entries, RowStep
 from tdx.keys import NestedKey, key_parts, normal_key, unique_keys
 from tdx.specs import Composite
-from tdx.transforms.base import TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_filter import KeyFilter
-from tdx.transforms.base.key_pairs import key_list, output_keys, require_keys
-from tdx.transforms.base.spec_edits import without_keys
-from tdx.transforms.base.transform import Entries, RowStep
 
 FLAGS = {"done", "terminated", "truncated"}
 

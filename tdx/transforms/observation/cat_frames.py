@@ -10,17 +10,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.episodes import episode_starts
+from tdx.core.transforms.key_pairs import flat_pairs, require_keys
+from tdx.core.transforms.scan import moved_along, reset_rows
+from tdx.core.transforms.transform import Entries, RowStep, Transform
+from tdx.core.transforms.windows import Windows
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.episodes import episode_starts
-from tdx.transforms.base.key_pairs import flat_pairs, require_keys
-from tdx.transforms.base.scan import moved_along, reset_rows
-from tdx.transforms.base.transform import Entries, RowStep, Transform
-from tdx.transforms.base.windows import Windows
 
 
 class CatFrames(ObservationTransform):

@@ -9,16 +9,16 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.key_pairs import key_list, missing_key
+from tdx.core.transforms.scan import reset_rows
+from tdx.core.transforms.spec_edits import with_entries
+from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normal_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_pairs import key_list, missing_key
-from tdx.transforms.base.scan import reset_rows
-from tdx.transforms.base.spec_edits import with_entries
-from tdx.transforms.base.upstream import upstream
 
 
 class NextObservationDelta(Transform):

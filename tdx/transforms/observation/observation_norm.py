@@ -7,18 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform, refuse_integers
+from tdx.core.transforms.key_pairs import missing_key
+from tdx.core.transforms.transform import RowStep
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normal_key
 from tdx.specs import TensorSpec
 from tdx.tensordicts import read
-from tdx.transforms.base import ObservationTransform, TimeBehaviour
-from tdx.transforms.base.affine import (
-    SMALLEST_SCALE,
-    AffineTransform,
-    refuse_integers,
-)
-from tdx.transforms.base.key_pairs import missing_key
-from tdx.transforms.base.transform import RowStep
 
 
 class ObservationNorm(AffineTransform, ObservationTransform):

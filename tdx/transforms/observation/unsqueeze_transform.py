@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms.shape_transform import ShapeTransform, checked_dim, require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-from tdx.transforms.base import TimeBehaviour
-from tdx.transforms.base.shape_transform import ShapeTransform, checked_dim, require_some_keys
 
 
 class UnsqueezeTransform(ShapeTransform):

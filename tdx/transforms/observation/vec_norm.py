@@ -10,22 +10,17 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import Compose, TimeBehaviour
+from tdx.core.transforms.chunk import Chunk, TimeForm
+from tdx.core.transforms.key_pairs import flat_pairs, missing_key, output_keys
+from tdx.core.transforms.moments import add_values, loc_and_scale, moments_over_time, no_moments
+from tdx.core.transforms.running_statistics import Lock, RunningStatistics
+from tdx.core.transforms.scan import reset_rows
+from tdx.core.transforms.transform import Entries, RowStep
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.base import Compose, TimeBehaviour
-from tdx.transforms.base.chunk import Chunk, TimeForm
-from tdx.transforms.base.key_pairs import flat_pairs, missing_key, output_keys
-from tdx.transforms.base.moments import (
-    add_values,
-    loc_and_scale,
-    moments_over_time,
-    no_moments,
-)
-from tdx.transforms.base.running_statistics import Lock, RunningStatistics
-from tdx.transforms.base.scan import reset_rows
-from tdx.transforms.base.transform import Entries, RowStep
 from tdx.transforms.observation.observation_norm import ObservationNorm
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import RewardTransform, TimeBehaviour
 from tdx.keys import NestedKey
 from tdx.specs import Binary, TensorSpec
-from tdx.transforms.base import RewardTransform, TimeBehaviour
 
 
 class BinarizeReward(RewardTransform):

@@ -8,14 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.envs.base.done_flags import as_row_mask
+from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.affine import finite_tensor
+from tdx.core.transforms.episodes import episode_starts
+from tdx.core.transforms.sums import sum_dtype
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, join_keys, key_parts, normal_key
 from tdx.tensordicts import read
-from tdx.transforms.base import TimeBehaviour, Transform
-from tdx.transforms.base.affine import finite_tensor
-from tdx.transforms.base.episodes import episode_starts
-from tdx.transforms.base.sums import sum_dtype
 
 
 class Reward2GoTransform(Transform):

@@ -9,10 +9,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tdx.core.transforms import RewardTransform, TimeBehaviour
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Binary, Bounded, TensorSpec
-from tdx.transforms.base import RewardTransform, TimeBehaviour
 
 _NAMES = ("clamp_min", "clamp_max")
 

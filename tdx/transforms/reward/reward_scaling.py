@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tdx.core.transforms import RewardTransform, TimeBehaviour
+from tdx.core.transforms.affine import AffineTransform
+from tdx.core.transforms.transform import RowStep
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.transforms.base import RewardTransform, TimeBehaviour
-from tdx.transforms.base.affine import AffineTransform
-from tdx.transforms.base.transform import RowStep
 
 
 class RewardScaling(AffineTransform, RewardTransform):

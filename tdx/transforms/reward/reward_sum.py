@@ -8,17 +8,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.envs.base.done_flags import as_row_mask
+from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.transforms import RunningTransform
+from tdx.core.transforms.chunk import Chunk, running_sum
+from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.key_pairs import missing_key
+from tdx.core.transforms.spec_edits import shape_in, with_entries
+from tdx.core.transforms.sums import sum_dtype
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, sibling_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
-from tdx.transforms.base import RunningTransform
-from tdx.transforms.base.chunk import Chunk, running_sum
-from tdx.transforms.base.episodes import stored_group_of
-from tdx.transforms.base.key_pairs import missing_key
-from tdx.transforms.base.spec_edits import shape_in, with_entries
-from tdx.transforms.base.sums import sum_dtype
 
 
 class RewardSum(RunningTransform):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from tdx.engine.transformed_env import TransformedEnv
+from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.run import lint, lint_context
 from tdx.pipeline import build_env

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict, assert_close
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
 from tdx.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tests.envs.batched.conftest import MakeBatch

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tdx.envs.base import EnvBase
-from tdx.envs.base.failures import OWN_ERROR
+from tdx.core.envs import EnvBase
+from tdx.core.envs.failures import OWN_ERROR
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError

@@ -22,7 +22,7 @@ from tdx import (
     TransformedEnv,
     VecNorm,
 )
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.envs.batched import SerialEnv
 from tdx.errors import ChainError, EnvError
 from tdx.specs import Bounded, Stacked, StackedComposite

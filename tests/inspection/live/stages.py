@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import PendulumEnv, TransformedEnv
+from tdx.core.transforms import Transform
 from tdx.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, Unbounded
-from tdx.transforms.base import Transform
 
 Deed = Callable[[TensorDictBase], TensorDictBase]
 

@@ -22,7 +22,7 @@ from tdx import (
     Tracer,
     TransformedEnv,
 )
-from tdx.engine.traced import Promises
+from tdx.core.tracing import Promises
 from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
 from tdx.inspection.live.pictures import is_picture, pictures
 from tdx.inspection.live.reading import troubles, view_trace

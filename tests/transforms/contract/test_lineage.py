@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tdx.engine import StepTrace, Tracer, TransformedEnv
+from tdx.core import StepTrace, Tracer, TransformedEnv
 from tdx.inspection.lineage import inspect_keys
 from tests.transforms.contract.examples import example_of, made
 

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
 from tests.transforms.driving import FixedActions, assert_same
 from tests.transforms.mocks import RowsEnv

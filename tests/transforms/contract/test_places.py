@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.errors import TdxError
 from tdx.transforms import TimeBehaviour, Transform
 from tests.transforms.contract.examples import (

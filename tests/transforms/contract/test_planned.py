@@ -7,8 +7,8 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
-from tdx.engine.plan import plan_of
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
+from tdx.core.plan import plan_of
 from tests.transforms.contract.examples import EXAMPLES, example_of, made
 from tests.transforms.driving import assert_same
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tdx import TransformedEnv, check_env_specs
-from tdx.envs.base import EnvBase
+from tdx.core.envs import EnvBase
 from tdx.keys import normal_key
 from tdx.pipeline import catalogue
 from tdx.specs import Composite

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tdx import TransformedEnv
-from tdx.engine import TransformedEnv as Engine
+from tdx.core import TransformedEnv as Engine
 from tdx.pipeline import (
     Call,
     Dtype,

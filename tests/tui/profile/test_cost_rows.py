@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tdx.engine.meter import Lane
+from tdx.core.meter import Lane
 from tdx.pipeline import Pipeline, build_env
 from tdx.profiling.marginal import Marginal, MarginalCost
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile

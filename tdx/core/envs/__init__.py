@@ -1,0 +1,7 @@
+"""The env's base class and the pieces it is made of."""
+
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.policies import ActionSequence
+from tdx.core.envs.step_mdp import step_mdp
+
+__all__ = ["ActionSequence", "EnvBase", "step_mdp"]

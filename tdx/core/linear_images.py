@@ -1,0 +1,305 @@
+"""Runs linear maps of images, frame by frame, as a few small products.
+
+A resize takes each row of its result from a few neighbouring rows, so its matrix is a narrow
+band. The band is cut into blocks of equal size at equal distances; then all blocks are one batched
+product of small matrices with overlapping windows of the image, which are views. Where the ratio
+of sizes is no simple one, windows that are a little wider make up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided
+
+from tdx.core.transforms import Transform
+from tdx.core.transforms.linear_image import LinearImage, Matrix
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Real = np.float32
+
+# What a block costs beyond its products, counted in products; measured with OpenBLAS.
+BLOCK_COST = 6_000
+MOST_ROWS = 48
+
+
+@cache
+def linear_image_holds(kind: type) -> bool:
+    """Whether no subclass has implemented anew what the linear form stands for."""
+
+    def owner(hook: str) -> type:
+        return next(base for base in kind.__mro__ if hook in base.__dict__)
+
+    form = owner("_linear_image")
+    hooks = ("_apply_transform", "_call", "_step", "_reset")
+    return all(issubclass(form, owner(hook)) for hook in hooks)
+
+
+def linear_form(
+    stages: Iterable[Transform], shape: tuple[int, int, int], dtype: torch.dtype
+) -> LinearImage | None:
+    """Neighbouring stages as one linear map, or ``None`` where they are none.
+
+    Args:
+        stages: at least one, each on the results of the one before it.
+        shape: the first one's image, without any batch dims.
+        dtype: the same image's.
+    """
+    whole: LinearImage | None = None
+    for stage in stages:
+        kind: type = type(stage)
+        form = stage._linear_image(shape, dtype) if linear_image_holds(kind) else None
+        if form is None:
+            return None
+        whole = form if whole is None else whole.then(form)
+        if whole is None:
+            return None
+        shape, dtype = whole.out_shape, whole.out_dtype
+    return whole
+
+
+class Band(NamedTuple):
+    """A matrix ``[M, K]`` as blocks along its diagonal, which may reach over its ends.
+
+    Args:
+        blocks: ``[count, height, width]``; rows after the last one are zeros.
+        first: the first block's first column, at most 0.
+        stride: from a block's first column to the next one's.
+        over: how many columns after the last one the blocks reach.
+    """
+
+    blocks: Array
+    first: int
+    stride: int
+    over: int
+
+
+def banded(matrix: Matrix, lanes: int) -> Band:
+    """The cheapest blocks for a matrix.
+
+    Args:
+        matrix: ``[M, K]``, of any entries.
+        lanes: how many vectors it will be multiplied with.
+    """
+    count, size = matrix.shape
+    used = matrix != 0
+    begins = np.where(used.any(1), used.argmax(1), size)
+    ends = np.where(used.any(1), size - used[:, ::-1].argmax(1), 0)
+    best: tuple[float, int, int, int, int] | None = None
+    for height in range(1, min(count, MOST_ROWS) + 1):
+        starts = np.arange(0, count, height)
+        begin, end = np.minimum.reduceat(begins, starts), np.maximum.reduceat(ends, starts)
+        slope = height * size / count
+        for stride in {int(slope), int(slope) + 1}:
+            offsets = stride * np.arange(len(starts))
+            first = min(0, int((begin - offsets).min()))
+            width = max(1, int((end - offsets).max()) - first)
+            cost = len(starts) * (height * width * lanes + BLOCK_COST)
+            cost += 0 if count % height == 0 else 8 * count * lanes
+            if best is None or cost < best[0]:
+                best = (cost, height, stride, first, width)
+    assert best is not None  # a matrix has a row
+    _, height, stride, first, width = best
+    return _cut(matrix, height, stride, first, width)
+
+
+def _cut(matrix: Matrix, height: int, stride: int, first: int, width: int) -> Band:
+    count, size = matrix.shape
+    starts = range(0, count, height)
+    blocks = np.zeros((len(starts), height, width), Real)
+    for block, start in enumerate(starts):
+        rows = matrix[start : start + height]
+        left = first + block * stride
+        low, high = max(left, 0), min(left + width, size)
+        if low < high:
+            blocks[block, : len(rows), low - left : high - left] = rows[:, low:high]
+    over = max(0, first + (len(blocks) - 1) * stride + width - size)
+    return Band(blocks, first, stride, over)
+
+
+class ImageKernel:
+    """One linear map of images, for one frame after another.
+
+    It owns the memory that it works in, so one kernel serves one thread, and results share no
+    memory with it. Values have to be finite: a window is wider than what counts in it.
+
+    Args:
+        form: the map.
+
+    Example:
+        >>> from tdx import GrayScale, Resize, ToTensorImage
+        >>> stages = ToTensorImage(), GrayScale(), Resize(84, 84)
+        >>> form = linear_form(stages, (210, 160, 3), torch.uint8)
+        >>> ImageKernel(form)(np.zeros((210, 160, 3), np.uint8)).shape
+        (1, 84, 84)
+    """
+
+    def __init__(self, form: LinearImage) -> None:
+        self.form = form
+        channels, height, width = form.planes
+        self._last, self._out_shape = form.channels_last, form.out_shape
+        top, rows = _trimmed(form.rows, height)
+        left, cols = _trimmed(form.cols, width)
+        height, width = top.stop - top.start, left.stop - left.start
+        self._taken = (top, left) if self._last else (slice(None), top, left)
+        self._scale, mix = _scale_of(form.mix)
+        if self._scale != 1 and rows is not None:
+            rows, self._scale = rows * self._scale, 1.0
+        elif self._scale != 1 and cols is not None:
+            cols, self._scale = cols * self._scale, 1.0
+        self._mix = None if mix is None else mix.astype(Real)
+        col_band = None if cols is None else banded(cols, form.out_shape[0] * form.out_shape[1])
+        row_band = None if rows is None else banded(rows, channels * width)
+        image = self._start(channels, height, width, row_band, col_band)
+        image = self._plan_rows(image, row_band)
+        self._plan_cols(self._plan_planes(image, col_band is not None), col_band)
+
+    def _start(
+        self, channels: int, height: int, width: int, rows: Band | None, cols: Band | None
+    ) -> Array:
+        """The image as floats, with the zeros around it that windows reach into."""
+        above, below = (0, 0) if rows is None else (-rows.first, rows.over)
+        before, after = (0, 0) if cols is None else (-cols.first, cols.over)
+        size = above + height + below, before + width + after
+        inner = slice(above, above + height), slice(before, before + width)
+        if self._last:
+            image = np.zeros((*size, channels), Real)
+            self._inner = image[inner]
+        else:
+            image = np.zeros((channels, *size), Real)
+            self._inner = image[:, *inner]
+        return image
+
+    def _plan_rows(self, image: Array, band: Band | None) -> Array:
+        """What the row matrix makes: as many rows as its blocks have, or more."""
+        self._row_product: tuple[Array, Array, Array] | None = None
+        if band is None:
+            return image
+        count, rows, size = band.blocks.shape
+        lead = () if self._last else image.shape[:1]
+        lanes = image.shape[1] * image.shape[2] if self._last else image.shape[2]
+        item = image.itemsize
+        windows = as_strided(
+            image,
+            (*lead, count, size, lanes),
+            (*image.strides[: len(lead)], band.stride * lanes * item, lanes * item, item),
+        )
+        made = np.empty((*lead, count * rows, *image.shape[len(lead) + 1 :]), Real)
+        self._row_product = band.blocks, windows, made.reshape(*lead, count, rows, lanes)
+        return made
+
+    def _plan_planes(self, image: Array, in_windows: bool) -> Array:
+        """The image with its channels first, mixed: ``[C', H'.., W..]``."""
+        made = self._out_shape[1]
+        self._mix_product: tuple[Array, Array, Array] | None = None
+        self._split: tuple[Array, Array] | None = None
+        if self._last:
+            image = image[:made]
+            planes = image.transpose(2, 0, 1)
+            pixels = image.reshape(-1, image.shape[2]).T
+        else:
+            planes, pixels = image, image.reshape(image.shape[0], -1)
+        if self._mix is not None:
+            mixed = np.empty((len(self._mix), *planes.shape[1:]), Real)
+            self._mix_product = self._mix, pixels, mixed.reshape(len(mixed), -1)
+            return mixed
+        if not self._last or not in_windows:
+            return planes
+        split = np.empty(planes.shape, Real)
+        self._split = split, planes
+        return split
+
+    def _plan_cols(self, planes: Array, band: Band | None) -> None:
+        """What makes the result, and where where it has not the result's own width."""
+        channels, rows, width = self._out_shape
+        self._planes = planes[:, :rows]
+        self._col_product: tuple[Array, Array] | None = None
+        self._wide: Array | None = None
+        if band is None:
+            return
+        count, cols, size = band.blocks.shape
+        channel, row, item = planes.strides
+        windows = as_strided(
+            planes, (channels, count, rows, size), (channel, band.stride * item, row, item)
+        )
+        self._col_product = windows, np.ascontiguousarray(band.blocks.transpose(0, 2, 1))
+        self._blocks = channels, rows, count, cols
+        if count * cols != width:
+            self._wide = np.empty((channels, rows, count * cols), Real)
+
+    def __call__(self, frame: Array, out: Array | None = None) -> Array:
+        """The map of one image.
+
+        Args:
+            frame: the image, of the form's shape and dtype.
+            out: where to write the result: ``[C', H', W']`` of float32. A new array if left out.
+
+        Returns:
+            the result.
+        """
+        inner = self._inner
+        np.copyto(inner, frame[self._taken], casting="unsafe")
+        if self._scale != 1:
+            np.multiply(inner, self._scale, out=inner)
+        if self._row_product is not None:
+            blocks, windows, made = self._row_product
+            np.matmul(blocks, windows, out=made)
+        if self._mix_product is not None:
+            mix, pixels, mixed = self._mix_product
+            np.matmul(mix, pixels, out=mixed)
+        elif self._split is not None:
+            np.copyto(*self._split)
+        if out is None:
+            out = np.empty(self._out_shape, Real)
+        if self._col_product is None:
+            np.copyto(out, self._planes)
+            return out
+        target = self._wide
+        if target is None:
+            target = out if out.flags.c_contiguous else np.empty(self._out_shape, Real)
+        np.matmul(*self._col_product, out=target.reshape(self._blocks).transpose(0, 2, 1, 3))
+        if target is not out:
+            np.copyto(out, target[..., : self._out_shape[2]])
+        return out
+
+
+def compile_image(form: LinearImage) -> ImageKernel | None:
+    """The fast form of a linear map, or ``None`` where its stages themselves have to do.
+
+    They are as fast where all is views and one copy. Floats might be infinite or no numbers,
+    which zeros in a window would spread.
+
+    Args:
+        form: the map.
+    """
+    if form.dtype.is_floating_point:
+        return None
+    resizes = any(_trimmed(each, 0)[1] is not None for each in (form.rows, form.cols))
+    interleaved = form.channels_last and form.mix is not None
+    return ImageKernel(form) if resizes or interleaved else None
+
+
+def _trimmed(matrix: Matrix | None, size: int) -> tuple[slice, Matrix | None]:
+    """Which rows of an image a matrix reads, and what it does to those; ``None`` for nothing."""
+    if matrix is None:
+        return slice(0, size), None
+    used = np.flatnonzero(matrix.any(0))
+    if not len(used):
+        return slice(0, matrix.shape[1]), matrix
+    taken = slice(int(used[0]), int(used[-1]) + 1)
+    kept = matrix[:, taken]
+    square = kept.shape[0] == kept.shape[1]
+    return taken, None if square and np.array_equal(kept, np.eye(len(kept))) else kept
+
+
+def _scale_of(mix: Matrix | None) -> tuple[float, Matrix | None]:
+    """A mix that only scales as its factor; any other one as it is."""
+    if mix is None:
+        return 1.0, None
+    factor = float(mix.flat[0])
+    same = mix.shape[0] == mix.shape[1] and np.array_equal(mix, factor * np.eye(len(mix)))
+    return (factor, None) if same else (1.0, mix)

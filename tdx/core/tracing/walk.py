@@ -1,0 +1,146 @@
+"""Runs a chain hook by hook exactly as ``TransformedEnv`` does, under a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from tdx.core.envs import EnvBase
+from tdx.core.envs.spec_findings import leaves_of
+from tdx.core.stage_specs import StageSpecs, stage_specs
+from tdx.core.tracing.places import GIVEN, Place, depth, env_place, is_plain, stage_place
+from tdx.core.tracing.recorder import Recorder
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Compose
+from tdx.keys import NestedKey
+from tdx.tensordicts import new_tensordict, read, write
+
+
+class TracedWalk:
+    """An env's reset and step, nested chains from the inside out.
+
+    Args:
+        env: the env, transformed or not. One of a subclass with a step or reset of its own is
+            called as a whole.
+        record: what each call goes through.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        self.env = env
+        self.record: Recorder
+        self.version = -1
+        self._stages: dict[int, list[Place]] = {}
+        self.inner = env
+        while isinstance(self.inner, TransformedEnv) and is_plain(self.inner):
+            self.inner = self.inner._inner
+        self._inner_step: Callable[..., TensorDictBase] = self.inner._completed_step
+        self._inner_reset: Callable[..., TensorDictBase] = self.inner._completed_reset
+
+    def refresh(self) -> None:
+        """Look at the chain anew where it has changed."""
+        if self.env._spec_version == self.version:
+            return
+        specs = [_keys(place) for place in stage_specs(self.env)]
+        levels: list[TransformedEnv] = []
+        env = self.env
+        while env is not self.inner:
+            assert isinstance(env, TransformedEnv)
+            levels.append(env)
+            env = env.base_env
+        index = depth(self.inner)
+        self._stages = {}
+        for level in reversed(levels):
+            places = []
+            for stage in level.stages:
+                places.append(stage_place(index, stage, specs[index + 1] - specs[index]))
+                index += 1
+            self._stages[id(level)] = places
+        self.env_place = env_place(self.inner)
+        self.env_place.index = depth(self.inner) - 1
+        self.version = self.env._spec_version
+
+    def reset(
+        self, env: EnvBase, tensordict: TensorDictBase | None, **kwargs: Any
+    ) -> TensorDictBase:
+        """What ``env._completed_reset`` returns, ``[*B]``."""
+        call = self.record.call
+        if env is self.env and tensordict is not None:
+            # The masks of a partial reset are written only now.
+            self.record.settle(GIVEN, "inverse", tensordict)
+        if env is self.inner:
+            result: TensorDictBase = call(
+                self.env_place, "forward", _with(self._inner_reset, kwargs), tensordict
+            )
+            return result
+        assert isinstance(env, TransformedEnv)
+        env._compute_specs()
+        given = tensordict
+        if given is None:
+            given = new_tensordict({}, env.batch_size, env.device)
+        inner = given.clone(recurse=False)
+        places = self._stages[id(env)]
+        for place in reversed(places):
+            assert place.stage is not None
+            hook = place.stage._reset_env_preprocess
+            inner = call(place, "inverse", hook, inner) if place.acts_at_reset else hook(inner)
+        tells_nothing = inner.is_empty() and inner.batch_size == env.base_env.batch_size
+        passed = None if tensordict is None and tells_nothing else inner
+        result = self.reset(env.base_env, passed, **kwargs)
+        chain = env._chain
+        views = chain._seen_by_each(given) if isinstance(chain, Compose) else [given]
+        for place, view in zip(places, views, strict=True):
+            assert place.stage is not None
+            result = call(place, "forward", place.stage._reset, view, result)
+        return result
+
+    def step(
+        self, env: EnvBase, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        """What ``env._completed_step`` returns, ``[*B]``."""
+        call = self.record.call
+        if env is self.inner:
+            result: TensorDictBase = call(
+                self.env_place, "forward", self._inner_step, tensordict, preset
+            )
+            return result
+        assert isinstance(env, TransformedEnv)
+        env._compute_specs()
+        places = self._stages[id(env)]
+        if env._inverts:
+            tensordict = self._way_in(env, places, tensordict)
+        result = self.step(env.base_env, tensordict)
+        if preset is not None:
+            known = set(result.keys(True, True))
+            result.update(env._chain._inward(preset.exclude(*known)))
+            self.record.settle(GIVEN, "forward", result)
+        for place in places:
+            stage = place.stage
+            assert stage is not None
+            result = call(place, "forward", stage._step, tensordict, result)
+            if stage._changes_batch:
+                tensordict = stage._outward(tensordict)
+        return result
+
+    def _way_in(
+        self, env: TransformedEnv, places: list[Place], tensordict: TensorDictBase
+    ) -> TensorDictBase:
+        inner = tensordict.clone(recurse=False)
+        for place in reversed(places):
+            assert place.stage is not None
+            hook = place.stage._inv_call
+            inner = self.record.call(place, "inverse", hook, inner) if place.acts else hook(inner)
+        for key in env._handed_out:
+            write(tensordict, key, read(inner, key))
+        return inner
+
+
+def _keys(place: StageSpecs) -> set[NestedKey]:
+    return {key for _, part in place.output_spec.items() for key in leaves_of(part)}
+
+
+def _with(
+    function: Callable[..., TensorDictBase], kwargs: dict[str, Any]
+) -> Callable[..., TensorDictBase]:
+    return (lambda tensordict: function(tensordict, **kwargs)) if kwargs else function

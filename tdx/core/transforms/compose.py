@@ -1,0 +1,365 @@
+"""A chain of transforms that is a transform itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+from torch import nn
+
+from tdx.core.envs.failures import from_stage
+from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
+from tdx.core.transforms.transform import Transform
+from tdx.errors import TdxError
+from tdx.keys import NestedKey
+from tdx.specs import Composite
+
+if TYPE_CHECKING:
+    from tdx.core.envs import EnvBase
+
+
+class Compose(Transform):
+    """Runs transforms one after another; on the way in, in reverse.
+
+    Args:
+        *transforms: the stages in order: transforms, chains of them, or functions over a
+            TensorDict.
+
+    Raises:
+        ArgumentError: a stage is neither a transform nor a function.
+        ChainError: a stage is already part of a chain.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import RewardClipping, RewardScaling
+        >>> chain = Compose(RewardScaling(1.0, 2.0), RewardClipping(-2.0, 2.0))
+        >>> chain(TensorDict(reward=torch.ones(1)))["reward"]
+        tensor([2.])
+        >>> chain[0]
+        RewardScaling(loc=1.0000, scale=2.0000, keys=['reward'])
+    """
+
+    def __init__(self, *transforms: Transform | TensorDictFunction) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList()
+        self._stages: tuple[Transform, ...] = ()
+        for transform in transforms:
+            self.append(transform)
+
+    # The chain
+
+    def append(self, transform: Transform | TensorDictFunction) -> None:
+        """Add a stage at the end.
+
+        Args:
+            transform: a transform, or a function over a TensorDict.
+        """
+        self.insert(len(self._stages), transform)
+
+    def insert(self, index: int, transform: Transform | TensorDictFunction) -> None:
+        """Add a stage so that it gets this index; it takes over the chain's train or eval mode.
+
+        Args:
+            index: from 0; negative ones count from the end.
+            transform: a transform, or a function over a TensorDict.
+
+        Raises:
+            IndexError: the index is outside the chain.
+        """
+        count = len(self._stages)
+        if not -count <= index <= count:
+            raise IndexError(f"index {index} is outside a chain of {count} stages")
+        stage = as_transform(transform)
+        stage.set_container(self)
+        stage.train(self.training)
+        stages = list(self._stages)
+        stages.insert(index, stage)
+        self._set_stages(stages)
+
+    def pop(self, index: int = -1) -> Transform:
+        """Take a stage out of the chain."""
+        stages = list(self._stages)
+        stage = stages.pop(index)
+        stage.reset_parent()
+        self._set_stages(stages)
+        return stage
+
+    def _set_stages(self, stages: list[Transform]) -> None:
+        self._stages = tuple(stages)
+        self.transforms = nn.ModuleList(stages)
+        self.transforms.training = self.training
+        self._changed()
+
+    def _chain_changed(self) -> None:
+        self._changed()
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self._stages)
+
+    @overload
+    def __getitem__(self, index: int) -> Transform: ...
+    @overload
+    def __getitem__(self, index: slice) -> Compose: ...
+    def __getitem__(self, index: int | slice) -> Transform:
+        if isinstance(index, slice):
+            return Compose(*(stage.clone() for stage in self._stages[index]))
+        return self._stages[index]
+
+    def clone(self) -> Self:
+        """A chain of its own, of clones of the stages."""
+        copied = super().clone()
+        copied._stages = ()
+        copied._modules["transforms"] = nn.ModuleList()
+        for stage in self._stages:
+            copied.append(stage.clone())
+        return copied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        for stage in self._stages:
+            stage.reset_parent()
+            stage.set_container(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        from copy import deepcopy
+
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(deepcopy(self.__getstate__(), memo))
+        return copied
+
+    def _env_before(self, stage: Transform) -> EnvBase | None:
+        """The env with the chain up to a stage of this compose."""
+        owner = None if self._container_ref is None else self._container_ref()
+        before: Callable[[Transform], EnvBase | None] | None = getattr(owner, "_env_before", None)
+        env = None if before is None else before(self)
+        if env is None:
+            return None
+        for earlier in self._stages[: self._stages.index(stage)]:
+            env = env.append_transform(earlier.clone())
+        return env
+
+    # Keys
+
+    @property  # type: ignore[misc]
+    def in_keys(self) -> list[NestedKey]:
+        """What the chain reads and no earlier stage of it writes."""
+        read: dict[NestedKey, None] = {}
+        written: set[NestedKey] = set()
+        for stage in self._stages:
+            read.update(dict.fromkeys(key for key in stage.in_keys if key not in written))
+            written.update(stage.out_keys)
+        return list(read)
+
+    @property  # type: ignore[misc]
+    def out_keys(self) -> list[NestedKey]:
+        """What the chain writes."""
+        return list(dict.fromkeys(key for stage in self._stages for key in stage.out_keys))
+
+    @property  # type: ignore[misc]
+    def in_keys_inv(self) -> list[NestedKey]:
+        """What the env is given by the chain."""
+        return list(dict.fromkeys(key for stage in self._stages for key in stage.in_keys_inv))
+
+    @property  # type: ignore[misc]
+    def out_keys_inv(self) -> list[NestedKey]:
+        """What the outside gives to the chain."""
+        return list(
+            dict.fromkeys(key for stage in reversed(self._stages) for key in stage.out_keys_inv)
+        )
+
+    @property
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage._written_keys)
+
+    @property
+    def _handed_out(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage._handed_out)
+
+    def set_missing_tolerance(self, mode: bool = True) -> None:
+        """Say for every stage whether in-keys that are not there are passed over."""
+        super().set_missing_tolerance(mode)
+        for stage in self._stages:
+            stage.set_missing_tolerance(mode)
+
+    @property
+    def invertible(self) -> bool:
+        """Whether any stage does something on the way in."""
+        return any(stage.invertible for stage in self._stages)
+
+    # Data
+
+    def _located(self, error: Exception, stage: Transform, doing: str) -> Exception:
+        """The error, with the stage it came from."""
+        owner = None if self._container_ref is None else self._container_ref()
+        nested = isinstance(owner, Compose)
+        # Stages of a transformed env are numbered on from those of the env inside.
+        first: int = getattr(owner, "_first_stage", 0)
+        index, name = first + self._stages.index(stage), type(stage).__name__
+        if isinstance(error, TdxError):
+            error.at(transform=name) if nested else error.at(stage=index, transform=name)
+        elif not nested:
+            error.add_note(f"tdx: raised in stage {index} ({name}) during {doing}")
+            from_stage(error, index, name)
+        return error
+
+    def _run(self, tensordict: TensorDictBase, doing: str, hook: str) -> TensorDictBase:
+        for stage in self._stages:
+            try:
+                tensordict = getattr(stage, hook)(tensordict)
+            except Exception as error:
+                raise self._located(error, stage, doing) from error.__cause__
+        return tensordict
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._run(next_tensordict, "a call", "_call")
+
+    @dispatch(source="in_keys", dest="out_keys")
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map stored data, stage after stage, in place."""
+        return self._run(tensordict, "forward", "forward")
+
+    def init(self, tensordict: TensorDictBase) -> None:
+        """Run every stage's ``init``."""
+        for stage in self._stages:
+            stage.init(tensordict)
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        stage: Transform
+        try:
+            for stage in self._stages:
+                next_tensordict = stage._step(tensordict, next_tensordict)
+                if stage._changes_batch:
+                    tensordict = stage._outward(tensordict)
+        except Exception as error:
+            raise self._located(error, stage, "a step") from error.__cause__
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        stage: Transform
+        views = self._seen_by_each(tensordict)
+        try:
+            for stage, view in zip(self._stages, views, strict=True):
+                tensordict_reset = stage._reset(view, tensordict_reset)
+        except Exception as error:
+            raise self._located(error, stage, "a reset") from error.__cause__
+        return tensordict_reset
+
+    def _seen_by_each(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
+        """What a reset is called with, in the batch size at each stage."""
+        views = [tensordict]
+        for stage in reversed(self._stages[1:]):
+            inner = views[-1]
+            views.append(None if inner is None else stage._inward(inner))
+        return views[::-1] if self._stages else []
+
+    @property
+    def _changes_batch(self) -> bool:  # type: ignore[override]
+        return any(stage._changes_batch for stage in self._stages)
+
+    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for stage in self._stages:
+            tensordict = stage._outward(tensordict)
+        return tensordict
+
+    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for stage in reversed(self._stages):
+            tensordict = stage._inward(tensordict)
+        return tensordict
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        stage: Transform
+        try:
+            for stage in reversed(self._stages):
+                tensordict = stage._inv_call(tensordict)
+        except Exception as error:
+            raise self._located(error, stage, "the way in") from error.__cause__
+        return tensordict
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for stage in reversed(self._stages):
+            tensordict = stage._reset_env_preprocess(tensordict)
+        return tensordict
+
+    # Specs
+
+    def _transform_specs(
+        self, input_spec: Composite, output_spec: Composite
+    ) -> tuple[Composite, Composite]:
+        stage: Transform
+        try:
+            for stage in self._stages:
+                input_spec, output_spec = stage._transform_specs(input_spec, output_spec)
+        except Exception as error:
+            raise self._located(error, stage, "the computation of its specs") from error.__cause__
+        return input_spec, output_spec
+
+    def _run_spec(self, spec: Composite, hook: str) -> Composite:
+        for stage in self._stages:
+            spec = getattr(stage, hook)(spec)
+        return spec
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """The output spec after the chain."""
+        return self._run_spec(output_spec, "transform_output_spec")
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """The input spec that the outside of the chain sees."""
+        return self._run_spec(input_spec, "transform_input_spec")
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec after the chain."""
+        return self._run_spec(observation_spec, "transform_observation_spec")
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """The reward spec after the chain."""
+        return self._run_spec(reward_spec, "transform_reward_spec")
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The done flags' spec after the chain."""
+        return self._run_spec(done_spec, "transform_done_spec")
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """The action spec that the outside of the chain sees."""
+        return self._run_spec(action_spec, "transform_action_spec")
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec that the outside of the chain sees."""
+        return self._run_spec(state_spec, "transform_state_spec")
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """The env's batch size after the chain."""
+        for stage in self._stages:
+            batch_size = stage.transform_env_batch_size(batch_size)
+        return batch_size
+
+    def _follow(self, device: torch.device) -> None:
+        for stage in self._stages:
+            stage._follow(device)
+            device = stage.transform_env_device(device)
+
+    def transform_env_device(self, device: torch.device) -> torch.device:
+        """The env's device after the chain."""
+        for stage in self._stages:
+            device = stage.transform_env_device(device)
+        return device
+
+    def close(self) -> None:
+        """Close every stage."""
+        for stage in self._stages:
+            stage.close()
+
+    def __repr__(self) -> str:
+        if not self._stages:
+            return "Compose()"
+        lines = ",\n".join(str(stage).replace("\n", "\n    ") for stage in self._stages)
+        return "Compose(\n        " + lines.replace(",\n", ",\n        ") + ")"

@@ -1,0 +1,23 @@
+"""The classes that a transform extends, for those who write their own."""
+
+from __future__ import annotations
+
+from tdx.core.transforms import (
+    CallableTransform,
+    Compose,
+    ObservationTransform,
+    RewardTransform,
+    RunningTransform,
+    TimeBehaviour,
+    Transform,
+)
+
+__all__ = [
+    "CallableTransform",
+    "Compose",
+    "ObservationTransform",
+    "RewardTransform",
+    "RunningTransform",
+    "TimeBehaviour",
+    "Transform",
+]
