@@ -23,7 +23,7 @@ def test_categorical_membership() -> None:
     assert not real.is_in(torch.tensor(torch.nan))
     flags = Categorical(2, (1,), dtype=torch.bool)
     assert flags.is_in(torch.tensor([True]))
-    assert spec.why_not_in(torch.tensor(5)) == "a value lies outside the categories 0 to 2"
+    assert spec.why_not_in(torch.tensor(5)) == "a value is outside the categories 0 to 2"
     with pytest.raises(SpecError, match=r"3 categories do not fit torch.bool"):
         Categorical(3, dtype=torch.bool)
 
@@ -78,7 +78,9 @@ def test_masks_follow_shapes() -> None:
     assert several.rand().tolist() == [[0, 0], [1, 1]]
     assert several[1].rand().tolist() == [1, 1]
     assert several[[1, 0]].rand().tolist() == [[1, 1], [0, 0]]
-    with pytest.raises(SpecError, match="last dimension of a masked MultiCategorical must stay"):
+    with pytest.raises(
+        SpecError, match="cannot change the last dimension of a MultiCategorical with a mask"
+    ):
         several[:, 0]
 
 
@@ -145,7 +147,7 @@ def test_one_hot_keeps_rows() -> None:
 
 
 def test_encoding_refuses_unknown_categories() -> None:
-    with pytest.raises(SpecError, match="not among 0 to 2"):
+    with pytest.raises(SpecError, match="category 3 is not in the range 0 to 2"):
         OneHot(3).encode(3)
     with pytest.raises(SpecError, match="not among 0 to 1"):
         MultiOneHot([2, 3]).encode([2, 0])
@@ -161,7 +163,7 @@ def test_a_register_numbers_values_as_they_come() -> None:
     assert spec.encode("south").tolist() == [False, True, False]
     assert spec.clone().encode(np.int64(7)).tolist() == [False, False, True]
     assert spec.to_numpy(torch.tensor([False, True, False])) == "south"
-    with pytest.raises(SpecError, match="'west' is one value more than the 3 categories"):
+    with pytest.raises(SpecError, match="cannot encode 'west': all 3 categories"):
         spec.encode("west")
 
 
@@ -217,7 +219,7 @@ def test_enumerate_uses_masks() -> None:
         assert spec.is_in(rows)
         assert len(spec.enumerate()) == spec.cardinality() == 6
     for batched in (Categorical(3, (2,), mask=MASK), OneHot(3, (2, 3), mask=MASK)):
-        with pytest.raises(SpecError, match="differs between elements"):
+        with pytest.raises(SpecError, match="can differ between elements"):
             batched.enumerate(use_mask=True)
     assert MultiOneHot([2, 2], (3, 4)).enumerate().shape == (4, 3, 4)
     assert MultiCategorical([2, 3], (4, 2)).enumerate().shape == (6, 4, 2)
@@ -237,7 +239,7 @@ def test_a_number_of_categories_known_later() -> None:
 
 def test_no_category_at_all() -> None:
     for spec in (Categorical(0), OneHot(0)):
-        with pytest.raises(SpecError, match="no category to draw"):
+        with pytest.raises(SpecError, match="cannot sample from 0 categories"):
             spec.rand()
     assert Categorical(0, (0,)).rand().shape == (0,)
 

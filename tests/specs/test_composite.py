@@ -210,7 +210,7 @@ def test_membership(nested: Composite) -> None:
     wrong["agents", "state", "done"] = torch.full((2, 1), 3, dtype=torch.int8)
     assert not nested.is_in(wrong)
     assert nested.why_not_in(wrong) == (
-        "key 'agents.state.done': a value lies outside the categories 0 to 1"
+        "key 'agents.state.done': a value is outside the categories 0 to 1"
     )
     assert nested.why_not_in(value.exclude("observation")) == "key 'observation' is missing"
     assert nested.why_not_in(value) is None
@@ -227,7 +227,7 @@ def test_project_leaves_its_input_alone(nested: Composite) -> None:
     assert nested.is_in(projected)
     assert "extra" in projected.keys()
     assert value["agents", "state", "done"].max() == 3
-    with pytest.raises(SpecError, match="key 'observation': it is missing"):
+    with pytest.raises(SpecError, match="key 'observation': the entry is missing"):
         nested.project(value.exclude("observation"))
     value = nested.rand()
     value["agents"]["reward"] = torch.zeros(2, 5)

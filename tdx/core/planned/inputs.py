@@ -24,7 +24,7 @@ from tdx.specs import TensorSpec
 from tdx.specs.binary import Binary
 from tdx.specs.bounded import Bounded
 from tdx.specs.categorical import Categorical
-from tdx.specs.one_hot import OneHot
+from tdx.specs.categorical import OneHot
 from tdx.tensordicts import new_tensordict, read
 
 _CPU = torch.device("cpu")
