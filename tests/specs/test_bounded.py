@@ -307,7 +307,7 @@ def test_encode_refuses_what_does_not_fit() -> None:
         Unbounded(1, dtype=torch.int8).encode(np.array([200]))
     with pytest.raises(SpecError, match="cannot convert a str to a tensor"):
         Unbounded(1).encode("north")
-    with pytest.raises(SpecError, match="a list cannot be made a tensor"):
+    with pytest.raises(SpecError, match="cannot convert a list to a tensor"):
         Unbounded(2).encode([1, "north"])
 
 

@@ -78,9 +78,7 @@ def test_masks_follow_shapes() -> None:
     assert several.rand().tolist() == [[0, 0], [1, 1]]
     assert several[1].rand().tolist() == [1, 1]
     assert several[[1, 0]].rand().tolist() == [[1, 1], [0, 0]]
-    with pytest.raises(
-        SpecError, match="cannot change the last dimension of a MultiCategorical with a mask"
-    ):
+    with pytest.raises(SpecError, match="cannot change the last dimension of a MultiCategorical"):
         several[:, 0]
 
 
@@ -149,7 +147,7 @@ def test_one_hot_keeps_rows() -> None:
 def test_encoding_refuses_unknown_categories() -> None:
     with pytest.raises(SpecError, match="category 3 is not in the range 0 to 2"):
         OneHot(3).encode(3)
-    with pytest.raises(SpecError, match="not among 0 to 1"):
+    with pytest.raises(SpecError, match="category 2 is not in the range 0 to 1"):
         MultiOneHot([2, 3]).encode([2, 0])
     with pytest.raises(SpecError, match="expected 2 categories"):
         MultiOneHot([2, 3]).encode([1, 0, 1])

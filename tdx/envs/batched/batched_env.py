@@ -15,8 +15,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.spec_findings import SpecFinding
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
-from tdx.envs.batched.layout import EnvKeys, are_alike
-from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
+from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv, are_alike
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
-from tdx.envs.batched.batch_buffers import BatchBuffers
 from tdx.envs.batched.batched_env import BatchedEnv
+from tdx.envs.batched.buffers import BatchBuffers, Others
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.processes import ProcessOptions, WorkerPool, start_method_or_default
-from tdx.envs.batched.rows import Others
 from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool, start_method_or_default
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read

@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.gym.codec import Codec
+from tdx.envs.gym.conversion import Conversion, Raw
 from tdx.envs.gym.env_codecs import root_spec
-from tdx.envs.gym.stepping import Conversion, Raw
 from tdx.envs.gym.values import WrongValueError, checked_array, first_lost, reward_rows
 from tdx.errors import TdxError
 

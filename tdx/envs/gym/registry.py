@@ -1,14 +1,19 @@
-"""The env ids that Gymnasium knows: finding one, listing all. Loads no torch."""
+"""Registered env ids: lookup, listing, suggestions and the cache file. Does not import torch."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdx.envs.gym.nearest_ids import nearest_ids
 from tdx.envs.gym.providers import (
     PROVIDERS,
     BrokenProvider,
@@ -17,11 +22,19 @@ from tdx.envs.gym.providers import (
     provider_of,
     requirement,
 )
-from tdx.envs.gym.registry_cache import read_entries, write_entries
-from tdx.errors import EnvNotFoundError, MissingPackageError, Where, one_line
+from tdx.errors import (
+    ArgumentError,
+    EnvNotFoundError,
+    MissingPackageError,
+    Where,
+    nearest,
+    one_line,
+)
+from tdx.files import write_atomically
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
+
 
 _OTHERWISE = "`tdx list envs` shows every id; for other packages name the module: module:EnvId-v0"
 
@@ -260,3 +273,116 @@ def _module_of(spec: EnvSpec) -> str:
     entry = spec.entry_point or spec.vector_entry_point
     name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     return name.partition(":")[0].partition(".")[0]
+
+
+_SHORTEST = 4
+
+
+class _Parts(NamedTuple):
+    id: str
+    namespace: str
+    name: str
+    version: int
+
+
+def nearest_ids(env_id: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Ids with the same name in another version or namespace, then those with a similar name.
+
+    Args:
+        env_id: what was asked for.
+        known: the ids there are.
+        most: how many are returned.
+
+    Example:
+        >>> nearest_ids("cartpole-v9", ["CartPole-v0", "CartPole-v1", "phys2d/CartPole-v1"])
+        ['CartPole-v1', 'CartPole-v0', 'phys2d/CartPole-v1']
+        >>> nearest_ids("PongDeterministic-v4", ["ALE/Pong-v5", "Pendulum-v1"])
+        ['ALE/Pong-v5']
+    """
+    wanted = _parts(env_id)
+    by_name: dict[str, list[_Parts]] = {}
+    for parts in map(_parts, known):
+        by_name.setdefault(parts.name, []).append(parts)
+    longer = [name for name in by_name if len(name) >= _SHORTEST and wanted.name.startswith(name)]
+    names = [*nearest(wanted.name, by_name), *sorted(longer, key=len, reverse=True)]
+    found: list[str] = []
+    for name in dict.fromkeys(names):
+        ids = sorted(by_name[name], key=lambda each: _distance(each, wanted))
+        found += [each.id for each in (ids if name == wanted.name else _newest(ids))]
+    return found[:most]
+
+
+def _parts(env_id: str) -> _Parts:
+    namespace, _, rest = env_id.rpartition("/")
+    name, version = re.fullmatch(r"(.*?)(?:-v(\d+))?", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    return _Parts(env_id, namespace, name.casefold(), int(version or 0))
+
+
+def _distance(parts: _Parts, wanted: _Parts) -> tuple[bool, str, int]:
+    return parts.namespace != wanted.namespace, parts.namespace, -parts.version
+
+
+def _newest(ids: list[_Parts]) -> list[_Parts]:
+    """The first of each namespace."""
+    return list({parts.namespace: parts for parts in reversed(ids)}.values())[::-1]
+
+
+Entry = Mapping[str, Any]
+_FIELDS: dict[str, Any] = {
+    "id": str,
+    "package": str,
+    "installed": bool,
+    "hint": (str, type(None)),
+}
+
+
+def read_entries() -> list[Entry] | None:
+    """The entries kept, none where they are of other packages than those installed now."""
+    try:
+        stored = json.loads(_file().read_text(encoding="utf-8"))
+        if stored["of"] != _fingerprint():
+            return None
+        entries = list(stored["envs"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return entries if all(map(_is_entry, entries)) else None
+
+
+def write_entries(entries: Sequence[Entry]) -> None:
+    """Write the entries to the cache; without effect where it is not writable."""
+    path = _file()
+    text = json.dumps({"of": _fingerprint(), "envs": entries})
+    with suppress(OSError, ArgumentError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text, sync=False)
+
+
+def _file() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tdx") / "envs.json"
+
+
+def _fingerprint() -> dict[str, Any]:
+    """What the list follows from: the interpreter, what is installed, and this code."""
+    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    sources = [str(Path(__file__).with_name(name)) for name in ("registry.py", "providers.py")]
+    return {
+        "python": sys.version,
+        "changed": {path: _changed(path) for path in [*folders, *sources]},
+    }
+
+
+def _changed(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == _FIELDS.keys()
+        and all(isinstance(entry[name], kind) for name, kind in _FIELDS.items())
+    )

@@ -11,8 +11,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
+from tdx.envs.gym.conversion import Conversion, PendingSeed, unchanged
 from tdx.envs.gym.infos import merged_final_info
-from tdx.envs.gym.stepping import Conversion, PendingSeed, unchanged
 from tdx.envs.gym.values import reward_rows
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write

@@ -10,11 +10,12 @@ from tensordict import TensorDictBase
 
 from tdx.core.envs import EnvBase
 from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw
 from tdx.envs.gym.env_codecs import env_codecs, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.making import check_frame_skip, wrapped
 from tdx.envs.gym.registry import available_envs
-from tdx.envs.gym.stepping import Conversion, PendingSeed, Raw, SingleEnv, StepFields
+from tdx.envs.gym.stepping import SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
 from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite

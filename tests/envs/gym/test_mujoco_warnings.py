@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs import GymEnv
-from tdx.envs.gym.mujoco_warnings import logged_once
+from tdx.envs.gym.failures import logged_once
 
 mujoco = pytest.importorskip("mujoco")
 

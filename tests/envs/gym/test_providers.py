@@ -13,8 +13,7 @@ import pytest
 
 from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
-from tdx.envs.gym.registry import find_env, survey_envs
-from tdx.envs.gym.registry_cache import write_entries
+from tdx.envs.gym.registry import find_env, survey_envs, write_entries
 from tdx.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor.examination import _envs
 from tdx.inspection.env_list import find_envs

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs.gym import available_envs, registry
-from tdx.envs.gym.registry_cache import read_entries, write_entries
+from tdx.envs.gym.registry import read_entries, write_entries
 
 LIST = """
 import sys

@@ -210,7 +210,7 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
             return (value, *rest)
 
     if batched:
-        from tdx.envs.gym.vector_making import CheckedValues, make_vector_env
+        from tdx.envs.gym.making import CheckedValues, make_vector_env
 
         env = GymWrapper(make_vector_env([lambda: CheckedValues(Odd(space), 0)], "sync"))
     else:

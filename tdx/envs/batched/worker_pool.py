@@ -19,11 +19,10 @@ from multiprocessing.util import Finalize
 import torch
 
 from tdx.envs.batched import protocol
+from tdx.envs.batched.buffers import TensorBlock
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.shared_memory import TensorBlock
-from tdx.envs.batched.signals import interrupts_held_back
-from tdx.envs.batched.worker import WorkerSettings, run_worker
+from tdx.envs.batched.worker import WorkerSettings, interrupts_held_back, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
 _STARTING = "starting"
@@ -280,7 +279,7 @@ def _manner_of_death(code: int | None) -> str:
 
 
 def _preload() -> None:
-    multiprocessing.set_forkserver_preload(["tdx.envs.batched.preload"])
+    multiprocessing.set_forkserver_preload(["tdx.envs.batched.worker"])
     # It keeps interrupts blocked, and so does what it forks: both would print a traceback.
     with interrupts_held_back():
         forkserver.ensure_running()

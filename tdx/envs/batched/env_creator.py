@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -12,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
+from tdx.envs.batched.buffers import Field, TensorBlock
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.shared_memory import Field, TensorBlock
-from tdx.envs.batched.state_lock import StateLock
-from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.errors import KeyNotFoundError, WorkerError, did_you_mean
 
 
 class EnvCreator:
@@ -161,3 +161,31 @@ def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:
 
 def _kind(tensor: Tensor) -> tuple[torch.device, Field]:
     return tensor.device, Field.of(tensor)
+
+
+_HELD_FOR_LONG = 60.0
+
+
+class StateLock:
+    """A context manager that one process at a time is in; sent to another it is the same lock.
+
+    What is done under it takes microseconds. One that does not come free was held by a process
+    that was killed, which is said instead of waiting for ever.
+
+    Raises:
+        WorkerError: it did not come free.
+    """
+
+    def __init__(self) -> None:
+        # A lock of the fork context could not be sent to workers that are not forked.
+        self._lock = multiprocessing.get_context("spawn").Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=_HELD_FOR_LONG):
+            raise WorkerError(
+                "the lock of the envs' shared state does not come free",
+                hint="a worker was killed while it held it: make a new EnvCreator",
+            )
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
