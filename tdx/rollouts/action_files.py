@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, first_line
+from tdx.errors import ArgumentError, StorageError, TdxError, get_first_line
 from tdx.untrusted import check_claimed_bytes, checked_shape, parse_json
 
 _LONGEST_HEADER = 10_000
@@ -41,7 +41,9 @@ def read_actions(file: Path, data: bytes) -> Tensor:
     except TdxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{file} holds no actions: {first_line(error)}", hint=_FORM) from None
+        raise ArgumentError(
+            f"{file} holds no actions: {get_first_line(error)}", hint=_FORM
+        ) from None
 
 
 def _npy(file: Path, data: bytes) -> Tensor:

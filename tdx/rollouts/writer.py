@@ -24,7 +24,7 @@ from tdx.files import (
     unlink_below,
     write_below,
 )
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.rollouts.episodes import Columns, Flags
 from tdx.rollouts.index import (
     DATA,
@@ -268,12 +268,12 @@ def selected(chunk: TensorDictBase, names: Iterable[str]) -> TensorDictBase:
 
 def all_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """The keys of all entries."""
-    return [normal_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
+    return [normalize_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
 
 
 def names_of(key: NestedKey) -> tuple[str, ...]:
     """What an entry is called: ``next.reward`` is also ``reward``."""
-    parts = key_parts(key)
+    parts = split_key(key)
     whole = format_key(key)
     return (whole, format_key(parts[1:])) if parts[0] == "next" and parts[1:] else (whole,)
 

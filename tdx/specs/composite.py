@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.errors import SpecError
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 from tdx.specs import composite_values as values_of
 from tdx.specs.composite_entries import (
     MISSING,
@@ -184,7 +184,7 @@ class Composite(TensorSpec):
         Raises:
             KeyNotFoundError: The key is missing, and no default is given.
         """
-        found = find_entry(self._specs, key_parts(item))
+        found = find_entry(self._specs, split_key(item))
         if found is not MISSING:
             return found
         if default is MISSING:
@@ -207,7 +207,7 @@ class Composite(TensorSpec):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, (str, tuple)):
             return False
-        return find_entry(self._specs, key_parts(key)) is not MISSING
+        return find_entry(self._specs, split_key(key)) is not MISSING
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -270,7 +270,7 @@ class Composite(TensorSpec):
             return self._specs
         found = walk_entries(self._specs, leaves_only, is_leaf, nested)
         if static_only:
-            found = {k: spec for k, spec in found.items() if is_static(self._specs, key_parts(k))}
+            found = {k: spec for k, spec in found.items() if is_static(self._specs, split_key(k))}
         return found
 
     def is_empty(self, recurse: bool = False) -> bool:
@@ -291,7 +291,7 @@ class Composite(TensorSpec):
             SpecError: The composite is locked, the spec has other leading dimensions or another
                 device, or the key addresses an entry of a leaf.
         """
-        self._set_entry(key_parts(name), spec, name)
+        self._set_entry(split_key(name), spec, name)
         return self
 
     def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
@@ -326,7 +326,7 @@ class Composite(TensorSpec):
     def __delitem__(self, key: NestedKey) -> None:
         self._check_unlocked()
         self.get(key)
-        *above, last = key_parts(key)
+        *above, last = split_key(key)
         if above:
             del self.get(tuple(above))[last]
         else:

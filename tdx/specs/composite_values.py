@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from tdx.errors import SpecError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.specs.composite_entries import Entries, nested_entries, prefix_error_key, walk_entries
 
 
 def get_value(val: Any, key: NestedKey) -> Any:
     """Return the value at a key of a (nested) dict or TensorDict; ``None`` if it is missing."""
-    for part in key_parts(key):
+    for part in split_key(key):
         if not hasattr(val, "get"):
             return None
         val = val.get(part, None)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, SpecError, first_line
+from tdx.errors import ArgumentError, SpecError, get_first_line
 
 Shape = int | Sequence[int] | torch.Size
 View = Callable[[Tensor], Tensor]
@@ -104,7 +104,7 @@ def view_shape(view: View, shape: torch.Size, owner: str) -> torch.Size:
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise SpecError(
             f"a {owner} of shape {tuple(shape)} does not support that shape or index: "
-            f"{first_line(error)}",
+            f"{get_first_line(error)}",
             hint="use sizes and indices that fit the shape",
         ) from error
     return torch.Size([-1 if size == _UNKNOWN_SIZE else size for size in viewed])

@@ -152,7 +152,7 @@ def test_what_cannot_be_stacked() -> None:
         )["action"]
     with pytest.raises(SpecError, match="same dtype, got float32, float64"):
         stack(Unbounded(3), Unbounded(3, dtype=torch.float64))
-    with pytest.raises(SpecError, match="as many dimensions"):
+    with pytest.raises(SpecError, match="same number of dimensions"):
         stack(Unbounded(3), Unbounded((3, 1)))
     with pytest.raises(SpecError, match="do not stack with leaf specs"):
         stack(Composite(), Unbounded(()))

@@ -21,7 +21,7 @@ from tdx.core.envs.done_flags import (
 from tdx.core.envs.env_rollouts import EnvRollouts
 from tdx.core.envs.step_mdp import advance
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.keys import NestedKey, sibling_key, split_key
 from tdx.tensordicts import (
     is_result,
     mark_result,
@@ -283,7 +283,7 @@ class EnvBase(EnvRollouts):
         if looks and not any_done(tensordict, self.done_keys):
             return tensordict
         for group in self.done_keys_groups:
-            ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+            ends = [key for key in group if split_key(key)[-1] == "done"] or group
             flag = read(tensordict, ends[0])
             for other in ends[1:]:
                 flag = flag | read(tensordict, other)

@@ -63,7 +63,7 @@ class WayIn:
                 except Exception as error:
                     place = Where(stage=self._places[stage], transform=type(stage).__name__)
                     if isinstance(error, TdxError):
-                        error.where = error.where.merged(place)
+                        error.where = error.where.merge(place)
                         raise
                     raise stage_failed(error, place) from error
         shown = {key: read(inner, key) for key in self.handed_out}

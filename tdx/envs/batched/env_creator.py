@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.envs.batched.buffers import Field, TensorBlock
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.errors import KeyNotFoundError, WorkerError, did_you_mean
 
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.core.envs import EnvBase
-from tdx.envs.batched.buffers import Field
+from tdx.envs.batched.shared_memory import Field
 from tdx.keys import NestedKey, sibling_key, unique_keys
 from tdx.specs import Choice, Composite, NonTensor, StackedComposite, TensorSpec
 

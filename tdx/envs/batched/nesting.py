@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import new_tensordict, plain_entries, read, tensordict_maker
 
@@ -42,7 +42,7 @@ class Nest:
         self._device = device
         self._make = tensordict_maker(batch_size, device)
         self._shapes: dict[tuple[str, ...], torch.Size] = {
-            key_parts(key): spec.shape
+            split_key(key): spec.shape
             for composite in specs
             for key, spec in composite.items(True)
             if isinstance(spec, Composite)
@@ -97,7 +97,7 @@ class Nest:
             if type(key) is str:
                 root[key] = value
             else:
-                parts = key_parts(key)
+                parts = split_key(key)
                 _node(nodes, parts[:-1])[parts[-1]] = value
         # The longest paths first, so that a node is whole before it is put into the one above.
         for path in sorted(nodes, key=len, reverse=True)[:-1]:
@@ -159,7 +159,7 @@ def _odd_one_out(key: NestedKey, parts: list[Any]) -> EnvError:
     return EnvError(
         f"worker 0 wrote {kinds[0]}, worker {odd} wrote {kinds[odd]}",
         hint="envs of one batch write the same keys, shapes and dtypes in every step",
-        where=Where(key=normal_key(key)),
+        where=Where(key=normalize_key(key)),
     )
 
 

@@ -19,9 +19,9 @@ from multiprocessing.util import Finalize
 import torch
 
 from tdx.envs.batched import protocol
-from tdx.envs.batched.buffers import TensorBlock
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, interrupts_held_back, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 

@@ -20,9 +20,9 @@ from tdx.errors import (
     TdxError,
     Where,
     did_you_mean,
-    one_line,
+    summarize_error,
 )
-from tdx.keys import normal_key
+from tdx.keys import normalize_key
 
 
 def env_failed(name: str, phase: str, error: Exception) -> TdxError:
@@ -36,11 +36,13 @@ def env_failed(name: str, phase: str, error: Exception) -> TdxError:
     if isinstance(error, TdxError):
         return error
     if isinstance(error, WrongValueError):
-        key = normal_key(error.path) if error.path else None
+        key = normalize_key(error.path) if error.path else None
         row = "" if error.row is None else f" of env {error.row}"
         message = f"{phase}{row} returned {error.problem}"
         return EnvError(message, hint=error.hint, where=Where(env=name, key=key))
-    return EnvError(f"{phase} raised {one_line(error)}", hint=OWN_ERROR, where=Where(env=name))
+    return EnvError(
+        f"{phase} raised {summarize_error(error)}", hint=OWN_ERROR, where=Where(env=name)
+    )
 
 
 def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
@@ -59,7 +61,7 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
     if isinstance(error, (ImportError, DependencyNotInstalled)):
         hint = _loading_hint(name, entry_point)
         return MissingPackageError(
-            f"it cannot be loaded: {one_line(error)}", hint=hint, where=where
+            f"it cannot be loaded: {summarize_error(error)}", hint=hint, where=where
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         keyword = str(error).partition("unexpected keyword argument")[2].split("'")[1]
@@ -69,7 +71,7 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
             or did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
             where=where,
         )
-    return EnvError(f"it cannot be made: {one_line(error)}", hint=OWN_ERROR, where=where)
+    return EnvError(f"it cannot be made: {summarize_error(error)}", hint=OWN_ERROR, where=where)
 
 
 _PIPELINE_HINTS = {

@@ -12,7 +12,7 @@ from tensordict import NonTensorStack, TensorDictBase
 from tdx.envs.gym.codec import tensor_dtype
 from tdx.envs.gym.objects import encode_object
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
 from tdx.tensordicts import write
 
@@ -56,7 +56,7 @@ class default_info_dict_reader:  # noqa: N801  the documented name
         spec: Sequence[TensorSpec] | Mapping[NestedKey, TensorSpec] | Composite | None = None,
         ignore_private: bool = True,
     ) -> None:
-        self.keys = None if keys is None else [normal_key(key) for key in keys]
+        self.keys = None if keys is None else [normalize_key(key) for key in keys]
         self.ignore_private = ignore_private
         self.info_spec = _given_spec(self.keys, spec)
         self._leaves: list[tuple[NestedKey, TensorSpec]] = []
@@ -90,21 +90,21 @@ class default_info_dict_reader:  # noqa: N801  the documented name
 
     def _wanted(self, key: NestedKey) -> bool:
         assert self.keys is not None
-        parts = key_parts(key)
-        return any(parts[: len(key_parts(want))] == key_parts(want) for want in self.keys)
+        parts = split_key(key)
+        return any(parts[: len(split_key(want))] == split_key(want) for want in self.keys)
 
     def _check_found(self, seen: Mapping[NestedKey, TensorSpec]) -> None:
         for want in self.keys or ():
-            parts = key_parts(want)
-            if not any(key_parts(key)[: len(parts)] == parts for key in seen):
-                known = ", ".join(sorted({key_parts(key)[0] for key in seen})) or "none"
+            parts = split_key(want)
+            if not any(split_key(key)[: len(parts)] == parts for key in seen):
+                known = ", ".join(sorted({split_key(key)[0] for key in seen})) or "none"
                 raise ArgumentError(
                     f"a reset and a few steps gave no info entry {want!r}",
                     hint=f"entries seen: {known}; give its spec where it comes later",
                 )
 
     def _set_leaves(self, spec: Composite) -> None:
-        self._leaves = [(normal_key(key), leaf) for key, leaf in spec.items(True, True)]
+        self._leaves = [(normalize_key(key), leaf) for key, leaf in spec.items(True, True)]
 
     def __call__(self, info: Info, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self._leaves:
@@ -140,7 +140,7 @@ def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
             continue
         if isinstance(value, Mapping):
             inner = _entries(value, ignore_private)
-            found += [((str(name), *key_parts(key)), leaf) for key, leaf in inner]
+            found += [((str(name), *split_key(key)), leaf) for key, leaf in inner]
         else:
             found.append((str(name), value))
     return found
@@ -169,7 +169,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _lookup(info: Any, key: NestedKey) -> Any:
-    for part in key_parts(key):
+    for part in split_key(key):
         if not isinstance(info, Mapping) or part not in info:
             return None
         info = info[part]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from tdx.errors import one_line
+from tdx.errors import summarize_error
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class BrokenProvider:
     @property
     def reason(self) -> str:
         """Type and first line of the error."""
-        return one_line(self.error)
+        return summarize_error(self.error)
 
     @property
     def hint(self) -> str:

@@ -27,8 +27,8 @@ from tdx.errors import (
     EnvNotFoundError,
     MissingPackageError,
     Where,
-    nearest,
-    one_line,
+    find_similar_names,
+    summarize_error,
 )
 from tdx.files import write_atomically
 
@@ -189,7 +189,7 @@ def _import_registering(module: str, env_id: str) -> None:
         ) from error
     except Exception as error:
         raise MissingPackageError(
-            f"the module {module} cannot be imported: {one_line(error)}",
+            f"the module {module} cannot be imported: {summarize_error(error)}",
             hint=f"fix the module: python -c 'import {module}' shows where it fails",
             where=Where(env=env_id),
         ) from error
@@ -304,7 +304,7 @@ def nearest_ids(env_id: str, known: Iterable[str], most: int = 3) -> list[str]:
     for parts in map(_parts, known):
         by_name.setdefault(parts.name, []).append(parts)
     longer = [name for name in by_name if len(name) >= _SHORTEST and wanted.name.startswith(name)]
-    names = [*nearest(wanted.name, by_name), *sorted(longer, key=len, reverse=True)]
+    names = [*find_similar_names(wanted.name, by_name), *sorted(longer, key=len, reverse=True)]
     found: list[str] = []
     for name in dict.fromkeys(names):
         ids = sorted(by_name[name], key=lambda each: _distance(each, wanted))

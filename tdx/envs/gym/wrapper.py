@@ -17,7 +17,7 @@ from tdx.envs.gym.making import check_frame_skip, wrapped
 from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.stepping import SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class GymWrapper(EnvBase):
         whole = self.observation_spec.clone()
         whole.unlock_()
         for key, leaf in added.items(True, True):
-            if normal_key(key) in self.observation_keys:
+            if normalize_key(key) in self.observation_keys:
                 raise SpecError(
                     f"the info entry {key!r} has the name of an observation",
                     hint="read other keys: default_info_dict_reader(keys=[...])",

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from tdx.envs.batched.buffers import Field, TensorBlock
+from tdx.envs.batched.shared_memory import Field, TensorBlock
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.float64, torch.complex64]
 
