@@ -24,7 +24,7 @@ from tdx.files import atomic_write, check_replaceable
 from tdx.keys import Keys, normalize_key
 from tdx.pipeline.policy_source import Output, mlp_policy
 from tdx.pipeline.values import Value
-from tdx.untrusted import MAX_HEADER_BYTES, checked_shape, parse_json
+from tdx.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 
 MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -241,7 +241,7 @@ def _tensor(
             f"{name} in {file} has the dtype {place.get('dtype')!r}",
             hint=f"weights are {', '.join(_DTYPES)}",
         )
-    shape = checked_shape(place.get("shape"), f"{name} in {file}")  # type: ignore[arg-type]
+    shape = validate_shape(place.get("shape"), f"{name} in {file}")  # type: ignore[arg-type]
     count = math.prod(shape)
     end = begin + count * dtype.itemsize
     if place.get("data_offsets") != [begin, end] or end > len(data):

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from tdx.confined_files import open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, TdxError, get_first_line
-from tdx.files import open_folder, write_below
 from tdx.pipeline import CodeReference
 from tdx.pipeline.policy_source import PolicySource, parse_policy
 from tdx.pipeline.realise import Realiser

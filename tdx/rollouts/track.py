@@ -20,9 +20,9 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
+from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import open_below, open_folder, subfolder, unlink_below, write_below
 from tdx.keys import format_key, normalize_key
 from tdx.rollouts.fields import DAMAGED, MAX_COUNT, Fields
 from tdx.tensordicts import new_tensordict
@@ -198,7 +198,7 @@ class Track:
     def sync_folders(self, root: int) -> None:
         """Flush the lists of files of all folders to the disk."""
         for path in self._folders():
-            with subfolder(root, self._folder(path)) as folder:
+            with open_subfolder(root, self._folder(path)) as folder:
                 os.fsync(folder)
         os.fsync(root)
 

@@ -12,17 +12,9 @@ from typing import IO
 
 import pytest
 
+from tdx.confined_files import open_below, open_folder, write_below
 from tdx.errors import ArgumentError, StorageError
-from tdx.files import (
-    atomic_folder,
-    atomic_write,
-    check_replaceable,
-    is_stream,
-    open_below,
-    open_folder,
-    write_atomically,
-    write_below,
-)
+from tdx.files import atomic_folder, atomic_write, check_replaceable, is_stream, write_atomically
 
 
 def _fail(file: IO[bytes]) -> None:

@@ -13,10 +13,10 @@ from tdx.errors import StorageError
 from tdx.untrusted import (
     MAX_NESTING,
     check_claimed_bytes,
-    checked_shape,
     json_depth,
     parse_json,
     read_limited,
+    validate_shape,
 )
 
 PLAIN = st.recursive(
@@ -66,7 +66,7 @@ def test_endless_file_is_refused() -> None:
 )
 def test_impossible_shape_is_refused(sizes: object) -> None:
     with pytest.raises(StorageError, match="batch_size"):
-        checked_shape(sizes, "batch_size")  # type: ignore[arg-type]
+        validate_shape(sizes, "batch_size")  # type: ignore[arg-type]
 
 
 def test_claim_is_compared_with_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.errors import EnvError, Where
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, plain_entries, read, tensordict_maker
+from tdx.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 
 
 def flat_items(
@@ -40,7 +40,7 @@ class Nest:
     ) -> None:
         self._batch_size = batch_size
         self._device = device
-        self._make = tensordict_maker(batch_size, device)
+        self._make = make_tensordict_factory(batch_size, device)
         self._shapes: dict[tuple[str, ...], torch.Size] = {
             split_key(key): spec.shape
             for composite in specs
@@ -53,7 +53,7 @@ class Nest:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._make = tensordict_maker(self._batch_size, self._device)
+        self._make = make_tensordict_factory(self._batch_size, self._device)
 
     def of_batches(self, num_workers: int) -> Nest:
         """The nest of as many TensorDicts as there are workers, stacked."""

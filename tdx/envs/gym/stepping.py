@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw, unchanged
 from tdx.envs.gym.raw_rows import RawEnv, raw_env
 from tdx.envs.gym.values import reward_array
-from tdx.tensordicts import read, tensordict_maker
+from tdx.tensordicts import make_tensordict_factory, read
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
@@ -78,7 +78,7 @@ class SingleEnv:
         env, seed = self._env, self._seed
         self._conversion = conversion
         self._finish = conversion.finish()
-        self._make = tensordict_maker(conversion.batch_size, _CPU)
+        self._make = make_tensordict_factory(conversion.batch_size, _CPU)
         self._fields = single_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
     @property
