@@ -154,7 +154,7 @@ def test_what_cannot_be_stacked() -> None:
         stack(Unbounded(3), Unbounded(3, dtype=torch.float64))
     with pytest.raises(SpecError, match="same number of dimensions"):
         stack(Unbounded(3), Unbounded((3, 1)))
-    with pytest.raises(SpecError, match="do not stack with leaf specs"):
+    with pytest.raises(SpecError, match="cannot be stacked with leaf specs"):
         stack(Composite(), Unbounded(()))
     with pytest.raises(SpecError, match="no dimension 4"):
         stack(Unbounded(3), Unbounded(2), dim=4)

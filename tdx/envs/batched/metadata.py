@@ -1,4 +1,4 @@
-"""Metadata of the envs of a batch: specs, keys and the tensors that go through shared memory."""
+"""Metadata of the envs of a batch: specs, keys, and the tensors that go through shared memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tdx.specs import Choice, Composite, NonTensor, StackedComposite, TensorSpec
 
 @dataclass(frozen=True)
 class EnvMetaData:
-    """The specs of an env and where it lives, without the env.
+    """Specs and properties of an env as plain data that can be sent to another process.
 
     Args:
-        input_spec: what the env takes.
-        output_spec: what the env returns.
-        batch_size: its batch size, ``[*B]``.
-        device: where its tensors live.
-        name: how it prints.
-        unlike: what each of its envs is, if it is a batch of envs that do not return the same.
-        reads: what its step reads beside actions and masks; ``None`` if unknown.
+        input_spec: Specs of actions and state.
+        output_spec: Specs of observations, rewards and done flags.
+        batch_size: Batch size of the env, ``[*B]``.
+        device: Device of the env.
+        name: The env's ``repr``.
+        unlike: Metadata of each env in a batch of envs with different outputs; else empty.
+        reads: Keys that a step reads besides actions and masks. ``None``: unknown.
     """
 
     input_spec: Composite
@@ -38,13 +38,13 @@ class EnvMetaData:
 
     @property
     def parts(self) -> list[Composite]:
-        """The composites of observations, rewards, flags, state and actions."""
+        """Composites of observations, rewards, done flags, state and actions."""
         parts = [*self.output_spec.values(), *self.input_spec.values()]
         return [part for part in parts if isinstance(part, Composite)]
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvMetaData:
-        """The metadata of a made env."""
+        """Collect the metadata of an env."""
         unlike = env.__dict__.get("_unlike", ())
         return cls(
             env.input_spec,
@@ -58,10 +58,10 @@ class EnvMetaData:
 
 
 class SpecsOnlyEnv(EnvBase):
-    """Answers what an env's specs can answer, for an env that is elsewhere.
+    """Implements the methods of an env that need only its specs, for an env in another process.
 
     Args:
-        metadata: what that env said of itself.
+        metadata: Metadata of that env.
     """
 
     def __init__(self, metadata: EnvMetaData) -> None:
@@ -73,34 +73,34 @@ class SpecsOnlyEnv(EnvBase):
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._rows:
             return super().step_mdp(tensordict)
-        given = zip(self._rows, tensordict.unbind(0), strict=True)
-        return self._joined([row.step_mdp(part) for row, part in given])
+        pairs = zip(self._rows, tensordict.unbind(0), strict=True)
+        return self._stack([row.step_mdp(part) for row, part in pairs])
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         if not self._rows:
             return super().rand_action(tensordict)
         parts = [None] * len(self._rows) if tensordict is None else tensordict.unbind(0)
-        given = zip(self._rows, parts, strict=True)
-        return self._joined([row.rand_action(part) for row, part in given])
+        pairs = zip(self._rows, parts, strict=True)
+        return self._stack([row.rand_action(part) for row, part in pairs])
 
     def fake_tensordict(self) -> TensorDictBase:
         if not self._rows:
             return super().fake_tensordict()
-        return self._joined([row.fake_tensordict() for row in self._rows])
+        return self._stack([row.fake_tensordict() for row in self._rows])
 
-    def _joined(self, rows: list[TensorDictBase]) -> TensorDictBase:
+    def _stack(self, rows: list[TensorDictBase]) -> TensorDictBase:
         return LazyStackedTensorDict.lazy_stack([row.to(self.device) for row in rows], 0)
 
 
 @dataclass(frozen=True)
 class EnvKeys:
-    """The keys of one env's leaves by what they are used for.
+    """Keys of an env's leaves by use.
 
     Args:
-        inputs: what ``step`` and ``reset`` may read: actions, state, observations, flags.
-        masks: the partial-reset masks.
-        step_outputs: what a step writes.
-        reset_outputs: what a reset writes.
+        inputs: Keys that ``step`` and ``reset`` may read: actions, state, observations, flags.
+        masks: Keys of partial-reset masks.
+        step_outputs: Keys that a step writes.
+        reset_outputs: Keys that a reset writes.
     """
 
     inputs: list[NestedKey]
@@ -110,7 +110,7 @@ class EnvKeys:
 
     @classmethod
     def of(cls, metadata: EnvMetaData) -> EnvKeys:
-        """The keys of an env, from its specs."""
+        """Collect the keys of an env from its specs."""
         env = SpecsOnlyEnv(metadata)
         written = [*env.observation_keys, *env.done_keys]
         return cls(
@@ -123,11 +123,11 @@ class EnvKeys:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """The tensors of one worker in shared memory.
+    """Shapes and dtypes of the tensors of one worker in shared memory.
 
     Args:
-        inputs: from the parent to the worker, masks included.
-        outputs: from the worker to the parent.
+        inputs: Tensors from the parent to the worker, including masks.
+        outputs: Tensors from the worker to the parent.
     """
 
     inputs: dict[NestedKey, Field]
@@ -135,29 +135,31 @@ class TensorLayout:
 
     @classmethod
     def of(cls, workers: Sequence[EnvMetaData]) -> TensorLayout:
-        """The tensors that are alike in every worker; others are sent by value."""
-        each = [cls._of_one(metadata) for metadata in workers]
+        """Find the tensors that are the same in every worker; others are sent by value."""
+        each = [cls._of_worker(metadata) for metadata in workers]
         first, others = each[0], each[1:]
         return cls(
-            inputs=_in_all(first.inputs, [other.inputs for other in others]),
-            outputs=_in_all(first.outputs, [other.outputs for other in others]),
+            inputs=_common_fields(first.inputs, [other.inputs for other in others]),
+            outputs=_common_fields(first.outputs, [other.outputs for other in others]),
         )
 
     @classmethod
-    def _of_one(cls, metadata: EnvMetaData) -> TensorLayout:
-        observation, reward, done = _parts(
+    def _of_worker(cls, metadata: EnvMetaData) -> TensorLayout:
+        observation, reward, done = _select_composites(
             metadata.output_spec, ("full_observation_spec", "full_reward_spec", "full_done_spec")
         )
-        state, action = _parts(metadata.input_spec, ("full_state_spec", "full_action_spec"))
-        flags = _fields([done])
+        state, action = _select_composites(
+            metadata.input_spec, ("full_state_spec", "full_action_spec")
+        )
+        flags = _collect_fields([done])
         masks = {sibling_key(key, "_reset"): flag for key, flag in flags.items()}
         return cls(
-            inputs={**_fields([action, state, observation]), **flags, **masks},
-            outputs={**_fields([observation, reward]), **flags},
+            inputs={**_collect_fields([action, state, observation]), **flags, **masks},
+            outputs={**_collect_fields([observation, reward]), **flags},
         )
 
     def batched(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
-        """The fields with a row for each worker, inputs and outputs under ``in`` and ``out``."""
+        """Return the tensors of all workers, with keys ``("in", key)`` and ``("out", key)``."""
         sides = {"in": self.inputs, "out": self.outputs}
         return {
             (side, key): Field(torch.Size((num_workers, *field.shape)), field.dtype)
@@ -166,21 +168,21 @@ class TensorLayout:
         }
 
 
-def _parts(spec: Composite, names: Iterable[str]) -> list[Composite]:
+def _select_composites(spec: Composite, names: Iterable[str]) -> list[Composite]:
     parts = [spec[name] for name in names]
     return [part for part in parts if isinstance(part, Composite)]
 
 
-def _fields(specs: Iterable[Composite]) -> dict[NestedKey, Field]:
+def _collect_fields(specs: Iterable[Composite]) -> dict[NestedKey, Field]:
     return {
         key: Field(leaf.shape, leaf.dtype)
         for spec in specs
         for key, leaf in spec.items(True, True)
-        if _is_plain(leaf)
+        if _fits_in_shared_memory(leaf)
     }
 
 
-def _is_plain(leaf: TensorSpec) -> bool:
+def _fits_in_shared_memory(leaf: TensorSpec) -> bool:
     if isinstance(leaf, (NonTensor, Choice)) or leaf.dtype is None:
         return False
     return _has_fixed_shape(leaf)
@@ -191,7 +193,7 @@ def _has_fixed_shape(leaf: TensorSpec) -> bool:
 
 
 def are_alike(workers: Sequence[EnvMetaData]) -> bool:
-    """Whether what the envs return can be stacked: the same keys, shapes and dtypes."""
+    """Return True if the outputs of the envs can be stacked: same keys, shapes and dtypes."""
     keys, layout = EnvKeys.of(workers[0]), TensorLayout.of(workers[:1])
     return _is_regular(workers[0]) and all(
         EnvKeys.of(other) == keys and TensorLayout.of([other]) == layout and _is_regular(other)
@@ -200,12 +202,12 @@ def are_alike(workers: Sequence[EnvMetaData]) -> bool:
 
 
 def _is_regular(metadata: EnvMetaData) -> bool:
-    return all(_keys_are_shared(part) for part in metadata.parts) and all(
+    return all(_has_uniform_keys(part) for part in metadata.parts) and all(
         _has_fixed_shape(leaf) for part in metadata.parts for leaf in part.values(True, True)
     )
 
 
-def _keys_are_shared(spec: Composite) -> bool:
+def _has_uniform_keys(spec: Composite) -> bool:
     inner = [spec, *(each for each in spec.values(True) if isinstance(each, Composite))]
     return all(
         set(member.keys(True, True)) == set(stack.keys(True, True))
@@ -215,7 +217,7 @@ def _keys_are_shared(spec: Composite) -> bool:
     )
 
 
-def _in_all(
+def _common_fields(
     first: dict[NestedKey, Field], others: list[dict[NestedKey, Field]]
 ) -> dict[NestedKey, Field]:
     return {

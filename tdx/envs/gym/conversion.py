@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.envs.gym.codec import Codec
-from tdx.envs.gym.failures import env_failed
+from tdx.envs.gym.failures import env_error
 from tdx.envs.gym.infos import InfoReader
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.keys import NestedKey, format_key
@@ -23,33 +23,33 @@ _CPU = torch.device("cpu")
 
 @dataclass(slots=True)
 class PendingSeed:
-    """The seed for the next reset; Gymnasium seeds nowhere else.
+    """Seed for the next reset. Gymnasium seeds an env only in ``reset``.
 
     Args:
-        value: none once it is used.
+        value: The seed. ``None``: it was used.
     """
 
     value: int | None = None
 
     def take(self) -> int | None:
-        """The seed, once."""
+        """Return the seed and clear it."""
         taken, self.value = self.value, None
         return taken
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """All that stands between an env's own values and TensorDicts.
+    """Conversion between the values of an env and TensorDicts.
 
     Args:
-        name: the env, as the user named it.
-        observation: ``encode`` gives the root's entries by key.
-        action: ``decode`` takes the whole TensorDict.
-        action_keys: where its parts are.
-        reward: the codec of an env that declares a reward space; otherwise one number an env.
-        readers: what is read from ``info``.
-        batch_size: the env's.
-        device: the env's.
+        name: Name of the env, as the user gave it.
+        observation: Codec whose ``encode`` returns the root entries by key.
+        action: Codec whose ``decode`` takes the whole TensorDict.
+        action_keys: Keys of the action.
+        reward: Codec of the reward space. ``None``: rewards are numbers.
+        readers: Readers of ``info``.
+        batch_size: Batch size of the env.
+        device: Device of the env.
     """
 
     name: str
@@ -61,15 +61,15 @@ class Conversion:
     batch_size: torch.Size
     device: torch.device
 
-    def act(self) -> Callable[[TensorDictBase], Any]:
-        """The action of a TensorDict as the env takes it."""
+    def action_decoder(self) -> Callable[[TensorDictBase], Any]:
+        """Return the function that converts the action in a TensorDict for the env."""
         decode, keys = self.action.decode, self.action_keys
         if self.device.type == "cpu":
             return decode
         return lambda tensordict: decode(tensordict.select(*keys).to(_CPU))
 
-    def finish(self) -> Callable[[TensorDict, Any], TensorDict] | None:
-        """What is left to do with a result and its info; nothing in the common case."""
+    def result_finisher(self) -> Callable[[TensorDict, Any], TensorDict] | None:
+        """Return the function that completes a result from its info; ``None`` if none is needed."""
         readers, device = self.readers, self.device
         if not readers and device.type == "cpu":
             return None
@@ -83,19 +83,19 @@ class Conversion:
         return finished
 
     def failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
-        """The error to raise instead of ``error``."""
+        """Create the error to raise for an error of the env."""
         if tensordict is not None:
             for key in self.action_keys:
                 if read(tensordict, key) is None:
                     return KeyNotFoundError(
-                        f"the step's input has no {format_key(key)!r}",
-                        hint="write an action first: env.rand_action(td), or a policy",
+                        f"the input of step has no key {format_key(key)!r}",
+                        hint="write an action first, with env.rand_action(td) or a policy",
                         where=Where(env=self.name),
                     )
-        return env_failed(self.name, phase, error)
+        return env_error(self.name, phase, error)
 
 
-def unchanged(tensordict: TensorDictBase, conversion: Conversion) -> TensorDictBase:
-    """What the TensorDict holds already, for a reset that resets no row."""
+def keep_current_values(tensordict: TensorDictBase, conversion: Conversion) -> TensorDictBase:
+    """Return the current values of a TensorDict, as the result of a reset that resets no row."""
     others = ["_reset", "next", *conversion.action_keys]
     return tensordict.exclude(*others)

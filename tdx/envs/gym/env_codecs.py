@@ -30,7 +30,7 @@ def _dict(space: spaces.Dict, layout: Layout) -> Codec:
 
 
 def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
-    """The key of a dict space's entry: its name, and ``observation`` for ``state``."""
+    """Return the key of an entry of a dict space: its name, or ``observation`` for ``state``."""
     if layout.remap_state and name == "state" and "observation" not in names:
         return "observation"
     return str(name)
@@ -60,8 +60,8 @@ def _nested(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layo
 @codec_of.register(spaces.Tuple)
 def _tuple(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     codecs = [codec_of(inner, layout) for inner in space.spaces]
-    if _alike(codecs):
-        return _stacked(codecs, layout)
+    if _are_stackable(codecs):
+        return _stack_codecs(codecs, layout)
     names = list(range(len(codecs)))
     by_index = _nested(names, [str(name) for name in names], codecs, layout)
 
@@ -74,8 +74,8 @@ def _tuple(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     return Codec(by_index.spec, encode, decode)
 
 
-def _alike(codecs: list[Codec]) -> bool:
-    """Whether the values of all codecs make one dense block."""
+def _are_stackable(codecs: list[Codec]) -> bool:
+    """Return True if the values of all codecs can be stacked."""
     if not codecs or any(isinstance(codec.spec, NonTensor) for codec in codecs):
         return False
     first = codecs[0].spec
@@ -90,8 +90,8 @@ def _alike(codecs: list[Codec]) -> bool:
     )
 
 
-def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
-    """Elements of one kind, stacked along a dim behind the batch dims."""
+def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
+    """Create the codec of elements stacked along a dim after the batch dims."""
     dim = len(layout.lead)
     encoders = [codec.encode for codec in codecs]
     decoders = [codec.decode for codec in codecs]
@@ -116,10 +116,10 @@ def _stacked(codecs: list[Codec], layout: Layout) -> Codec:
 
 
 def observation_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
-    """The codec of all that an env observes: ``encode`` returns the entries of the root by key.
+    """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
-    A dict space gives one entry a key; an image (integers, ``[H, W, 3]``) is ``pixels``, all
-    else ``observation``.
+    Entries of a dict space have their own keys. An image (integers, ``[H, W, 3]``) is at
+    ``pixels``, any other observation at ``observation``.
     """
     if isinstance(space, spaces.Dict):
         return _root_dict(space, layout)
@@ -146,9 +146,9 @@ def _root_dict(space: spaces.Dict, layout: Layout) -> Codec:
 
 
 def _entry_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], dict[str, Any]]:
-    """The encoder of a dict by its parts: name in the env's dict, key, encoder of the entry.
+    """Create the encoder of a dict from its parts: name in the dict, key, encoder of the entry.
 
-    It raises ``WrongValueError``, which names the key, for an entry that is missing or wrong.
+    It raises ``WrongValueError`` with the key for an entry that is missing or invalid.
     """
 
     def encode(value: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _entry_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], 
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Whether the values are images: integers of shape ``[H, W, 3]``."""
+    """Return True if the values are images: integers of shape ``[H, W, 3]``."""
     return (
         isinstance(space, spaces.Box)
         and len(space.shape) == 3
@@ -181,9 +181,9 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 
 def action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
-    """The codec of the actions: ``decode`` takes the whole TensorDict, ``[*B]``.
+    """Create the codec of an action, whose ``decode`` takes the whole TensorDict, ``[*B]``.
 
-    The entries of a dict space are at the root, every other action is at ``action``.
+    The entries of a dict space are at the root, any other action is at ``action``.
     """
     codec = codec_of(space, layout)
     if isinstance(space, spaces.Dict):
@@ -217,12 +217,12 @@ _RESULTS = ("reward", "done", "terminated", "truncated", "next", "_reset")
 
 @dataclass(frozen=True, slots=True)
 class EnvCodecs:
-    """The codecs of one env.
+    """Codecs of one env.
 
     Args:
-        observation: ``encode`` gives the root's entries by key.
-        action: ``decode`` takes the whole TensorDict.
-        reward: of an env that declares its reward to be an array; otherwise a number.
+        observation: Codec whose ``encode`` returns the root entries by key.
+        action: Codec whose ``decode`` takes the whole TensorDict.
+        reward: Codec of the reward space. ``None``: rewards are numbers.
     """
 
     observation: Codec
@@ -230,16 +230,16 @@ class EnvCodecs:
     reward: Codec | None
 
 
-def env_codecs(env: Any, name: str, layout: Layout) -> EnvCodecs:
-    """The codecs of an env, or of a vector env.
+def create_env_codecs(env: Any, name: str, layout: Layout) -> EnvCodecs:
+    """Create the codecs of an env or a vector env.
 
     Args:
-        env: a Gymnasium env.
-        name: the env, as the user named it.
-        layout: whether it is a vector env, and how discrete values are held.
+        env: Gymnasium env or vector env.
+        name: Name of the env for error messages.
+        layout: Properties that the codecs share.
 
     Raises:
-        SpecError: an entry of the observation has the name of one of tdx's own.
+        SpecError: An observation has the key of an action or result.
     """
     prefix = "" if layout.rows is None else "single_"
     observation = observation_codec(getattr(env, f"{prefix}observation_space"), layout)
@@ -253,11 +253,11 @@ def env_codecs(env: Any, name: str, layout: Layout) -> EnvCodecs:
 
 
 def reward_space_of(env: Any) -> spaces.Box | None:
-    """The space of one env's rewards where they are arrays; ``None``: rewards are numbers.
+    """Return the reward space of a single env; ``None`` if rewards are numbers.
 
     Args:
-        env: an env or a vector env. The attribute ``reward_space`` may be on any wrapper; on a
-            vector env it may be batched or that of a single env.
+        env: Env or vector env. The attribute ``reward_space`` may be set on any wrapper; on a
+            vector env it may be batched, or the space of a single env.
     """
     if not isinstance(env, gymnasium.vector.VectorEnv):
         space = env.get_wrapper_attr(_SPACE) if env.has_wrapper_attr(_SPACE) else None
@@ -273,21 +273,21 @@ def reward_space_of(env: Any) -> spaces.Box | None:
 
 
 def reward_encoder(space: spaces.Box, layout: Layout) -> Encode:
-    """What turns rewards of a space into a tensor; ``WrongValueError`` names the key ``reward``."""
+    """Create the encoder of rewards; its ``WrongValueError`` names the key ``reward``."""
     encode_value = codec_of(space, layout).encode
 
     def encode(reward: Any) -> Any:
         try:
             return encode_value(reward)
         except WrongValueError as wrong:
-            wrong.hint = "fix the env, or its reward_space: each reward must fit the space"
+            wrong.hint = "fix the env, or its reward_space: rewards must be in the space"
             raise wrong.below("reward") from None
 
     return encode
 
 
 def root_spec(codec: Codec) -> Composite:
-    """The spec of a codec of root entries."""
+    """Return the spec of a codec of root entries."""
     assert isinstance(codec.spec, Composite)
     return codec.spec
 
@@ -297,7 +297,7 @@ def _check_keys(observation: Composite, action: Composite, name: str) -> None:
     for key in observation.keys():
         if key in _RESULTS or key in taken:
             raise SpecError(
-                f"the env observes an entry {key!r}, which is the key of its "
+                f"the observation entry {key!r} has the same key as the "
                 f"{'action' if key in taken else 'result'}",
                 hint="rename it with gymnasium.wrappers.TransformObservation",
                 where=Where(env=name),

@@ -1,4 +1,4 @@
-"""The step and the reset of a single Gymnasium env, put together once from what it needs."""
+"""Step and reset of a single Gymnasium env."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw, unchanged
+from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw, keep_current_values
 from tdx.envs.gym.raw_rows import RawEnv, raw_env
 from tdx.envs.gym.values import reward_array
 from tdx.tensordicts import make_tensordict_factory, read
@@ -22,17 +22,21 @@ _CPU = torch.device("cpu")
 _TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
 
 
-def single_step(
-    env_step: Callable[[Any], Raw], conversion: Conversion, begin: Callable[[], Any]
+def make_step(
+    env_step: Callable[[Any], Raw], conversion: Conversion, reset_env: Callable[[], Any]
 ) -> StepFields:
-    """The step of a single env: from the action's TensorDict to a plain dict, and the info.
+    """Create the step function of a single env, which returns a plain dict and the info.
 
     Args:
-        env_step: the env's own step.
-        conversion: from and to TensorDicts.
-        begin: called where the env says that it was never reset.
+        env_step: The env's own step.
+        conversion: Conversion from and to TensorDicts.
+        reset_env: Resets the env; called if the env was never reset.
     """
-    act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
+    act, observe, failure = (
+        conversion.action_decoder(),
+        conversion.observation.encode,
+        conversion.failure,
+    )
     reward_of = None if conversion.reward is None else conversion.reward.encode
     tensor = torch.from_numpy
     true, false = _TRUE.copy, _FALSE.copy
@@ -42,7 +46,7 @@ def single_step(
             try:
                 observation, reward, terminated, truncated, info = env_step(act(tensordict))
             except ResetNeeded:
-                begin()
+                reset_env()
                 observation, reward, terminated, truncated, info = env_step(act(tensordict))
             fields = observe(observation)
             if reward_of is None:
@@ -63,9 +67,9 @@ class SingleEnv:
     """Steps and resets one env.
 
     Args:
-        env: the Gymnasium env.
-        seed: for its next reset.
-        conversion: from and to TensorDicts.
+        env: Gymnasium env.
+        seed: Seed for its next reset.
+        conversion: Conversion from and to TensorDicts.
     """
 
     def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
@@ -74,34 +78,34 @@ class SingleEnv:
         self.use(conversion)
 
     def use(self, conversion: Conversion) -> None:
-        """Convert in another way from now on."""
+        """Replace the conversion."""
         env, seed = self._env, self._seed
         self._conversion = conversion
-        self._finish = conversion.finish()
+        self._finish = conversion.result_finisher()
         self._make = make_tensordict_factory(conversion.batch_size, _CPU)
-        self._fields = single_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
+        self._fields = make_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
     @property
     def raw(self) -> RawEnv | None:
-        """The env without TensorDicts, where nothing but its step belongs to a step."""
+        """The env without TensorDicts; ``None`` if a step needs more than the env's own step."""
         return raw_env(self._env, self._seed.take, self._conversion)
 
     @property
     def step_fields(self) -> StepFields | None:
-        """The step as a plain dict, where nothing else is to be done with it."""
+        """Step function that returns a plain dict; ``None`` if results need further processing."""
         return self._fields if self._finish is None else None
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
-        """One step."""
+        """Step the env."""
         fields, info = self._fields(tensordict)
         result = self._make(fields)
         return result if self._finish is None else self._finish(result, info)
 
     def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        """Begin an episode, unless the ``_reset`` mask says not to."""
+        """Start an episode, unless the ``_reset`` mask is false."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         if tensordict is not None and mask is not None and not bool(mask.any()):
-            return unchanged(tensordict, self._conversion)
+            return keep_current_values(tensordict, self._conversion)
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._env.reset(seed=seed, **kwargs)
@@ -114,7 +118,7 @@ class SingleEnv:
         return result if self._finish is None else self._finish(result, info)
 
     def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
-        """The infos of a reset and of a few steps."""
+        """Return the infos of a reset and a few steps."""
         env = self._env
         infos = [env.reset()[1]]
         for action in actions:

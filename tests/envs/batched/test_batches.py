@@ -266,7 +266,7 @@ def test_functions_and_workers_must_fit(make_batch: MakeBatch) -> None:
         make_batch(2, CountingEnv, create_env_kwargs=[{}])
     with pytest.raises(ArgumentError, match="is a str"):
         make_batch(2, "Pendulum-v1")
-    with pytest.raises(ArgumentError, match="one env cannot be run by several workers"):
+    with pytest.raises(ArgumentError, match="an env cannot be shared by several workers"):
         make_batch(2, CountingEnv())
 
 

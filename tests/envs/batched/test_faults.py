@@ -48,7 +48,7 @@ def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBat
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
     assert str(caught.value) == (
-        f"step 1: worker 1 raised ValueError in step: raised on purpose ({OWN_ERROR})"
+        f"step 1: worker 1 raised ValueError during step: raised on purpose ({OWN_ERROR})"
     )
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
@@ -64,7 +64,7 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
         env.rollout(2)
     # Both fail, and either may be the first to say so.
     assert re.fullmatch(
-        "worker [01] failed in step: step raised ZeroDivisionError: no way to go on",
+        "worker [01] failed during step: step raised ZeroDivisionError: no way to go on",
         caught.value.message,
     )
     assert caught.value.hint is not None
@@ -74,7 +74,7 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
 def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, one_faulty("reset-raise"))
     pids = env.worker_pids
-    with pytest.raises(WorkerError, match="worker 1 raised ValueError in reset"):
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError during reset"):
         env.reset()
     assert all_end(pids)
 
@@ -82,9 +82,9 @@ def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("exit", "worker 1 died with exit code 7 in step"),
-        ("kill", r"worker 1 was ended by SIGKILL in step .*memory"),
-        ("reset-exit", "worker 1 died with exit code 7 in reset"),
+        ("exit", "worker 1 exited with code 7 during step"),
+        ("kill", r"worker 1 was killed by SIGKILL during step .*memory"),
+        ("reset-exit", "worker 1 exited with code 7 during reset"),
     ],
 )
 def test_a_death_is_told_with_its_manner(
@@ -111,9 +111,9 @@ def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> N
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("make-raise", "worker 1 raised ValueError in making its env: raised on purpose"),
-        ("make-exit", "worker 1 died with exit code 7 in making its env"),
-        ("make-kill", "worker 1 was ended by SIGKILL in making its env"),
+        ("make-raise", "worker 1 raised ValueError during env construction: raised on purpose"),
+        ("make-exit", "worker 1 exited with code 7 during env construction"),
+        ("make-kill", "worker 1 was killed by SIGKILL during env construction"),
     ],
 )
 def test_a_fault_while_an_env_is_made(make_parallel: MakeBatch, fault: str, message: str) -> None:
@@ -125,7 +125,9 @@ def test_a_fault_while_an_env_is_made(make_parallel: MakeBatch, fault: str, mess
 
 @pytest.mark.usefixtures("_workers_start_fast")
 def test_a_hang_while_an_env_is_made(make_parallel: MakeBatch) -> None:
-    with pytest.raises(WorkerTimeoutError, match="worker 1 did not answer in making its env"):
+    with pytest.raises(
+        WorkerTimeoutError, match=r"worker 1 did not respond within .* during env construction"
+    ):
         make_parallel(2, one_faulty("make-hang"), worker_timeout=4)
 
 
@@ -141,7 +143,7 @@ def test_a_fault_deep_in_nested_processes_leaves_nothing(make_parallel: MakeBatc
     env = make_parallel(2, partial(InnerEnv, 2, one_faulty("exit")))
     pids = [*env.worker_pids, *(pid for pids in env.inner_pids() for pid in pids)]
     assert len(pids) == 6
-    with pytest.raises(WorkerError, match=r"worker \d failed in step: worker 1 died"):
+    with pytest.raises(WorkerError, match=r"worker \d failed during step: worker 1 exited"):
         env.rollout(5)
     assert all_end(pids)
 

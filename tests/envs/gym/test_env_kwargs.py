@@ -77,8 +77,8 @@ def test_env_kwargs_of_gym_env_are_the_envs_own() -> None:
 def test_an_argument_that_only_gym_env_has() -> None:
     with pytest.raises(ArgumentError) as caught:
         build_env(Pipeline(EnvConfig("Pendulum-v1", {"num_envs": 3})))
-    assert caught.value.message == "the env takes no argument 'num_envs'"
-    assert "field beside kwargs" in str(caught.value.hint)
+    assert caught.value.message == "the env has no argument 'num_envs'"
+    assert "field of env, next to kwargs" in str(caught.value.hint)
 
 
 def test_the_length_of_an_episode_is_still_an_argument() -> None:

@@ -126,8 +126,8 @@ def test_an_unknown_key() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper(InfoEnv()).set_info_dict_reader(default_info_dict_reader(["scores"]))
     assert str(caught.value) == (
-        "a reset and a few steps gave no info entry 'scores' (entries seen: alive, lives, name, "
-        "nested, position, score; give its spec where it comes later)"
+        "a reset and a few steps have no info entry 'scores' (entries found: alive, lives, name, "
+        "nested, position, score; pass its spec if it appears later)"
     )
 
 

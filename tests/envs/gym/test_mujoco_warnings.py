@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs import GymEnv
-from tdx.envs.gym.failures import logged_once
+from tdx.envs.gym.failures import log_mujoco_warnings
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -20,7 +20,7 @@ def test_making_envs_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        with logged_once("some.mujoco.env:Env"):
+        with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("the mass is imaginary")
     assert caplog.messages == ["warning: MuJoCo: the mass is imaginary"]
     assert mujoco.get_mju_user_warning() is None
@@ -30,7 +30,7 @@ def test_a_handler_of_the_user_is_kept() -> None:
     heard: list[str] = []
     mujoco.set_mju_user_warning(heard.append)
     try:
-        with logged_once("some.mujoco.env:Env"):
+        with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("as the user wants it")
     finally:
         mujoco.set_mju_user_warning(None)

@@ -75,12 +75,12 @@ def test_a_made_env_that_renders_no_arrays_says_so() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper(gymnasium.make("CartPole-v1"), from_pixels=True)
     assert str(caught.value) == (
-        "from_pixels needs an env that renders arrays, this one has render_mode None "
-        '(make it with gymnasium.make(..., render_mode="rgb_array"))'
+        "from_pixels needs render_mode 'rgb_array', got None "
+        '(create the env with gymnasium.make(..., render_mode="rgb_array"))'
     )
 
 
 def test_a_made_vector_env_takes_no_pixels() -> None:
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
-    with pytest.raises(ArgumentError, match="need a single env, not a made vector env"):
+    with pytest.raises(ArgumentError, match="need a single env, got a vector env"):
         GymWrapper(vector, from_pixels=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
-from tdx.envs.gym.registry import find_env, survey_envs, write_entries
+from tdx.envs.gym.registry import find_env, survey_envs, write_cache
 from tdx.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor.examination import _envs
 from tdx.inspection.env_list import find_envs
@@ -64,7 +64,7 @@ def test_only_the_package_of_the_id_is_imported(install: Install) -> None:
 def test_an_id_of_no_known_form_is_found_through_the_cached_list(install: Install) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
-    write_entries([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
+    write_cache([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
     assert find_env("Plain").id == "Plain-v0"
     assert "first_envs" not in sys.modules
 
@@ -105,7 +105,9 @@ def test_a_broken_package_is_not_an_unknown_id(install: Install, code: str, reas
 
 def test_an_unknown_id_beside_a_broken_package_names_it(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
-    with pytest.raises(EnvNotFoundError, match=r"if broken-envs brings it: pip install --force-re"):
+    with pytest.raises(
+        EnvNotFoundError, match=r"if broken-envs provides it: pip install --force-re"
+    ):
         find_env("nothing of a known form")
     with pytest.raises(EnvNotFoundError, match=r"did you mean Pendulum-v1"):
         find_env("Pendulm-v1")

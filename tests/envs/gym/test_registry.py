@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs.gym import available_envs, registry
-from tdx.envs.gym.registry import read_entries, write_entries
+from tdx.envs.gym.registry import read_cache, write_cache
 
 LIST = """
 import sys
@@ -95,11 +95,11 @@ ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None}
 def test_a_kept_list_that_cannot_be_trusted_is_not_used(
     cache: Path, change: Callable[[str], str]
 ) -> None:
-    write_entries([ENTRY])
-    assert read_entries() == [ENTRY]
+    write_cache([ENTRY])
+    assert read_cache() == [ENTRY]
     (kept,) = cache.rglob("envs.json")
     kept.write_text(change(kept.read_text()))
-    assert read_entries() is None
+    assert read_cache() is None
 
 
 def test_the_list_is_not_kept_once_a_package_was_installed(
@@ -108,10 +108,10 @@ def test_the_list_is_not_kept_once_a_package_was_installed(
     packages = cache / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
-    write_entries([ENTRY])
-    assert read_entries() == [ENTRY]
+    write_cache([ENTRY])
+    assert read_cache() == [ENTRY]
     os.utime(packages, (1, 1))
-    assert read_entries() is None
+    assert read_cache() is None
 
 
 def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +119,11 @@ def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    write_entries([ENTRY])
+    write_cache([ENTRY])
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
 def test_no_place_for_a_cache_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    write_entries([ENTRY])
-    assert read_entries() is None
+    write_cache([ENTRY])
+    assert read_cache() is None

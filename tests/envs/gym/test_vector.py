@@ -160,9 +160,8 @@ def test_a_vector_env_that_cannot_reset_some_rows_says_so() -> None:
     with pytest.raises(EnvError) as caught:
         reset_rows(env, current, [True, False])
     assert str(caught.value) == (
-        "env CartPole-v1: CartPoleVectorEnv resets its rows on its own (next_step) and cannot be "
-        'told to reset some of them (make it with vectorization_mode="sync", or reset all rows '
-        "at once)"
+        "env CartPole-v1: CartPoleVectorEnv resets rows by itself (next_step) and cannot reset only "
+        'some of them (create it with vectorization_mode="sync", or reset all rows at once)'
     )
 
 
