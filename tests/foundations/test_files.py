@@ -1,4 +1,4 @@
-"""Files are replaced whole, and nothing outside a folder is reached through it."""
+"""Files are replaced atomically, and paths below a folder cannot lead out of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_guessed_temporary_name_is_not_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_device_is_written_through() -> None:
+def test_device_is_written_directly() -> None:
     before = os.stat(os.devnull)
     check_replaceable(os.devnull, force=True)
     write_atomically(os.devnull, "gone")
@@ -73,7 +73,7 @@ def test_device_is_written_through() -> None:
     assert (before.st_rdev, before.st_ino) == (after.st_rdev, after.st_ino)
 
 
-def test_pipe_is_written_through(tmp_path: Path) -> None:
+def test_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -86,7 +86,7 @@ def test_pipe_is_written_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_link_is_refused(tmp_path: Path, force: bool) -> None:
+def test_link_is_rejected(tmp_path: Path, force: bool) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ArgumentError, match="symbolic link to"):
         check_replaceable(tmp_path / "link", force=force)
@@ -102,13 +102,13 @@ def test_existing_file_needs_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/../../b", "", "a//b", ".", "a\0b"])
-def test_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+def test_path_that_leads_out_is_rejected(tmp_path: Path, name: str) -> None:
     with open_folder(tmp_path) as folder, pytest.raises(StorageError, match="inside the folder"):
         open_below(folder, name, os.O_WRONLY | os.O_CREAT)
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_TRUNC])
-def test_links_below_a_folder_are_refused(tmp_path: Path, flags: int) -> None:
+def test_links_below_a_folder_are_rejected(tmp_path: Path, flags: int) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "x").write_text("precious")
@@ -126,7 +126,7 @@ def test_links_below_a_folder_are_refused(tmp_path: Path, flags: int) -> None:
     assert os.listdir(outside) == ["x"]
 
 
-def test_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+def test_opening_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with open_folder(tmp_path) as folder:
         for flags in (os.O_RDONLY, os.O_WRONLY):
@@ -146,7 +146,7 @@ def test_write_below_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
     assert (tmp_path / "dump" / "b" / "c").read_bytes() == b"made"
 
 
-def test_folder_is_exchanged_whole(tmp_path: Path) -> None:
+def test_folder_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "out"
     for text in ("one", "two"):
         with atomic_folder(target) as folder:

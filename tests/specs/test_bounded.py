@@ -1,4 +1,4 @@
-"""``Bounded`` and ``Unbounded``: ends, dtypes, draws, and each made into the other."""
+"""``Bounded`` and ``Unbounded``: bounds, dtypes, samples and conversion into each other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_shape_follows_from_arrays() -> None:
     assert Bounded(torch.zeros(3), 1.0, shape=(2, 3)).low.shape == (2, 3)
 
 
-def test_ends_that_do_not_fit() -> None:
+def test_invalid_bounds() -> None:
     with pytest.raises(SpecError, match="cannot infer the shape of a Bounded"):
         Bounded(-1, 1)
     with pytest.raises(SpecError, match=r"do not broadcast to \(2, 2\)"):
@@ -75,7 +75,7 @@ def test_ends_that_do_not_fit() -> None:
         Bounded(np.array(["a"]), 1)
 
 
-def test_changing_an_array_does_not_change_the_spec() -> None:
+def test_bounds_are_copied_from_arrays() -> None:
     low, high = torch.zeros(3), np.ones(3, dtype=np.float32)
     spec = Bounded(low, high)
     low.fill_(-9)
@@ -99,7 +99,7 @@ def test_the_extremes_of_a_dtype(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_ranges_wider_than_the_dtype_counts(dtype: torch.dtype) -> None:
+def test_ranges_wider_than_the_dtype(dtype: torch.dtype) -> None:
     info = torch.finfo(dtype)
     spec = Bounded(info.min, info.max, (100,), dtype=dtype)
     value = spec.rand()
@@ -109,7 +109,7 @@ def test_ranges_wider_than_the_dtype_counts(dtype: torch.dtype) -> None:
     assert (value < 0).any()
 
 
-def test_integers_are_drawn_with_equal_chances_and_both_ends() -> None:
+def test_integers_are_uniform_with_both_bounds() -> None:
     for dtype in INTEGERS:
         drawn = Bounded(1, 3, (3000,), dtype=dtype).rand().long()
         counts = torch.bincount(drawn, minlength=5)
@@ -129,7 +129,7 @@ def test_wide_integers_reach_every_bit() -> None:
     assert torch.equal(first, spec.rand())
 
 
-def test_open_ends() -> None:
+def test_infinite_bounds() -> None:
     below = Bounded(low=2.0, shape=(500,))
     assert below.high.isinf().all()
     assert below.rand().min() >= 2
@@ -146,7 +146,7 @@ def test_open_ends() -> None:
     assert mixed.is_in(torch.tensor([-INF, INF, INF, 0.5]))
 
 
-def test_nan_is_in_no_bounds() -> None:
+def test_bounded_excludes_nan() -> None:
     value = torch.tensor([math.nan, 0.0])
     assert not Bounded(-1.0, 1.0, (2,)).is_in(value)
     assert not Bounded(-INF, INF, (2,)).is_in(value)
@@ -168,7 +168,7 @@ def test_is_in_needs_dtype_and_trailing_shape() -> None:
     assert reason == "a value is outside the bounds, which range from -1 to 1"
 
 
-def test_project_gives_dtype_and_nearest_value() -> None:
+def test_project_casts_and_clamps() -> None:
     spec = Bounded(0, 255, (4,), dtype=torch.uint8)
     value = torch.tensor([-3.0, 0.6, 254.6, 1e30])
     assert spec.project(value).tolist() == [0, 1, 255, 255]
@@ -185,7 +185,7 @@ def test_project_gives_dtype_and_nearest_value() -> None:
         spec.project([1, 2, 3, 4])
 
 
-def test_a_dtype_that_cannot_hold_the_ends_moves_them_inwards() -> None:
+def test_bounds_outside_the_dtype_are_rounded_inwards() -> None:
     assert Bounded(-1, 300, (1,), dtype=torch.uint8).low.item() == 0
     assert Bounded(-1, 300, (1,), dtype=torch.uint8).high.item() == 255
     halves = Bounded(0.5, 2.5, (1,), dtype=torch.int64)
@@ -212,7 +212,7 @@ def test_to_a_dtype() -> None:
     assert Unbounded(3).to(torch.device("meta")).rand().device.type == "meta"
 
 
-def test_replace_makes_one_of_the_other() -> None:
+def test_replace_converts_between_bounded_and_unbounded() -> None:
     spec = Bounded(-1.0, 1.0, (3,))
     assert spec.replace(shape=(5, 2)) == Bounded(-1.0, 1.0, (5, 2))
     assert spec.replace(high=2.0) == Bounded(-1.0, 2.0, (3,))
@@ -244,7 +244,7 @@ def test_spaces() -> None:
     assert Unbounded(1, dtype=torch.complex64).rand().is_complex()
 
 
-def test_counting() -> None:
+def test_cardinality_and_enumerate() -> None:
     assert Bounded(0, 1, (2,), dtype=torch.bool).cardinality() == 4
     grid = Bounded([0, -1], [1, 1], dtype=torch.int8)
     assert grid.cardinality() == 6
@@ -260,7 +260,7 @@ def test_counting() -> None:
             spec.enumerate()
 
 
-def test_values_of_no_elements() -> None:
+def test_empty_shapes() -> None:
     for spec in (Bounded(0, 1, (2, 0)), Unbounded((0,)), Bounded(0, 9, 0, dtype=torch.int64)):
         value = spec.rand((3,))
         assert value.shape == (3, *spec.shape)
@@ -298,7 +298,7 @@ def test_encode_copies_arrays() -> None:
     assert Unbounded(3).encode(np.arange(3.0)[::-1]).tolist() == [2, 1, 0]
 
 
-def test_encode_refuses_what_does_not_fit() -> None:
+def test_encode_rejects_values_that_do_not_fit() -> None:
     with pytest.raises(SpecError, match=r"expected a value of shape torch.Size\(\[3\]\)"):
         Unbounded(3).encode(np.zeros((4, 3)))
     with pytest.raises(SpecError, match=r"does not fit torch\.uint8"):
@@ -311,20 +311,20 @@ def test_encode_refuses_what_does_not_fit() -> None:
         Unbounded(2).encode([1, "north"])
 
 
-def test_encode_moves_tensors_unless_told() -> None:
+def test_encode_moves_tensors_unless_ignore_device() -> None:
     value = torch.zeros(3, device="meta")
     assert Unbounded(3, device="meta").encode(torch.zeros(3)).device.type == "meta"
     assert Unbounded(3).encode(value, ignore_device=True).device.type == "meta"
 
 
-def test_to_numpy_of_what_numpy_lacks() -> None:
+def test_to_numpy_of_dtypes_missing_in_numpy() -> None:
     array = Unbounded(2, dtype=torch.bfloat16).to_numpy(torch.ones(2, dtype=torch.bfloat16))
     assert array.dtype == np.float32
     with pytest.raises(AssertionError, match="outside the bounds"):
         Bounded(0, 1, (1,)).to_numpy(torch.full((1,), 2.0), safe=True)
 
 
-def test_sizes_not_known_yet() -> None:
+def test_unknown_sizes() -> None:
     for spec in (Unbounded((4, 3)), Bounded(0.0, 1.0, (4, 3))):
         open_spec = spec.make_neg_dim(0)
         assert open_spec.shape == (-1, 3)
@@ -335,7 +335,7 @@ def test_sizes_not_known_yet() -> None:
         assert open_spec.encode(np.zeros((5, 3))).shape == (5, 3)
 
 
-def test_dimensions_that_are_not_there() -> None:
+def test_dimensions_out_of_range() -> None:
     for call in (
         lambda: Unbounded(3).unbind(1),
         lambda: Unbounded(3)[0, 0],

@@ -1,4 +1,4 @@
-"""Stacks of specs that differ."""
+"""Stacks of different specs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unlike() -> Any:
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_leaves_of_one_shape_give_dense_values(dim: int) -> None:
+def test_leaves_of_equal_shape_have_dense_values(dim: int) -> None:
     spec = stack(Bounded(0.0, 1.0, (2, 3)), Bounded(5.0, 6.0, (2, 3)), dim=dim)
     assert isinstance(spec, Stacked)
     value = spec.rand((7,))
@@ -55,7 +55,7 @@ def test_leaves_of_one_shape_give_dense_values(dim: int) -> None:
     assert spec.zero().shape == spec.shape
 
 
-def test_leaves_of_unlike_shapes_give_nested_values() -> None:
+def test_leaves_of_different_shapes_have_nested_values() -> None:
     spec = stack(OneHot(3), OneHot(4))
     assert spec.shape == (2, -1)
     value = spec.rand()
@@ -67,7 +67,7 @@ def test_leaves_of_unlike_shapes_give_nested_values() -> None:
         stack(Unbounded(3), Unbounded(4), dim=1).rand()
 
 
-def test_what_is_not_in_a_stack() -> None:
+def test_values_outside_a_stack() -> None:
     spec = stack(Categorical(2), Categorical(5))
     assert spec.why_not_in("text") == "expected a tensor, got a str"
     assert spec.why_not_in(torch.tensor([1, 1, 1])) == "expected 2 parts along dimension 0, got 3"
@@ -142,7 +142,7 @@ def test_shapes() -> None:
             getattr(spec, method)(*arguments)
 
 
-def test_what_cannot_be_stacked() -> None:
+def test_incompatible_specs_cannot_be_stacked() -> None:
     with pytest.raises(SpecError, match="cannot stack an empty list"):
         stack_specs([])
     with pytest.raises(SpecError, match="key 'action': specs to stack must have the same dtype"):
@@ -164,7 +164,7 @@ def test_what_cannot_be_stacked() -> None:
         torch.stack([Unbounded(3), Unbounded(3)], out=torch.zeros(2))  # type: ignore[list-item]
 
 
-def test_encode_count_and_convert() -> None:
+def test_encode_cardinality_and_to_numpy() -> None:
     spec = stack(Categorical(2), Categorical(3))
     assert spec.encode([1, 2]).tolist() == [1, 2]
     assert spec.encode(torch.tensor([1, 2]).numpy()).tolist() == [1, 2]
@@ -175,7 +175,7 @@ def test_encode_count_and_convert() -> None:
     assert spec.is_in(rows)
 
 
-def test_texts_stack() -> None:
+def test_non_tensors_stack() -> None:
     spec = stack(NonTensor((), example_data="north"), NonTensor((), example_data="south"))
     assert spec.rand().tolist() == ["north", "south"]
 

@@ -1,4 +1,4 @@
-"""What bad input gets: one line, a hint, the env's name."""
+"""Error messages: one line, with a hint and the name of the env."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_unknown_id(env_id: str, hint: str) -> None:
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
 
 
-def test_an_id_of_a_namespace_that_nobody_knows() -> None:
+def test_id_of_an_unknown_namespace() -> None:
     with pytest.raises(EnvNotFoundError, match=r"and no other that begins with nowhere/ .*module:"):
         GymEnv("nowhere/Thing-v0")
 
@@ -140,7 +140,7 @@ def test_an_env_that_raises_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda phase: GymWrapper(FailingEnv(phase)), vector])
-@pytest.mark.parametrize(("phase", "text"), [("reset", "to begin"), ("step", "to go on")])
+@pytest.mark.parametrize(("phase", "text"), [("reset", "begin"), ("step", "continue")])
 def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
     env = make(phase)
     name = "FailingEnv" if env.batch_size == torch.Size([]) else "SyncVectorEnv"
@@ -148,7 +148,7 @@ def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
         env.rollout(2)
     where = f"env {name}" if phase == "reset" else f"step 0, env {name}"
     assert str(caught.value) == (
-        f"{where}: {phase} raised ZeroDivisionError: no way {text} ({OWN})"
+        f"{where}: {phase} raised ZeroDivisionError: cannot {text} ({OWN})"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
@@ -188,7 +188,7 @@ def test_a_wrong_argument(arguments: dict[str, Any], text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_something_that_is_no_env() -> None:
+def test_wrapper_rejects_other_objects() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper("CartPole-v1")
     assert str(caught.value) == (
@@ -197,7 +197,7 @@ def test_something_that_is_no_env() -> None:
 
 
 @pytest.mark.parametrize("key", ["reward", "done", "action"])
-def test_an_observation_with_the_name_of_a_result(key: str) -> None:
+def test_observation_with_the_key_of_a_result(key: str) -> None:
     with pytest.raises(SpecError) as caught:
         GymWrapper(SpaceEnv(spaces.Dict({key: BOX})))
     assert f"observation entry {key!r}" in str(caught.value)

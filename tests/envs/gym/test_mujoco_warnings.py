@@ -1,4 +1,4 @@
-"""MuJoCo's warnings are said once and leave no file behind."""
+"""MuJoCo's warnings are logged once and leave no file behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tdx.envs.gym.failures import log_mujoco_warnings
 mujoco = pytest.importorskip("mujoco")
 
 
-def test_making_envs_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_envs_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     GymEnv("HalfCheetah-v5", num_envs=2).close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("the mass is imaginary")
@@ -27,11 +27,11 @@ def test_a_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_handler_of_the_user_is_kept() -> None:
-    heard: list[str] = []
-    mujoco.set_mju_user_warning(heard.append)
+    messages: list[str] = []
+    mujoco.set_mju_user_warning(messages.append)
     try:
         with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("as the user wants it")
     finally:
         mujoco.set_mju_user_warning(None)
-    assert heard == ["as the user wants it"]
+    assert messages == ["as the user wants it"]

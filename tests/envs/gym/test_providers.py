@@ -61,7 +61,7 @@ def test_only_the_package_of_the_id_is_imported(install: Install) -> None:
     assert "first_envs" not in sys.modules
 
 
-def test_an_id_of_no_known_form_is_found_through_the_cached_list(install: Install) -> None:
+def test_id_of_unknown_form_is_found_in_the_cache(install: Install) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
     write_cache([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
@@ -69,7 +69,7 @@ def test_an_id_of_no_known_form_is_found_through_the_cached_list(install: Instal
     assert "first_envs" not in sys.modules
 
 
-def test_an_id_of_no_known_form_is_found_without_a_cached_list(install: Install) -> None:
+def test_id_of_unknown_form_is_found_without_a_cache(install: Install) -> None:
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
     assert find_env("Plain-v0").id == "Plain-v0"
 
@@ -103,7 +103,7 @@ def test_a_broken_package_is_not_an_unknown_id(install: Install, code: str, reas
     )
 
 
-def test_an_unknown_id_beside_a_broken_package_names_it(install: Install) -> None:
+def test_unknown_id_names_the_broken_package(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
     with pytest.raises(
         EnvNotFoundError, match=r"if broken-envs provides it: pip install --force-re"
@@ -113,7 +113,7 @@ def test_an_unknown_id_beside_a_broken_package_names_it(install: Install) -> Non
         find_env("Pendulm-v1")
 
 
-def test_a_broken_package_is_listed_and_hides_no_other(install: Install) -> None:
+def test_broken_package_does_not_hide_others(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
     install("second_envs", "Second-", REGISTERS.format(id="Second-v0"))
     survey = survey_envs()

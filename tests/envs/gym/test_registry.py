@@ -1,4 +1,4 @@
-"""Listing env ids: complete, fast the second time, and without torch."""
+"""Listing env ids: complete, cached, and without importing torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_env_whose_requirement_is_missing_says_what_to_install(
     assert box2d.hint == "pip install 'gymnasium[box2d]'"
 
 
-def test_the_list_is_kept_and_needs_neither_torch_nor_gymnasium_again(tmp_path: Path) -> None:
+def test_cached_list_needs_neither_torch_nor_gymnasium(tmp_path: Path) -> None:
     def listed() -> list[str]:
         ran = subprocess.run(
             [sys.executable, "-c", LIST],
@@ -92,9 +92,7 @@ ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None}
     ],
     ids=["empty", "another form", "cut off", "another python", "wrong type", "wrong name"],
 )
-def test_a_kept_list_that_cannot_be_trusted_is_not_used(
-    cache: Path, change: Callable[[str], str]
-) -> None:
+def test_invalid_cache_is_ignored(cache: Path, change: Callable[[str], str]) -> None:
     write_cache([ENTRY])
     assert read_cache() == [ENTRY]
     (kept,) = cache.rglob("envs.json")
@@ -102,7 +100,7 @@ def test_a_kept_list_that_cannot_be_trusted_is_not_used(
     assert read_cache() is None
 
 
-def test_the_list_is_not_kept_once_a_package_was_installed(
+def test_cache_is_outdated_after_an_installation(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = cache / "site-packages"
@@ -123,7 +121,7 @@ def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.Monk
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_no_place_for_a_cache_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     write_cache([ENTRY])
     assert read_cache() is None

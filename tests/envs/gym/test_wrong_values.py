@@ -1,4 +1,4 @@
-"""Observations and rewards that their space does not allow: the rollout stops at that step."""
+"""Observations and rewards outside their space stop the rollout at that step."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_integers_do_not_wrap_around(value: Any) -> None:
         checked_array(np.asarray([value]), np.dtype(np.uint8), (1,))
 
 
-def test_the_words_for_a_value() -> None:
+def test_describe_value() -> None:
     values: tuple[Any, ...] = (None, 1, {})
     assert [describe(value) for value in values] == ["None", "an int", "a dict"]
 
