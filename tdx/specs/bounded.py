@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
+from tdx.specs.binary import Binary
 from tdx.specs.conversion import Device, as_device, as_dtype
 from tdx.specs.intervals import (
     WIDE_UNSIGNED,
     IntervalSampler,
     bound_tensor,
+    cast,
     clamp,
     contains,
     extremes,
@@ -397,3 +399,50 @@ def _adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
         return bound
     first = current.flatten()[0]
     return first if bool((ordered(current) == ordered(first)).all()) else current
+
+
+def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
+    """Return the spec of ``value.clamp(low, high)`` for values of a numeric spec.
+
+    Args:
+        spec: Spec of the values, such as ``Bounded`` or ``Unbounded``.
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+
+    Raises:
+        SpecError: The dtype cannot represent a bound.
+
+    Example:
+        >>> clamp_spec(Bounded(-5.0, 1.0, shape=(2,)), 0.0, 9.0).high
+        tensor([1., 1.])
+    """
+    if low is None and high is None:
+        return spec
+    try:
+        dtype = torch.zeros((), dtype=spec.dtype).clamp(low, high).dtype
+    except RuntimeError as error:
+        raise SpecError(
+            f"the bounds [{low}, {high}] do not fit {spec.dtype}",
+            hint="choose bounds that the dtype can represent",
+        ) from error
+    bounds = []
+    for bound in _value_range(spec):
+        # Integers are clamped in a dtype that holds the bounds, then saturated.
+        wide = bound.to(dtype if dtype.is_floating_point else torch.int64)
+        bounds.append(cast(wide.clamp(low, high), dtype).expand(spec.shape))
+    return Bounded(*bounds, shape=spec.shape, dtype=dtype, device=spec.device)
+
+
+def _value_range(spec: TensorSpec) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value of a numeric spec."""
+    if isinstance(spec, Bounded):
+        return spec.low, spec.high
+    dtype = spec.dtype or torch.get_default_dtype()
+    low, high = (-math.inf, math.inf) if dtype.is_floating_point else extremes(dtype)
+    if isinstance(spec, Binary):
+        low, high = 0, 1
+    work = dtype if dtype.is_floating_point else torch.int64
+    bounds = [
+        torch.full(spec.shape, bound, dtype=work, device=spec.device) for bound in (low, high)
+    ]
+    return bounds[0], bounds[1]

@@ -158,7 +158,7 @@ def sample_categories(
         device: Device of the sample.
 
     Raises:
-        SpecError: There is no category, or the mask forbids all of them for some element.
+        SpecError: ``n`` is 0, or the mask forbids all categories for some element.
     """
     if mask is not None:
         return sample_allowed(mask, shape)
@@ -168,7 +168,7 @@ def sample_categories(
 
 
 def sample_allowed(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Sample categories uniformly among those that a mask allows, as int64 of ``shape``.
+    """Sample uniformly among the categories that a mask allows, as int64 of ``shape``.
 
     Args:
         mask: Allowed categories, ``[*B, n]``.

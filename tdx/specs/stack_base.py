@@ -24,7 +24,7 @@ class SpecStack(TensorSpec):
         dim: Stack dimension, which is new.
 
     Raises:
-        SpecError: There is no spec, their numbers of dimensions differ, or ``dim`` is out of range.
+        SpecError: The list is empty, the numbers of dimensions differ, or ``dim`` is out of range.
     """
 
     _members: list[Any]

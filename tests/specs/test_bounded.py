@@ -11,13 +11,16 @@ import torch
 
 from tdx.errors import ArgumentError, SpecError
 from tdx.specs import (
+    Binary,
     Bounded,
     BoundedContinuous,
     BoundedDiscrete,
+    TensorSpec,
     Unbounded,
     UnboundedContinuous,
     UnboundedDiscrete,
 )
+from tdx.specs.bounded import clamp_spec
 from tests.specs.kinds import FLOATS, INTEGERS, REALS
 
 INF = math.inf
@@ -350,3 +353,28 @@ def test_dimensions_out_of_range() -> None:
     assert len(Unbounded((2, 3))) == 2
     with pytest.raises(SpecError, match="cannot be used as an index"):
         Unbounded(3).index(0, torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "bounds", "expected"),
+    [
+        (Bounded(-5.0, 1.0, shape=(2,)), (0.0, 9.0), (0.0, 1.0)),
+        (Unbounded(2), (-1.0, None), (-1.0, math.inf)),
+        (Unbounded(2, dtype=torch.uint8), (3, 200), (3, 200)),
+        (Binary(2), (0.5, None), (0.5, 1.0)),
+        (Bounded(3, 7, shape=(2,), dtype=torch.int64), (None, 5), (3, 5)),
+    ],
+)
+def test_clamp_spec(
+    spec: TensorSpec, bounds: tuple[Any, Any], expected: tuple[float, float]
+) -> None:
+    clamped = clamp_spec(spec, *bounds)
+    assert isinstance(clamped, Bounded)
+    assert (clamped.low[0].item(), clamped.high[0].item()) == expected
+    assert clamped.is_in(spec.rand().clamp(*bounds))
+    assert clamp_spec(spec, None, None) is spec
+
+
+def test_clamp_spec_outside_the_dtype() -> None:
+    with pytest.raises(SpecError, match=r"do not fit torch\.uint8"):
+        clamp_spec(Unbounded(1, dtype=torch.uint8), 300, 400)

@@ -25,7 +25,7 @@ class EnvMetaData:
         device: Device of the env.
         name: The env's ``repr``.
         unlike: Metadata of each env in a batch of envs with different outputs; else empty.
-        reads: Keys that a step reads besides actions and masks. ``None``: unknown.
+        reads: Keys that a step reads, except actions and masks. ``None``: unknown.
     """
 
     input_spec: Composite

@@ -1,7 +1,7 @@
 """Messages between a worker process and its parent.
 
 A message is one byte for its kind, followed by a pickle of its content if there is any. Tensors in
-the pickle are sent by value; those that matter for speed are in shared memory.
+the pickle are sent by value. The inputs and outputs of steps go through shared memory.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class WorkerPool:
         return WorkerError(f"worker {index} {_describe_exit(code)} during {operation}", hint=hint)
 
     def close(self) -> None:
-        """Ask the workers to close their envs and exit; end those that do not."""
+        """Ask the workers to close their envs and exit; kill them after a timeout."""
         self._finalizer()
 
     def kill(self) -> None:

@@ -25,8 +25,8 @@ class Codec:
         encode: Converts a value of the env to a tensor, a nested TensorDict or a non-tensor entry
             that shares no memory with it.
         decode: Converts an action back; the result may share memory with its input.
-        held: Dtype to which ``encode`` copies arrays, if copying is all that ``encode`` and
-            ``decode`` do. Steps of such an env do not call them. ``None``: they do more.
+        held: Dtype to which ``encode`` copies arrays, if ``encode`` and
+            ``decode`` only copy. Steps of such an env do not call them. ``None``: they do more.
         decode_rows: Decodes several values, ``[T, ...]``, to a sequence. ``None``: decoding them
             one by one is as fast.
         decode_value: Decodes the entry ``action``, in an action codec with this single key.

@@ -107,7 +107,7 @@ def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Ar
         shape: Shape that the space declares. ``()`` also accepts one element.
 
     Raises:
-        WrongValueError: The value is no array of numbers, has another shape, or holds a number that
+        WrongValueError: The value is not a numeric array, has another shape, or holds a number that
             ``held`` cannot represent.
     """
     source = _numbers(value, array_text(held, shape))
@@ -119,7 +119,7 @@ def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 
 def _numbers(value: Any, expected: str) -> Array:
     try:
-        # An object array would keep what is no number.
+        # An object array would keep non-numeric values.
         source: Array = np.asarray(value)
         if source.dtype.kind == "O" and isinstance(value, int):
             source = np.asarray(float(value))
@@ -133,7 +133,7 @@ def _numbers(value: Any, expected: str) -> Array:
 
 
 def _odd_element(source: Array) -> Any:
-    """The first element that is no number."""
+    """Return the first element that is not a number."""
     if source.dtype.kind != "O":
         return source.flat[0].item() if source.size else source
     for element in source.flat:
@@ -223,7 +223,7 @@ def checked_index(value: Any, start: int, count: int) -> int:
         count: Number of elements.
 
     Raises:
-        WrongValueError: It is no integer of the space.
+        WrongValueError: The value is not an integer of the space.
     """
     expected = f"an integer from {start} to {start + count - 1}"
     try:
@@ -242,7 +242,7 @@ def reward_array(reward: Any) -> Array:
     """Convert one reward to a new float32 array of shape ``[1]``.
 
     Raises:
-        WrongValueError: It is no number, or too large for float32.
+        WrongValueError: The reward is not a number, or too large for float32.
     """
     if type(reward) is float and -_REWARD_MAX <= reward <= _REWARD_MAX:
         return np.array(reward, _REWARD_DTYPE, ndmin=1)
@@ -256,7 +256,8 @@ def reward_rows(rewards: Sequence[Any]) -> Array:
         rewards: Numbers, or arrays of one number.
 
     Raises:
-        WrongValueError: One is no number, or too large for float32; ``index`` says which.
+        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
+            position.
     """
     try:
         source: Array = np.asarray(rewards)
