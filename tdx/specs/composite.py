@@ -628,7 +628,7 @@ class Composite(TensorSpec):
             and self._specs == other._specs
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         body = ",\n".join(f"{key}: {spec}" for key, spec in self._specs.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -270,7 +271,7 @@ def test_shape_must_end_with_n() -> None:
 
 def test_one_hot_dimension_cannot_be_changed() -> None:
     spec = OneHot(3, (3, 3))
-    for change in (
+    changes: tuple[Callable[[], Any], ...] = (
         lambda: spec[:, 0],
         lambda: spec[..., :2],
         lambda: spec[..., [2, 1, 0]],
@@ -278,7 +279,8 @@ def test_one_hot_dimension_cannot_be_changed() -> None:
         lambda: spec.unsqueeze(-1),
         lambda: spec.flatten(0, 1),
         lambda: spec.expand(3, 3, 4),
-    ):
+    )
+    for change in changes:
         with pytest.raises(SpecError):
             change()
     assert OneHot(1, (1, 1)).squeeze() == OneHot(1)
