@@ -61,12 +61,12 @@ class WrongValueError(ValueError):
 
 
 def wrong_value(value: Any, expected: str) -> WrongValueError:
-    """The error for a value of another kind than its space's."""
+    """Create the error for a value of another type than its space."""
     return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
 
 
 def missing_value(name: Any) -> WrongValueError:
-    """The error for an entry that a dict lacks."""
+    """Create the error for a missing entry of a dict."""
     return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
 
 
@@ -75,7 +75,7 @@ def _space_hint() -> str:
 
 
 def describe(value: Any) -> str:
-    """Say in a few words what a value is, without its content.
+    """Describe the type of a value briefly, without its content.
 
     Example:
         >>> describe(None), describe(np.zeros(2)), describe("a")
@@ -163,7 +163,7 @@ def _range_hint(held: np.dtype[Any]) -> str:
 
 
 def first_lost(source: Array, result: Array) -> int | None:
-    """Flat index of the first number that a cast has changed beyond rounding.
+    """Return the flat index of the first number that a cast changed by more than rounding.
 
     Args:
         source: The numbers.
@@ -187,10 +187,10 @@ def first_lost(source: Array, result: Array) -> int | None:
 
 
 def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
-    """Return a value that must be a dict.
+    """Check that a value is a dict, and return it.
 
     Raises:
-        WrongValueError: It is something else.
+        WrongValueError: The value has another type or length.
     """
     if not isinstance(value, Mapping):
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
@@ -199,10 +199,10 @@ def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
 
 
 def checked_elements(value: Any, count: int) -> Sequence[Any]:
-    """Return a value that must be a sequence of ``count`` elements.
+    """Check that a value is a sequence of ``count`` elements, and return it.
 
     Raises:
-        WrongValueError: It is something else.
+        WrongValueError: The value has another type or length.
     """
     try:
         found = len(value)
