@@ -425,12 +425,13 @@ def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> Tenso
             f"the bounds [{low}, {high}] do not fit {spec.dtype}",
             hint="choose bounds that the dtype can represent",
         ) from error
-    bounds = []
-    for bound in _value_range(spec):
-        # Integers are clamped in a dtype that holds the bounds, then saturated.
-        wide = bound.to(dtype if dtype.is_floating_point else torch.int64)
-        bounds.append(cast(wide.clamp(low, high), dtype).expand(spec.shape))
-    return Bounded(*bounds, shape=spec.shape, dtype=dtype, device=spec.device)
+    # Integers are clamped as int64, which holds the bounds, and then cast.
+    work = dtype if dtype.is_floating_point else torch.int64
+    smallest, largest = (
+        cast(bound.to(work).clamp(low, high), dtype).expand(spec.shape)
+        for bound in _value_range(spec)
+    )
+    return Bounded(smallest, largest, spec.shape, spec.device, dtype)
 
 
 def _value_range(spec: TensorSpec) -> tuple[Tensor, Tensor]:
