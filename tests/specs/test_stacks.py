@@ -156,7 +156,7 @@ def test_incompatible_specs_cannot_be_stacked() -> None:
         stack(Unbounded(3), Unbounded((3, 1)))
     with pytest.raises(SpecError, match="cannot be stacked with leaf specs"):
         stack(Composite(), Unbounded(()))
-    with pytest.raises(SpecError, match="no dimension 4"):
+    with pytest.raises(SpecError, match="stack dimension 4 is out of range"):
         stack(Unbounded(3), Unbounded(2), dim=4)
     with pytest.raises(SpecError, match="at least one"):
         Stacked()

@@ -90,7 +90,7 @@ def _merge_kwargs(
     duplicates = sorted(kwargs.keys() & more.keys())
     if duplicates:
         raise ArgumentError(
-            f"{duplicates[0]} is given duplicates",
+            f"{duplicates[0]} is given twice, by keyword and in env_kwargs",
             hint=f"remove {duplicates[0]} from env_kwargs",
             where=Where(env=env_name),
         )

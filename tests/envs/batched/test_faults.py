@@ -103,7 +103,7 @@ def test_exit_of_a_worker_is_reported_with_its_reason(
 def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> None:
     env = make_parallel(2, one_faulty(fault), worker_timeout=4)
     pids = env.worker_pids
-    with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not answer .* within 4 s"):
+    with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not respond within 4 s during"):
         env.rollout(5)
     assert all_end(pids)
 
@@ -150,7 +150,9 @@ def test_fault_in_nested_processes_leaves_no_process(make_parallel: MakeBatch) -
 
 def test_a_method_that_raises_leaves_the_workers_alone(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, CountingEnv)
-    with pytest.raises(WorkerError, match="worker 0 raised ValueError in fail: failed on purpose"):
+    with pytest.raises(
+        WorkerError, match="worker 0 raised ValueError during fail: failed on purpose"
+    ):
         env.fail()
     assert env.rollout(2).shape == torch.Size([2, 2])
 

@@ -192,7 +192,7 @@ def test_wrapper_rejects_other_objects() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper("CartPole-v1")
     assert str(caught.value) == (
-        "GymWrapper takes a made Gymnasium env, got str (use GymEnv('CartPole-v1'))"
+        "GymWrapper needs a Gymnasium env, got str (use GymEnv('CartPole-v1'))"
     )
 
 

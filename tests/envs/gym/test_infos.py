@@ -133,7 +133,7 @@ def test_an_unknown_key() -> None:
 
 def test_a_key_that_an_observation_has() -> None:
     reader = default_info_dict_reader(["observation"], [Unbounded(())])
-    with pytest.raises(SpecError, match="the info entry 'observation' has the name of an obs"):
+    with pytest.raises(SpecError, match="the info entry 'observation' has the same key as an obs"):
         GymWrapper(InfoEnv()).set_info_dict_reader(reader)
 
 
