@@ -373,7 +373,7 @@ def test_wrong_arguments_are_named(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[2])
     with pytest.raises(ArgumentError, match=r"state of shape \(3,\) does not broadcast"):
         env.set_state(torch.zeros(3))
-    with pytest.raises(ArgumentError, match=r"elapsed_steps has shape \(5,\)"):
+    with pytest.raises(ArgumentError, match=r"elapsed_steps of shape \(5,\)"):
         env.set_state(torch.zeros(kind.state_size), torch.zeros(5))
 
 
