@@ -1,4 +1,4 @@
-"""Every error that tdx raises on purpose: one line, a hint, and where it happened.
+"""Errors that tdx raises: a one-line message, a hint with the next step, and the location.
 
 Example:
     >>> from tdx.errors import ArgumentError, Where
@@ -20,7 +20,7 @@ from tdx.keys import NestedKey, format_key
 
 
 class ExitCode(IntEnum):
-    """What a ``tdx`` process ends with."""
+    """Exit code of a ``tdx`` process."""
 
     OK = 0
     FINDINGS = 1
@@ -32,17 +32,17 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place that an error speaks of; what is unknown stays ``None``.
+    """Location of an error. Unknown parts are ``None``.
 
     Args:
-        stage: index of the stage in the chain, from 0.
-        transform: class name of the transform at that stage.
-        key: the key of the TensorDict.
-        step: the step of a rollout, from 0.
-        env: the env, as the user named it.
-        file: the pipeline file.
-        line: line in that file, from 1.
-        column: column in that line, from 1.
+        stage: Index of the stage in the chain, from 0.
+        transform: Class name of the transform at that stage.
+        key: Key in the TensorDict.
+        step: Step of the rollout, from 0.
+        env: Name of the env, as the user gave it.
+        file: Path of the pipeline file.
+        line: Line in that file, from 1.
+        column: Column in that line, from 1.
     """
 
     stage: int | None = None
@@ -76,8 +76,8 @@ class Where:
             return self.transform or ""
         return f"stage {self.stage}" + (f" ({self.transform})" if self.transform else "")
 
-    def merged(self, other: Where) -> Where:
-        """This place, with what it leaves open taken from ``other``."""
+    def merge(self, other: Where) -> Where:
+        """Return this location with its unknown parts taken from ``other``."""
         unknown = {
             field.name: getattr(other, field.name)
             for field in fields(self)
@@ -87,12 +87,12 @@ class Where:
 
 
 class TdxError(Exception):
-    """The family's root.
+    """Base class of all errors that tdx raises.
 
     Args:
-        message: one line that says what is wrong.
-        hint: one line that says what to do about it.
-        where: the place it speaks of.
+        message: What is wrong, on one line.
+        hint: What to do about it, on one line.
+        where: Location of the error.
     """
 
     code: ClassVar[str] = "TDX000"
@@ -107,56 +107,60 @@ class TdxError(Exception):
         self.where = where or Where()
 
     def __str__(self) -> str:
-        place = str(self.where)
-        text = f"{place}: {self.message}" if place else self.message
+        location = str(self.where)
+        text = f"{location}: {self.message}" if location else self.message
         return f"{text} ({self.hint})" if self.hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.where)
 
-    def at(self, **place: Any) -> Self:
-        """Fill in what is not yet known of the place; returns this same error."""
-        self.where = self.where.merged(Where(**place))
+    def at(self, **location: Any) -> Self:
+        """Set parts of the location that are still unknown, and return the error itself.
+
+        Args:
+            **location: Fields of :class:`Where`.
+        """
+        self.where = self.where.merge(Where(**location))
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as plain data, for ``--format json``."""
-        place = {
+        """Convert the error to plain data, for ``--format json``."""
+        location = {
             field.name: getattr(self.where, field.name)
             for field in fields(self.where)
             if getattr(self.where, field.name) is not None
         }
-        if "key" in place:
-            place["key"] = format_key(place["key"])
+        if "key" in location:
+            location["key"] = format_key(location["key"])
         return {
             "code": self.code,
             "error": type(self).__name__,
             "message": self.message,
             "hint": self.hint,
-            "where": place,
+            "where": location,
         }
 
 
-def _rebuild(kind: type[TdxError], message: str, hint: str | None, where: Where) -> TdxError:
-    error = kind.__new__(kind)
+def _rebuild(cls: type[TdxError], message: str, hint: str | None, where: Where) -> TdxError:
+    error = cls.__new__(cls)
     TdxError.__init__(error, message, hint=hint, where=where)
     return error
 
 
 class ArgumentError(TdxError, ValueError):
-    """An argument has a wrong type, value or range."""
+    """An argument has an invalid type or value."""
 
     code = "TDX101"
 
 
 class KeyNotFoundError(TdxError, KeyError):
-    """A key is not where it was looked for."""
+    """A key does not exist."""
 
     code = "TDX102"
 
 
 class UnknownNameError(TdxError, LookupError):
-    """A name of a transform, argument, column or enum value that does not exist."""
+    """A transform, argument, column or enum value does not exist."""
 
     code = "TDX103"
 
@@ -168,126 +172,126 @@ class SpecError(TdxError, ValueError):
 
 
 class ChainError(TdxError, RuntimeError):
-    """The chain cannot be put together or run as it stands."""
+    """A chain cannot be built or run."""
 
     code = "TDX202"
 
 
 class PipelineError(TdxError, ValueError):
-    """A pipeline file or a ``--t`` text cannot be read."""
+    """A pipeline file or a ``--t`` value cannot be parsed."""
 
     code = "TDX203"
 
 
 class CodeNotAllowedError(PipelineError):
-    """A pipeline refers to Python code and the user did not allow it."""
+    """A pipeline refers to Python code, which the user has not allowed."""
 
     code = "TDX204"
 
 
 class CheckError(TdxError, AssertionError):
-    """A check found that an env or a stage does not keep what its spec promises."""
+    """An env or a stage violates its spec."""
 
     code = "TDX205"
     exit_code = ExitCode.FINDINGS
 
 
 class EnvError(TdxError, RuntimeError):
-    """An env failed while it was made, reset or stepped."""
+    """An env failed during construction, reset or step."""
 
     code = "TDX301"
     exit_code = ExitCode.ENVIRONMENT
 
 
 class EnvNotFoundError(EnvError):
-    """No env of that id is registered."""
+    """No env with the given id is registered."""
 
     code = "TDX302"
 
 
 class MissingPackageError(EnvError, ImportError):
-    """A package that is needed is not installed."""
+    """A required package is not installed."""
 
     code = "TDX303"
 
 
 class DeviceError(TdxError, RuntimeError):
-    """The device is not there, or cannot do what was asked."""
+    """A device is not available, or does not support an operation."""
 
     code = "TDX304"
     exit_code = ExitCode.ENVIRONMENT
 
 
 class OutputError(TdxError, OSError):
-    """What was to be written cannot be written."""
+    """Output cannot be written."""
 
     code = "TDX307"
     exit_code = ExitCode.ENVIRONMENT
 
 
 class WorkerError(EnvError):
-    """A worker process of ``ParallelEnv`` raised, died or hung."""
+    """A worker process of ``ParallelEnv`` raised an error, exited or timed out."""
 
     code = "TDX305"
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):
-    """A worker process did not answer in time."""
+    """A worker process did not respond within the timeout."""
 
     code = "TDX306"
     exit_code = ExitCode.TIMED_OUT
 
 
 class StorageError(TdxError, OSError):
-    """A disk is full, or a file cannot be read, written or understood."""
+    """A file cannot be read, written or parsed, for example because the disk is full."""
 
     code = "TDX308"
     exit_code = ExitCode.ENVIRONMENT
 
 
-def first_line(error: BaseException, otherwise: str = "no message") -> str:
-    r"""The first line of what an error says, or ``otherwise`` where it says nothing.
+def get_first_line(error: BaseException, otherwise: str = "no message") -> str:
+    r"""Return the first line of an error's message, or ``otherwise`` if it is empty.
 
     Example:
-        >>> first_line(ValueError("bad\nand more"))
+        >>> get_first_line(ValueError("bad\nand more"))
         'bad'
     """
     return next(iter(str(error).strip().splitlines()), otherwise)
 
 
-def one_line(error: BaseException) -> str:
-    r"""The error's type and the first line of what it says.
+def summarize_error(error: BaseException) -> str:
+    r"""Return the type of an error and the first line of its message.
 
     Example:
-        >>> one_line(ValueError("bad\nand more"))
+        >>> summarize_error(ValueError("bad\nand more"))
         'ValueError: bad'
     """
     name = type(error).__name__
-    told = first_line(error, "")
-    return f"{name}: {told}" if told else name
+    message = get_first_line(error, "")
+    return f"{name}: {message}" if message else name
 
 
-def call_problem(error: BaseException) -> str:
-    """Why a call refused its arguments, without the names of Python's own machinery.
+def explain_call_error(error: BaseException) -> str:
+    """Return why a call failed, without the name of the function and Python's own terms.
 
     Example:
-        >>> call_problem(TypeError("GymEnv.__init__() got an unexpected keyword argument 'g'"))
+        >>> explain_call_error(TypeError("f() got an unexpected keyword argument 'g'"))
         'got the unknown argument g'
     """
-    told = re.sub(r"^[\w.<>]+\(\) ", "", first_line(error, "it gives no reason"))
-    told = re.sub(r"an unexpected keyword argument '(\w+)'", r"the unknown argument \1", told)
-    return re.sub(r"multiple values for (?:keyword )?argument '(\w+)'", r"\1 twice", told)
+    text = re.sub(r"^[\w.<>]+\(\) ", "", get_first_line(error, "unknown reason"))
+    text = re.sub(r"an unexpected keyword argument '(\w+)'", r"the unknown argument \1", text)
+    return re.sub(r"multiple values for (?:keyword )?argument '(\w+)'", r"\1 twice", text)
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """The known names closest to a misspelt one, best first, letter case ignored.
+def find_similar_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Return the known names most similar to a misspelled one, best first, ignoring case.
 
     Example:
-        >>> nearest("StepCouter", ["StepCounter", "RewardSum"])
+        >>> find_similar_names("StepCouter", ["StepCounter", "RewardSum"])
         ['StepCounter']
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    folded = difflib.get_close_matches(name.casefold(), by_folded, n=most, cutoff=0.6)
+    folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.6)
     return [by_folded[match] for match in folded]
 
 
@@ -296,6 +300,16 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str: ...
 @overload
 def did_you_mean(name: str, known: Iterable[str], otherwise: None = None) -> str | None: ...
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A hint with the nearest spellings, or ``otherwise`` where nothing is near."""
-    close = nearest(name, known)
-    return f"did you mean {' or '.join(close)}?" if close else otherwise
+    """Return a hint that suggests similar names.
+
+    Args:
+        name: The unknown name.
+        known: Valid names.
+        otherwise: Hint to return if no name is similar.
+
+    Example:
+        >>> did_you_mean("StepCouter", ["StepCounter", "RewardSum"])
+        'did you mean StepCounter?'
+    """
+    similar = find_similar_names(name, known)
+    return f"did you mean {' or '.join(similar)}?" if similar else otherwise

@@ -1,6 +1,6 @@
-"""Limits on data from strangers: how long, how deep and how large it may claim to be.
+"""Limits on the length, nesting and size of data from untrusted sources.
 
-A header is a claim. It is compared with the file before anything is allocated.
+The sizes that a header declares are compared with the file before anything is allocated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from tdx.errors import StorageError
 
 MAX_NESTING = 100
-"""Brackets inside brackets in YAML and JSON."""
+"""Levels of nesting in YAML and JSON."""
 MAX_PIPELINE_BYTES = 2**18
 """Size of a pipeline file."""
 MAX_HEADER_BYTES = 64 * 2**20
@@ -28,7 +28,7 @@ MAX_STAGES = 500
 MAX_VALUES = 10_000
 """Values in a pipeline file."""
 MAX_INTEGER_BITS = 1_000
-"""Size of an integer in a pipeline; a float can hold no larger one."""
+"""Size of an integer in a pipeline; floats have about the same range."""
 MAX_ENVS = 65_536
 """Copies of an env in one batch."""
 MAX_WORKERS = 1_024
@@ -59,14 +59,14 @@ def json_depth(text: str) -> int:
 
 
 def parse_json(text: str | bytes, source: str | Path) -> Any:
-    """Parse JSON that a stranger may have written.
+    """Parse JSON from an untrusted source.
 
     Args:
-        text: The JSON document.
-        source: What an error message calls it, usually the file.
+        text: JSON document.
+        source: Name of the document in error messages, usually the file.
 
     Raises:
-        StorageError: It is no JSON, or nested more than :data:`MAX_NESTING` levels deep.
+        StorageError: The text is not valid JSON, or nested deeper than :data:`MAX_NESTING` levels.
 
     Example:
         >>> parse_json('{"steps": 3}', "manifest.json")
@@ -89,38 +89,38 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
 
 
 def read_limited(path: Path, limit: int = MAX_HEADER_BYTES) -> bytes:
-    """Read a small file whole.
+    """Read a small file.
 
     Args:
-        path: The file.
-        limit: Largest number of bytes accepted.
+        path: File to read; may be an endless stream.
+        limit: Maximum number of bytes.
 
     Raises:
-        OSError: It cannot be read.
-        StorageError: It is larger than ``limit``, or endless.
+        OSError: The file cannot be read.
+        StorageError: The file has more than ``limit`` bytes.
     """
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise StorageError(
-            f"{path} has more than {limit:,} bytes", hint="it is not a file that tdx wrote"
+            f"{path} has more than {limit:,} bytes", hint="use a file written by tdx"
         )
     return data
 
 
-def checked_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
+def validate_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
     """Validate a shape that a header declares.
 
     Args:
-        sizes: Lengths along each dimension, as found in the header.
-        what: What an error message calls it.
+        sizes: Sizes of the dimensions, as found in the header.
+        what: Name of the shape in error messages.
 
     Raises:
         StorageError: A size is not a non-negative integer, there are more than
             :data:`MAX_DIMS` of them, or their product exceeds 2**62.
 
     Example:
-        >>> checked_shape([2, 3], "batch_size")
+        >>> validate_shape([2, 3], "batch_size")
         (2, 3)
     """
     if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
@@ -138,16 +138,16 @@ def checked_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
 
 
 def check_claimed_bytes(claimed: int, file: str | Path | int, what: str, ratio: int = 1) -> None:
-    """Compare the size that a header declares with the size of the file, before allocating.
+    """Check that a file is large enough for the size that its header declares.
 
     Args:
-        claimed: Bytes that the header declares.
-        file: The file, or an open descriptor.
-        what: What an error message calls the data.
-        ratio: Largest expansion that the file's compression can plausibly reach.
+        claimed: Number of bytes that the header declares.
+        file: Path or open descriptor of the file.
+        what: Name of the data in error messages.
+        ratio: Highest plausible compression ratio.
 
     Raises:
-        StorageError: The file is too small to hold that much.
+        StorageError: The file is too small.
     """
     found = (os.fstat(file) if isinstance(file, int) else os.stat(file)).st_size
     if claimed > found * ratio:
@@ -157,4 +157,4 @@ def check_claimed_bytes(claimed: int, file: str | Path | int, what: str, ratio: 
         )
 
 
-_DAMAGED = "the file is damaged or was made to look larger than it is; do not use it"
+_DAMAGED = "the file is damaged or declares false sizes; do not use it"

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
+from tdx.confined_files import open_below, open_folder
 from tdx.errors import TdxError
-from tdx.files import open_below, open_folder
 from tdx.untrusted import parse_json
 
 _MAX_LINE = 2**22

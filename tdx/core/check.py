@@ -22,7 +22,7 @@ from tdx.core.stage_specs import stage_count, stage_specs
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.envs.check import attributed
-from tdx.errors import ChainError, TdxError, Where, first_line
+from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict
@@ -187,7 +187,7 @@ def _blamed(place: int, stage: Transform, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ChainError(
-            f"it raised {type(error).__name__} in {doing}: {first_line(error)}",
+            f"it raised {type(error).__name__} in {doing}: {get_first_line(error)}",
             where=Where(stage=index, transform=name),
             hint="correct the stage; --debug shows the traceback",
         ) from error

@@ -19,7 +19,7 @@ from tdx.core.meter import base_parts, meter_of
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.transform import RowStep
 from tdx.errors import TdxError
-from tdx.tensordicts import Maker, tensordict_maker
+from tdx.tensordicts import TensorDictFactory, make_tensordict_factory
 
 FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
@@ -42,7 +42,7 @@ class RowProgram:
         fields_of: FieldsOf,
         rows: tuple[tuple[Transform, RowStep], ...],
         rest: tuple[Transform, ...],
-        make: Maker,
+        make: TensorDictFactory,
         chain: Transform,
     ) -> None:
         self._fields_of, self._rows, self._rest = fields_of, rows, rest
@@ -111,7 +111,7 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
         fields_of = meter.timed(base_parts(env)[0], fields_of)
         timed = meter.in_turn([step for _, step in rows])
         rows = [(stage, step) for (stage, _), step in zip(rows, timed, strict=True)]
-    make = tensordict_maker(env.batch_size, env.device)
+    make = make_tensordict_factory(env.batch_size, env.device)
     return RowProgram(fields_of, tuple(rows), stages[len(rows) :], make, chain)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.data.saved_manifest import (
     DTYPES,
@@ -31,7 +32,6 @@ from tdx.data.saved_manifest import (
     parse_manifest,
 )
 from tdx.errors import StorageError
-from tdx.files import open_below, open_folder, unlink_below, write_below
 from tdx.untrusted import MAX_HEADER_BYTES
 
 __all__ = ["DTYPES", "Saved", "load", "save"]

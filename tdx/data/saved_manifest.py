@@ -15,7 +15,7 @@ import torch
 
 from tdx.data.layout import Layout, Path
 from tdx.errors import StorageError
-from tdx.untrusted import MAX_NESTING, checked_shape, parse_json
+from tdx.untrusted import MAX_NESTING, parse_json, validate_shape
 
 FORMAT, VERSION = "tdx-replay-buffer", 2
 MANIFEST = "buffer.json"
@@ -145,7 +145,7 @@ def _check_checksum(text: bytes, source: str | FilePath) -> None:
 def _manifest(document: Mapping[str, Any]) -> Manifest:
     names = ("rows", "cursor", "max_rows", "write_count")
     rows, cursor, max_rows, write_count = (_count(document, name) for name in names)
-    batch = checked_shape(document["batch"], "batch")
+    batch = validate_shape(document["batch"], "batch")
     width = math.prod(batch)
     if cursor >= max_rows or rows > max_rows or not width:
         raise ValueError("the numbers of rows contradict each other")
@@ -156,10 +156,10 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
         raise TypeError("leaves is not a list")
     for number, entry in enumerate(document["leaves"]):
         path = _path(entry["key"])
-        shape = checked_shape(entry["shape"], "shape")
+        shape = validate_shape(entry["shape"], "shape")
         shapes[path] = shape if first else shape[1 + len(batch) :]
         array = _array(entry | ({"file": f"{number:03}.bin"} if first else {}))
-        full = checked_shape((rows, *batch, *shapes[path]), "shape")
+        full = validate_shape((rows, *batch, *shapes[path]), "shape")
         if path in leaves or (not first and array.shape != full):
             raise ValueError(f"the leaf {path} is listed twice or has another shape")
         leaves[path] = Array(array.file, array.dtype, full, array.crc32)
@@ -190,7 +190,7 @@ def _layout(
         return None
     groups: dict[Path, torch.Size] = {}
     for each in document["groups"]:
-        groups[_path(each["key"])] = torch.Size(checked_shape(each["batch"], "batch of a group"))
+        groups[_path(each["key"])] = torch.Size(validate_shape(each["batch"], "batch of a group"))
     for path, shape in [*shapes.items(), *groups.items()]:
         for end in range(len(path)):
             outer = groups[path[:end]]
@@ -213,7 +213,7 @@ def _array(entry: Mapping[str, Any]) -> Array:
         raise ValueError(f"{file!r} is not the name of a data file")
     if crc32 is not None and not isinstance(crc32, str):
         raise ValueError(f"{crc32!r} is not a checksum")
-    return Array(file, DTYPES[entry["dtype"]], checked_shape(entry["shape"], "shape"), crc32)
+    return Array(file, DTYPES[entry["dtype"]], validate_shape(entry["shape"], "shape"), crc32)
 
 
 def _path(parts: Any) -> Path:

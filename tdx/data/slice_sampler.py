@@ -14,7 +14,7 @@ from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.tensordicts import read, write
 
 
@@ -120,10 +120,10 @@ class SliceSampler(Sampler):
         if end_key is not None and traj_key is not None:
             raise ArgumentError("end_key and traj_key are both given", hint="leave one of them out")
         self.num_slices, self.slice_len = num_slices, slice_len
-        self.end_key = normal_key(("next", "done") if end_key is None else end_key)
-        self.traj_key = None if traj_key is None else normal_key(traj_key)
+        self.end_key = normalize_key(("next", "done") if end_key is None else end_key)
+        self.traj_key = None if traj_key is None else normalize_key(traj_key)
         self.cache_values = cache_values
-        self.truncated_key = None if truncated_key is None else normal_key(truncated_key)
+        self.truncated_key = None if truncated_key is None else normalize_key(truncated_key)
         self.strict_length = strict_length
         self._known: tuple[weakref.ref[Storage], tuple[int, int, int], Plan] | None = None
 
@@ -277,7 +277,7 @@ class SliceSampler(Sampler):
             return ()
         keys = [self.truncated_key, sibling_key(self.truncated_key, "done")]
         keys += [
-            normal_key(path)
+            normalize_key(path)
             for path in storage.layout.shapes
             if path[0] == "next" and path[-1] in ("done", "truncated")
         ]

@@ -1,6 +1,6 @@
-"""Envs: the base class, Gymnasium's envs, batches of envs, native envs.
+"""Environments: Gymnasium envs, batches of envs, and envs implemented in torch.
 
-Names resolve on first use, so that reading the list of registered ids loads no torch.
+Names are resolved lazily, so that listing the registered env ids does not import torch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
 _MODULES = {
-    "ActionSequence": "base",
-    "CartPoleEnv": "native",
-    "EnvBase": "base",
-    "EnvCreator": "batched",
-    "GymEnv": "gym",
-    "GymWrapper": "gym",
-    "ParallelEnv": "batched",
-    "PendulumEnv": "native",
-    "SerialEnv": "batched",
-    "check_env_specs": "check",
-    "default_info_dict_reader": "gym",
-    "step_mdp": "base",
+    "ActionSequence": "tdx.core.envs",
+    "CartPoleEnv": "tdx.envs.native",
+    "EnvBase": "tdx.core.envs",
+    "EnvCreator": "tdx.envs.batched",
+    "GymEnv": "tdx.envs.gym",
+    "GymWrapper": "tdx.envs.gym",
+    "ParallelEnv": "tdx.envs.batched",
+    "PendulumEnv": "tdx.envs.native",
+    "SerialEnv": "tdx.envs.batched",
+    "check_env_specs": "tdx.envs.check",
+    "default_info_dict_reader": "tdx.envs.gym",
+    "step_mdp": "tdx.core.envs",
 }
 
 __all__ = [
@@ -49,4 +49,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -23,8 +23,8 @@ from tdx.core.envs.spec_findings import (
     unique_findings,
     wrong_batch_size,
 )
-from tdx.errors import ArgumentError, EnvError, TdxError, Where, first_line
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.errors import ArgumentError, EnvError, TdxError, Where, get_first_line
+from tdx.keys import NestedKey, sibling_key, split_key
 from tdx.specs import NonTensor, TensorSpec
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def attributed(env: EnvBase, doing: str, step: int | None = None) -> Iterator[No
         raise error.at(step=step) from error.__cause__
     except Exception as error:
         raise EnvError(
-            f"the env raised {type(error).__name__} in {doing}: {first_line(error)}",
+            f"the env raised {type(error).__name__} in {doing}: {get_first_line(error)}",
             hint=OWN_ERROR,
             where=Where(env=type(env).__name__, step=step),
         ) from error
@@ -218,7 +218,7 @@ class _Check:
     def _flags(self, tensordict: TensorDictBase, phase: Phase) -> Iterator[SpecFinding]:
         """Whether done is what the flags beside it say, and false after a reset."""
         for group in self.env.done_keys_groups:
-            flags = {key_parts(key)[-1]: tensordict.get(key, None) for key in group}
+            flags = {split_key(key)[-1]: tensordict.get(key, None) for key in group}
             done = flags.get("done")
             if done is None or done.device.type == "meta":
                 continue
@@ -327,7 +327,7 @@ class _Check:
             if not bool(same.all()):
                 message = "a reset of the first row changed it in another row"
                 yield SpecFinding("partial_reset", key, "partial reset", message)
-            if key_parts(key)[-1] == "done" and bool((new & rows).any()):
+            if split_key(key)[-1] == "done" and bool((new & rows).any()):
                 message = "it is still set in the row that was reset"
                 yield SpecFinding("done", key, "partial reset", message)
 
@@ -340,6 +340,6 @@ def _stacking(rollout: TensorDictBase) -> Iterator[SpecFinding]:
     try:
         rollout.contiguous()
     except RuntimeError as error:
-        message = f"the steps of a rollout do not stack into one block: {first_line(error)}"
+        message = f"the steps of a rollout do not stack into one block: {get_first_line(error)}"
         hint = "declare the shapes that vary as -1"
         yield SpecFinding("unstackable", None, "rollout", message, hint)

@@ -64,7 +64,7 @@ class Finding:
     def of_lie(cls, lie: SpecFinding, pipeline: Pipeline, first: int = 0) -> Finding:
         """The finding of a spec violation; the pipeline's stages are numbered from ``first``."""
         where = _where(pipeline, lie.stage, first)
-        where = where.merged(Where(transform=lie.transform, key=lie.key))
+        where = where.merge(Where(transform=lie.transform, key=lie.key))
         return cls("steps", CheckError.code, lie.message, lie.hint, where, lie.code)
 
     @classmethod

@@ -261,7 +261,7 @@ class _Look:
     def _failed(self, index: int, error: TdxError) -> None:
         config = self.pipeline.transforms[index]
         problem = Problem.of(error)
-        where = replace(problem.where, stage=index).merged(Where(transform=config.name))
+        where = replace(problem.where, stage=index).merge(Where(transform=config.name))
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
-from tdx.keys import NestedKey, format_key, key_parts, unique_keys
+from tdx.keys import NestedKey, format_key, split_key, unique_keys
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
@@ -252,10 +252,10 @@ def _pairs(
         return {}
     found: dict[NestedKey, NestedKey] = {}
     for source, target in zip(sources, targets, strict=True):
-        length = len(key_parts(source))
+        length = len(split_key(source))
         for leaf in _expanded([source], leaves):
-            rest = key_parts(leaf)[length:]
-            found[(*key_parts(target), *rest) if rest else target] = leaf
+            rest = split_key(leaf)[length:]
+            found[(*split_key(target), *rest) if rest else target] = leaf
     return found
 
 
@@ -263,8 +263,8 @@ def _expanded(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]:
     """The leaves that keys name, those of a group in its place; unknown ones are left out."""
     found: list[NestedKey] = []
     for key in keys:
-        parts = key_parts(key)
-        found += [leaf for leaf in leaves if key_parts(leaf)[: len(parts)] == parts]
+        parts = split_key(key)
+        found += [leaf for leaf in leaves if split_key(leaf)[: len(parts)] == parts]
     return unique_keys(found)
 
 

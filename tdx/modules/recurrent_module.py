@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normal_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key
 from tdx.modules.episodes_in_sequences import run_sequences
 from tdx.modules.recurrent_mode import recurrent_mode
 from tdx.specs import Unbounded
@@ -194,7 +194,7 @@ def _given_keys(
             f"give {name} or {name}s" + ("" if key is None else ", not both"),
             hint=f'for example {name}="features"',
         )
-    return [normal_key(each) for each in ([key, *states] if keys is None else keys)]
+    return [normalize_key(each) for each in ([key, *states] if keys is None else keys)]
 
 
 def chosen_network(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, nearest
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, find_similar_names
 from tdx.pipeline.coercion import MismatchError, coerce, plain, read
 from tdx.pipeline.entries import Parameter, TransformInfo, catalogue
 from tdx.pipeline.formatting import format_value
@@ -206,7 +206,7 @@ def _wrong_type(name: str, parameter: Parameter, mismatch: MismatchError) -> Tdx
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
     """What to write instead."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
-    if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
+    if isinstance(value, Call) and "spec" in options and find_similar_names(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"

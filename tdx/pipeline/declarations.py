@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.annotations import declared_type
 from tdx.pipeline.docstrings import argument_help, clean, summary
 from tdx.pipeline.entries import Parameter, ParameterKind, TransformInfo
@@ -107,7 +107,7 @@ def _time_behaviour(node: ast.ClassDef) -> str | None:
 
 def _default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
     value = _class_attribute(node, "default_in_keys")
-    return None if value is None else tuple(map(normal_key, ast.literal_eval(value)))
+    return None if value is None else tuple(map(normalize_key, ast.literal_eval(value)))
 
 
 def _class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.errors import UnknownNameError, did_you_mean
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.types import Type
 
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
@@ -125,7 +125,7 @@ class TransformInfo:
         """The transform that :meth:`to_json` wrote."""
         parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
         given = data.get("default_in_keys")
-        in_keys = None if given is None else tuple(normal_key(key) for key in given)
+        in_keys = None if given is None else tuple(normalize_key(key) for key in given)
         return cls(**{**data, "parameters": parameters, "default_in_keys": in_keys})
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, DeviceError, EnvError, TdxError, call_problem, one_line
+from tdx.errors import (
+    ArgumentError,
+    DeviceError,
+    EnvError,
+    TdxError,
+    explain_call_error,
+    summarize_error,
+)
 from tdx.pipeline.env_plan import EnvPlan, env_plan
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.realise import Realiser
@@ -89,12 +96,12 @@ def _called(plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str
         raise
     except TypeError as error:
         raise ArgumentError(
-            f"the env does not take these arguments: {call_problem(error)}",
+            f"the env does not take these arguments: {explain_call_error(error)}",
             hint="check env_kwargs; the documentation of the env lists its arguments",
         ) from error
     except Exception as error:
         raise EnvError(
-            f"making the env failed: {one_line(error)}", hint="--debug shows where"
+            f"making the env failed: {summarize_error(error)}", hint="--debug shows where"
         ) from error
     return made
 

@@ -14,9 +14,9 @@ from tdx.errors import (
     MissingPackageError,
     TdxError,
     UnknownNameError,
-    call_problem,
     did_you_mean,
-    one_line,
+    explain_call_error,
+    summarize_error,
 )
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.entries import TransformInfo
@@ -94,7 +94,7 @@ class Realiser:
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
         except Exception as error:
             raise EnvError(
-                f"importing {reference.module} failed: {one_line(error)}",
+                f"importing {reference.module} failed: {summarize_error(error)}",
                 hint=f"python -c 'import {reference.module}' shows where",
             ) from error
         for part in reference.name.split("."):
@@ -142,7 +142,9 @@ def _made(name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str
         raise MissingPackageError(message, hint=f"pip install {error.name}") from error
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOK_UP
+            f"{name} does not take these arguments: {explain_call_error(error)}", hint=_LOOK_UP
         ) from error
     except Exception as error:
-        raise ChainError(f"{name} cannot be made: {one_line(error)}", hint=_LOOK_UP) from error
+        raise ChainError(
+            f"{name} cannot be made: {summarize_error(error)}", hint=_LOOK_UP
+        ) from error

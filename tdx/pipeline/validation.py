@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, TdxError, Where, one_line
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.errors import ChainError, TdxError, Where, summarize_error
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage, code_references
 from tdx.pipeline.env_plan import env_errors
 from tdx.pipeline.model import Pipeline, StageConfig
@@ -159,7 +159,7 @@ def _not_computed(error: Exception) -> ChainError:
         size = f" ({int(wanted[1]):,} bytes)" if wanted else ""
         return ChainError(f"its specs need more memory than there is{size}", hint=_SMALLER)
     return ChainError(
-        f"its specs cannot be computed: {one_line(error)}", hint="look at its arguments"
+        f"its specs cannot be computed: {summarize_error(error)}", hint="look at its arguments"
     )
 
 
@@ -185,13 +185,13 @@ def _is_compose(transform: Transform) -> bool:
 
 def _leaves(spec: Composite) -> list[NestedKey]:
     parts = [spec[part] for part in spec.keys() if spec[part] is not None]
-    return [normal_key(key) for part in parts for key in part.keys(True, True)]
+    return [normalize_key(key) for part in parts for key in part.keys(True, True)]
 
 
 def _absent(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
-    there = {key_parts(key) for key in known}
+    there = {split_key(key) for key in known}
     prefixes = {parts[:length] for parts in there for length in range(1, len(parts) + 1)}
-    return [key for key in keys if key_parts(key) not in prefixes]
+    return [key for key in keys if split_key(key) not in prefixes]
 
 
 def _clashes(stage: StageSpecs) -> Iterator[TdxError]:
@@ -206,7 +206,7 @@ def _clashes(stage: StageSpecs) -> Iterator[TdxError]:
         spec = stage.output_spec.get(part, None)
         for key in spec.keys(True, True) if spec is not None else ():
             name = part.removeprefix("full_").removesuffix("_spec")
-            first = owner.setdefault(normal_key(key), name)
+            first = owner.setdefault(normalize_key(key), name)
             if first != name:
                 message = f"this key is both {first} and {name} after this stage"
                 yield ChainError(message, hint="choose another out-key", where=Where(key=key))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import PipelineError, Where, first_line
+from tdx.errors import PipelineError, Where, get_first_line
 from tdx.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_yaml(text: str) -> Any:
         raise PipelineError(f"not YAML: {problem}", where=where, hint=_hint(problem)) from error
     except YAMLError as error:
         raise PipelineError(
-            f"not YAML: {first_line(error, type(error).__name__)}",
+            f"not YAML: {get_first_line(error, type(error).__name__)}",
             where=_position(text, error),
             hint=_hint(str(error)),
         ) from error
@@ -224,7 +224,7 @@ def located(node: Any, key: object = None, *, index: int | None = None) -> Itera
 def _moved(where: Where, line: int | None, column: int | None) -> Where:
     """The place in the file, instead of one inside a value's own text."""
     found = Where(stage=where.stage, transform=where.transform, file=where.file)
-    return found.merged(Where(line=line, column=column))
+    return found.merge(Where(line=line, column=column))
 
 
 def line_and_column(

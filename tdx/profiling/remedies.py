@@ -10,7 +10,7 @@ from tdx.core.plan.build import Program, program_of
 from tdx.core.stage_specs import stage_specs
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import named
 from tdx.profiling.result import Mode, ModeProfile
@@ -131,7 +131,7 @@ def _channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> boo
 
 
 def _parts(key: NestedKey) -> tuple[str, ...]:
-    known = normal_key(key)
+    known = normalize_key(key)
     return known if isinstance(known, tuple) else (known,)
 
 

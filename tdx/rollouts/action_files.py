@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, first_line
-from tdx.untrusted import check_claimed_bytes, checked_shape, parse_json
+from tdx.errors import ArgumentError, StorageError, TdxError, get_first_line
+from tdx.untrusted import check_claimed_bytes, parse_json, validate_shape
 
 _LONGEST_HEADER = 10_000
 _FORM = "save an array [T, ...] or [*B, T, ...]"
@@ -41,7 +41,9 @@ def read_actions(file: Path, data: bytes) -> Tensor:
     except TdxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{file} holds no actions: {first_line(error)}", hint=_FORM) from None
+        raise ArgumentError(
+            f"{file} holds no actions: {get_first_line(error)}", hint=_FORM
+        ) from None
 
 
 def _npy(file: Path, data: bytes) -> Tensor:
@@ -57,7 +59,7 @@ def _npy(file: Path, data: bytes) -> Tensor:
     sizes, in_columns, dtype = read_header(stream, max_header_size=_LONGEST_HEADER)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    shape = checked_shape(sizes, f"the array in {file}")
+    shape = validate_shape(sizes, f"the array in {file}")
     start, count = stream.tell(), math.prod(shape)
     if count * dtype.itemsize > len(data) - start:
         check_claimed_bytes(count * dtype.itemsize, file, f"the header of {file}")

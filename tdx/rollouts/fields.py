@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tdx.errors import StorageError
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 MAX_COUNT = 2**48
 """Largest number of steps, bytes or episodes that is accepted."""
@@ -79,7 +79,7 @@ class Fields:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of an array."""
-        return checked_shape(self.value(name), f"{self.source}: {name!r}")
+        return validate_shape(self.value(name), f"{self.source}: {name!r}")
 
     def list(self, name: str) -> list[Any]:
         """List of anything."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tdx.confined_files import open_subfolder
 from tdx.errors import StorageError
-from tdx.files import subfolder
 from tdx.untrusted import MAX_NESTING
 
 _SEARCHED = ("data", "raw", "state")
@@ -28,7 +28,7 @@ def check_links(root: int, folder: Path) -> None:
     waiting = [("", 0)]
     while waiting:
         name, depth = waiting.pop()
-        with subfolder(root, name) as inner, os.scandir(inner) as entries:
+        with open_subfolder(root, name) as inner, os.scandir(inner) as entries:
             for entry in entries:
                 count += 1
                 path = f"{name}/{entry.name}" if name else entry.name

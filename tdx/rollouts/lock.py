@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tdx.confined_files import open_folder
 from tdx.errors import ArgumentError
-from tdx.files import open_folder
 
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 

@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tdx.confined_files import open_folder, write_below
 from tdx.errors import StorageError, TdxError
-from tdx.files import open_folder, write_below
 from tdx.rollouts.chunks import Chunk, ChunkList
 from tdx.rollouts.episodes import EpisodeIndex, Flags, checked_rows
 from tdx.rollouts.fields import DAMAGED, Fields

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_write, check_replaceable
-from tdx.keys import Keys, normal_key
+from tdx.keys import Keys, normalize_key
 from tdx.pipeline.policy_source import Output, mlp_policy
 from tdx.pipeline.values import Value
-from tdx.untrusted import MAX_HEADER_BYTES, checked_shape, parse_json
+from tdx.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 
 MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -116,7 +116,7 @@ def save_mlp_policy(
         settings["output"] = output or "tanh"
     if in_keys is not None:
         keys = [in_keys] if isinstance(in_keys, str) else in_keys
-        settings["in_keys"] = tuple(normal_key(key) for key in keys)
+        settings["in_keys"] = tuple(normalize_key(key) for key in keys)
     if squashes and settings["output"] != "tanh":
         raise ArgumentError(
             f"the module ends with Tanh, which does not go with output={output!r}",
@@ -241,7 +241,7 @@ def _tensor(
             f"{name} in {file} has the dtype {place.get('dtype')!r}",
             hint=f"weights are {', '.join(_DTYPES)}",
         )
-    shape = checked_shape(place.get("shape"), f"{name} in {file}")  # type: ignore[arg-type]
+    shape = validate_shape(place.get("shape"), f"{name} in {file}")  # type: ignore[arg-type]
     count = math.prod(shape)
     end = begin + count * dtype.itemsize
     if place.get("data_offsets") != [begin, end] or end > len(data):

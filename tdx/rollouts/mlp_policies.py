@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, did_you_mean
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.pipeline.values import Value
 from tdx.rollouts.mlp_files import MODULES, Mlp, read_mlp
 from tdx.specs import (
@@ -90,7 +90,7 @@ def load_mlp(file: Path, data: bytes, settings: Mapping[str, Value], env: EnvBas
 
 
 def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
-    known = [normal_key(key) for key in env.observation_keys]
+    known = [normalize_key(key) for key in env.observation_keys]
     listed = ", ".join(map(format_key, known)) or "no observations"
     given = settings.get("in_keys")
     if not isinstance(given, tuple):
@@ -101,7 +101,7 @@ def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
             hint=f'add in_keys, such as mlp("FILE", in_keys=["{listed.split(",")[0]}"]); '
             f"the env has {listed}",
         )
-    keys = [normal_key(key) for key in given]
+    keys = [normalize_key(key) for key in given]
     for key in keys:
         if key not in known:
             names = [format_key(each) for each in known]

@@ -13,8 +13,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, first_line
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.errors import ArgumentError, get_first_line
+from tdx.keys import NestedKey, format_key, split_key
 
 
 def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
@@ -36,7 +36,7 @@ def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{file} holds no policy: {first_line(error)}",
+            f"{file} holds no policy: {get_first_line(error)}",
             hint="save a TensorDictModule with torch.save, or use torch.export.save",
         ) from error
 
@@ -70,12 +70,12 @@ def _names(data: bytes) -> list[str]:
 
 def _over_tensors(module: Any, arguments: list[str], env: EnvBase) -> Any:
     """A module over tensors whose arguments are named after observations, or stand in order."""
-    by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
+    by_name = {split_key(key)[-1]: key for key in env.observation_keys}
     keys: list[NestedKey]
     if all(name in by_name for name in arguments):
         keys = [by_name[name] for name in arguments]
     elif len(arguments) == 1:
-        whole = [key for key in env.observation_keys if key_parts(key)[-1] == "observation"]
+        whole = [key for key in env.observation_keys if split_key(key)[-1] == "observation"]
         keys = whole or list(env.observation_keys)[:1]
     elif len(arguments) == len(env.observation_keys):
         keys = list(env.observation_keys)

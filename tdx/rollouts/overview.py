@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError, TdxError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.pipeline import format_stage
 from tdx.rollouts.dump import Dump
 from tdx.rollouts.episodes import Episode
@@ -179,8 +179,8 @@ def look_at(dump: Dump) -> Overview:
 
 def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
     """Whether an entry is shown: what is below ``next`` too is shown once."""
-    parts = key_parts(key)
-    return parts[0] == "next" or ("next", *parts) not in [key_parts(each) for each in keys]
+    parts = split_key(key)
+    return parts[0] == "next" or ("next", *parts) not in [split_key(each) for each in keys]
 
 
 def _spread(key: NestedKey, values: Tensor, dims: int) -> Spread:

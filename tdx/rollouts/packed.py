@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.rollouts.track import DTYPES
-from tdx.untrusted import checked_shape, parse_json
+from tdx.untrusted import parse_json, validate_shape
 
 _ARRAY, _TENSOR, _TUPLE, _MAP = "$array", "$tensor", "$tuple", "$map"
 
@@ -93,7 +93,7 @@ def _decoded(node: Any, blocks: memoryview) -> Any:
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
     dtype, sizes, start, size, *scalar = held
-    shape = checked_shape(sizes, "an array")
+    shape = validate_shape(sizes, "an array")
     if min(start, size) < 0:
         raise ValueError("a place is negative")
     data = bytearray(blocks[start : start + size])

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from tdx.confined_files import open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, TdxError, first_line
-from tdx.files import open_folder, write_below
+from tdx.errors import ArgumentError, TdxError, get_first_line
 from tdx.pipeline import CodeReference
 from tdx.pipeline.policy_source import PolicySource, parse_policy
 from tdx.pipeline.realise import Realiser
@@ -261,7 +261,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
                 hint=error.hint or "compare it with `tdx inspect spec`",
             ) from error
         except Exception as error:
-            told = first_line(error)
+            told = get_first_line(error)
             raise ArgumentError(
                 f"the policy {policy.name} does not fit the env: {told}",
                 hint="compare what it reads with `tdx inspect spec`",

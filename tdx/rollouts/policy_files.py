@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdx.confined_files import open_below, open_folder
 from tdx.errors import PipelineError, StorageError
-from tdx.files import open_below, open_folder
 from tdx.pipeline.policy_source import PolicySource, parse_policy
 from tdx.untrusted import MAX_POLICY_BYTES
 

@@ -12,7 +12,7 @@ from tdx.core.envs.alike_steps import AlikeSteps
 from tdx.core.envs.done_flags import reset_masks
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 from tdx.rollouts.storable import storable
 from tdx.rollouts.track import Parts, from_tensors, tensors_of
 
@@ -51,7 +51,7 @@ class RecordingEnv(EnvBase):
         after = _cpu(tensors_of(storable(result)))
         step = {**self.root, **_cpu(actions), (RESET,): self._reset_flag()}
         self._steps.append({**step, **{("next", *path): leaf for path, leaf in after.items()}})
-        rewards = {key_parts(key) for key in self.reward_keys}
+        rewards = {split_key(key) for key in self.reward_keys}
         self.root = {path: leaf for path, leaf in after.items() if path not in rewards}
         self._was_reset = None
         return result

@@ -21,7 +21,7 @@ from tdx.errors import (
     TdxError,
     UnknownNameError,
     did_you_mean,
-    one_line,
+    summarize_error,
 )
 from tdx.pipeline import Pipeline, build_env, read_pipeline, write_pipeline
 from tdx.rollouts.border import Border
@@ -252,7 +252,7 @@ def _start(
     except TdxError:
         raise
     except Exception as error:
-        raise _unfit(writer.folder, one_line(error)) from error
+        raise _unfit(writer.folder, summarize_error(error)) from error
 
 
 _STATE_FIELDS = {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tdx.envs import EnvBase
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.rollouts.storable import kind_of
 from tdx.specs import TensorSpec
 
@@ -24,7 +24,7 @@ def spec_entries(env: EnvBase) -> list[dict[str, Any]]:
     for part in _PARTS:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
-            found.append({"part": part, "key": list(key_parts(key)), **_entry(leaf)})
+            found.append({"part": part, "key": list(split_key(key)), **_entry(leaf)})
     return found
 
 

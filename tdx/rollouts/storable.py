@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
 _PARTS = ("observation", "state", "action", "reward", "done")
@@ -35,7 +35,7 @@ def unstorable_entries(env: EnvBase) -> dict[NestedKey, str]:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
             if isinstance(leaf, NonTensor):
-                found[normal_key(key)] = kind_of(leaf)
+                found[normalize_key(key)] = kind_of(leaf)
     return found
 
 
@@ -125,7 +125,7 @@ def not_stored(specs: Iterable[dict[str, Any]]) -> dict[NestedKey, str]:
         specs: The spec entries of its manifest.
     """
     return {
-        normal_key(tuple(map(str, entry["key"]))): str(entry["kind"])
+        normalize_key(tuple(map(str, entry["key"]))): str(entry["kind"])
         for entry in specs
         if entry.get("dtype") == "object"
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.envs import EnvBase
 from tdx.errors import EnvError, StorageError
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.rollouts.fields import DAMAGED
 from tdx.rollouts.recording import RESET, rows_to_reset, take_specs
 from tdx.rollouts.storable import storable_spec
@@ -53,7 +53,7 @@ class StoredEnv(EnvBase):
 
     def _row(self, start: Parts) -> TensorDictBase:
         """The entries below ``start`` at this step."""
-        actions = {key_parts(key) for key in self.action_keys}
+        actions = {split_key(key) for key in self.action_keys}
         size = len(start)
         found = {
             path[size:]: column[self._position].clone()
@@ -80,7 +80,7 @@ class StoredEnv(EnvBase):
         for key in self.action_keys:
             if isinstance(self.full_action_spec[key], NonTensor):
                 continue  # It is not stored.
-            stored = self._column(key_parts(key))[step]
+            stored = self._column(split_key(key))[step]
             given = tensordict.get(key).detach().cpu()
             if given.shape != stored.shape or not torch.equal(given, stored):
                 raise EnvError(
@@ -92,7 +92,7 @@ class StoredEnv(EnvBase):
     def _column(self, path: Parts) -> Tensor:
         if path not in self._columns:
             raise StorageError(
-                f"the recording has no {format_key(normal_key(path))!r}",
+                f"the recording has no {format_key(normalize_key(path))!r}",
                 hint="roll out without --keys, or with --raw",
             )
         return self._columns[path]

@@ -14,17 +14,10 @@ from typing import Any, Self
 
 from tensordict import TensorDictBase
 
+from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, OutputError, StorageError, TdxError
-from tdx.files import (
-    atomic_folder,
-    open_below,
-    open_folder,
-    subfolder,
-    sync_path,
-    unlink_below,
-    write_below,
-)
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.files import atomic_folder, sync_path
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.rollouts.episodes import Columns, Flags
 from tdx.rollouts.index import (
     DATA,
@@ -247,7 +240,7 @@ def remove_leftovers(root: int, manifest: Manifest) -> None:
     """
     kept = None if manifest.state is None else manifest.state.name
     with suppress(FileNotFoundError):
-        with subfolder(root, STATE) as folder:
+        with open_subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
                 if name != kept and (_TEMPORARY.fullmatch(name) or name.endswith(".state")):
                     os.unlink(name, dir_fd=folder)
@@ -268,12 +261,12 @@ def selected(chunk: TensorDictBase, names: Iterable[str]) -> TensorDictBase:
 
 def all_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """The keys of all entries."""
-    return [normal_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
+    return [normalize_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
 
 
 def names_of(key: NestedKey) -> tuple[str, ...]:
     """What an entry is called: ``next.reward`` is also ``reward``."""
-    parts = key_parts(key)
+    parts = split_key(key)
     whole = format_key(key)
     return (whole, format_key(parts[1:])) if parts[0] == "next" and parts[1:] else (whole,)
 

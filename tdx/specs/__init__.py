@@ -1,4 +1,4 @@
-"""Specs: what tensors and TensorDicts look like, without holding any.
+"""Specs: descriptions of tensors and TensorDicts, without data.
 
 Example:
     >>> spec = Composite(observation=Bounded(-1.0, 1.0, shape=(3,)), done=Binary(1))
@@ -7,18 +7,22 @@ Example:
 """
 
 from tdx.specs.binary import Binary
-from tdx.specs.bounded import Bounded, BoundedContinuous, BoundedDiscrete
-from tdx.specs.boxes import Box, BoxList, CategoricalBox, ContinuousBox
-from tdx.specs.categorical import Categorical
+from tdx.specs.bounded import (
+    Bounded,
+    BoundedContinuous,
+    BoundedDiscrete,
+    Unbounded,
+    UnboundedContinuous,
+    UnboundedDiscrete,
+)
+from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.choice import Choice
 from tdx.specs.composite import Composite
-from tdx.specs.multi_categorical import MultiCategorical
-from tdx.specs.multi_one_hot import MultiOneHot
+from tdx.specs.multi_categorical import MultiCategorical, MultiOneHot
 from tdx.specs.non_tensor import NonTensor
-from tdx.specs.one_hot import OneHot
+from tdx.specs.spaces import Box, BoxList, CategoricalBox, ContinuousBox
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stacked import Stacked, StackedComposite
-from tdx.specs.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
 
 __all__ = [
     "Binary",

@@ -1,4 +1,4 @@
-"""Specs of zeros and ones."""
+"""The ``Binary`` spec: zeros and ones."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 import torch
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, as_size
 from tdx.specs.categorical import Categorical
+from tdx.specs.conversion import Device
+from tdx.specs.shapes import as_size
 
 
 class Binary(Categorical):
     """Zeros and ones.
 
     Args:
-        n: size of the last dimension; follows from ``shape`` where it is left out.
-        shape: shape of the values, ``(n,)`` where it is left out.
-        device: device of the values.
-        dtype: dtype of the values.
+        n: Size of the last dimension; derived from ``shape`` if not given.
+        shape: Shape of the values; ``(n,)`` if not given.
+        device: Device of the values.
+        dtype: Dtype of the values.
 
     Raises:
-        SpecError: neither ``n`` nor ``shape`` is given, or ``shape`` does not end in ``n``.
+        SpecError: Neither ``n`` nor ``shape`` is given, or ``shape`` does not end with ``n``.
 
     Example:
         >>> Binary(3).zero()
@@ -46,7 +47,7 @@ class Binary(Categorical):
         super().__init__(2, size, device, dtype)
 
     def replace(self, **changes: Any) -> Any:
-        """A copy with some of ``shape``, ``device`` and ``dtype`` changed."""
+        """Return a copy with ``shape``, ``device`` or ``dtype`` changed."""
         mask = changes.pop("mask", self._mask)
         copied = Binary(**{**self._arguments(), **changes})
         copied.update_mask(mask)

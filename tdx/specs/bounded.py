@@ -1,52 +1,162 @@
-"""Specs of numbers between two ends."""
+"""Specs of numbers, with or without bounds."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, as_device, as_dtype, as_size, safe_size
-from tdx.specs.bounds import (
+from tdx.specs.binary import Binary
+from tdx.specs.conversion import Device, as_device, as_dtype
+from tdx.specs.intervals import (
     WIDE_UNSIGNED,
+    IntervalSampler,
+    bound_tensor,
+    cast,
     clamp,
     contains,
-    end_tensor,
+    extremes,
     is_continuous,
+    make_sampler,
     ordered,
 )
-from tdx.specs.boxes import ContinuousBox
-from tdx.specs.draws import Draw, draw_between
-from tdx.specs.shaping import View
+from tdx.specs.shapes import View, as_size, replace_unknown_sizes
+from tdx.specs.spaces import ContinuousBox
 from tdx.specs.spec import TensorSpec
 
-_MOST_ENUMERATED = 2**24
+_MAX_ENUMERATED = 2**24
 
-Domain = Literal["continuous", "discrete"]
+
+class Unbounded(TensorSpec):
+    """Any numbers of the dtype, including infinities and NaN.
+
+    The constructor returns an ``UnboundedContinuous`` for floating-point and complex dtypes and an
+    ``UnboundedDiscrete`` for integers and bools.
+
+    Args:
+        shape: Shape of the values.
+        device: Device of the values.
+        dtype: Dtype of the values; torch's default dtype if not given.
+        domain: "continuous" or "discrete", to override the domain of the dtype.
+
+    Example:
+        >>> Unbounded(3).is_in(torch.full((3,), 1e30))
+        True
+    """
+
+    _dtype: torch.dtype
+    _device: torch.device
+
+    def __new__(
+        cls,
+        shape: Any = 1,
+        device: Device | None = None,
+        dtype: torch.dtype | str | None = None,
+        domain: str | None = None,
+    ) -> Unbounded:
+        """Create an instance of the class for the dtype."""
+        if cls is not Unbounded:
+            return object.__new__(cls)
+        continuous = _is_continuous(domain, as_dtype(dtype))
+        return object.__new__(UnboundedContinuous if continuous else UnboundedDiscrete)
+
+    def __init__(
+        self,
+        shape: Any = 1,
+        device: Device | None = None,
+        dtype: torch.dtype | str | None = None,
+        domain: str | None = None,
+    ) -> None:
+        if dtype is None and self.domain == "discrete" and domain is None:
+            dtype = torch.int64
+        self._shape = as_size(shape)
+        self._device = as_device(device)
+        self._dtype = as_dtype(dtype)
+
+    @property
+    def space(self) -> ContinuousBox | None:
+        """Range of the dtype; ``None`` for complex numbers."""
+        if self._dtype.is_complex:
+            return None
+        shape = replace_unknown_sizes(self._shape)
+        low, high = (
+            torch.full(shape, bound, dtype=self._dtype, device=self._device)
+            for bound in extremes(self._dtype)
+        )
+        return ContinuousBox(low, high)
+
+    def rand(self, shape: Any = ()) -> Tensor:
+        """Sample standard normal values; integers are uniform from 0 to the dtype's maximum."""
+        full = self._full_shape(shape)
+        if is_continuous(self._dtype):
+            work = torch.float32 if self._dtype.itemsize == 1 else self._dtype
+            return torch.randn(full, dtype=work, device=self._device).to(self._dtype)
+        if self._dtype in WIDE_UNSIGNED:
+            # Torch does not sample unsigned integers wider than 8 bits: sample their bits.
+            signed = torch.empty(full, dtype=torch.int64, device=self._device)
+            bits = signed.random_(torch.iinfo(torch.int64).min, None)
+            return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
+        return torch.empty(full, dtype=self._dtype, device=self._device).random_()
+
+    def _contains(self, val: Tensor) -> bool:
+        return True
+
+    def _project(self, val: Tensor) -> Tensor:
+        return val
+
+    def _has_same_space(self, other: Any) -> bool:
+        return True
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a copy with ``shape``, ``device`` or ``dtype`` changed.
+
+        With ``low`` or ``high`` the copy is a ``Bounded``.
+        """
+        arguments = {**self._arguments(), **changes}
+        if "dtype" not in changes:
+            arguments["domain"] = self.domain
+        if arguments.get("low") is None and arguments.get("high") is None:
+            arguments.pop("low", None)
+            arguments.pop("high", None)
+            return Unbounded(**arguments)
+        return Bounded(**arguments)
+
+
+class UnboundedContinuous(Unbounded):
+    """An ``Unbounded`` of real or complex numbers."""
+
+    domain = "continuous"
+
+
+class UnboundedDiscrete(Unbounded):
+    """An ``Unbounded`` of integers or bools."""
+
+    domain = "discrete"
 
 
 class Bounded(TensorSpec):
     """Numbers from ``low`` to ``high``, both included.
 
-    Making one gives a ``BoundedContinuous`` for floating dtypes and a ``BoundedDiscrete`` for
-    integers and bools.
+    The constructor returns a ``BoundedContinuous`` for floating-point dtypes and a
+    ``BoundedDiscrete`` for integers and bools.
 
     Args:
-        low: smallest values; a number, or anything that broadcasts to the shape; ``None`` or an
-            infinity for an open end.
-        high: largest values, in the same way.
-        shape: shape of the values; the ends' own where it is left out.
-        device: device of the values.
-        dtype: dtype of the values, torch's default one where it is left out. Ends that it cannot
-            hold move inwards to the nearest that it can.
-        domain: "continuous" or "discrete", to override what follows from the dtype.
+        low: Lower bounds; a number, or anything that broadcasts to the shape. ``None`` or
+            infinity: unbounded below.
+        high: Upper bounds, likewise.
+        shape: Shape of the values; the shape of the bounds if not given.
+        device: Device of the values.
+        dtype: Dtype of the values; torch's default dtype if not given. Bounds that it cannot
+            represent are rounded into the interval.
+        domain: "continuous" or "discrete", to override the domain of the dtype.
 
     Raises:
-        SpecError: ``low`` is above ``high`` or one is NaN, or they do not broadcast to the shape.
+        SpecError: ``low`` is above ``high``, a bound is NaN, or the bounds do not broadcast to
+            the shape.
 
     Example:
         >>> spec = Bounded(0, 255, shape=(2,), dtype=torch.uint8)
@@ -60,7 +170,7 @@ class Bounded(TensorSpec):
     _high: Tensor
     _dtype: torch.dtype
     _device: torch.device
-    _draw: Draw | None = None
+    _sampler: IntervalSampler | None = None
 
     def __new__(
         cls,
@@ -71,8 +181,8 @@ class Bounded(TensorSpec):
         dtype: torch.dtype | str | None = None,
         domain: str | None = None,
     ) -> Bounded:
-        """An instance of the class for the dtype."""
-        return object.__new__(_kind(domain, as_dtype(dtype)) if cls is Bounded else cls)
+        """Create an instance of the class for the dtype."""
+        return object.__new__(_bounded_class(domain, as_dtype(dtype)) if cls is Bounded else cls)
 
     def __init__(
         self,
@@ -87,18 +197,20 @@ class Bounded(TensorSpec):
             device = next((end.device for end in (low, high) if isinstance(end, Tensor)), None)
         self._device = as_device(device)
         self._dtype = as_dtype(dtype)
-        size = _shape_of(low, high, shape)
+        size = _broadcast_shape(low, high) if shape is None else as_size(shape)
         low, high = (end.clone() if isinstance(end, Tensor) else end for end in (low, high))
-        self._settle(low, high, size)
+        self._set_bounds(low, high, size)
 
-    def _settle(self, low: Any, high: Any, shape: torch.Size) -> None:
+    def _set_bounds(self, low: Any, high: Any, shape: torch.Size) -> None:
         if self._dtype.is_complex:
-            raise SpecError("complex numbers have no order, so no bounds", hint="use Unbounded")
+            raise SpecError(
+                f"{self._dtype} has no order, so it cannot have bounds", hint="use Unbounded"
+            )
         self._shape = shape
-        self._low = _broadcast(end_tensor(low, self._dtype, self._device, upper=False), shape)
-        self._high = _broadcast(end_tensor(high, self._dtype, self._device, upper=True), shape)
-        numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
-        if numbers and self._dtype.is_floating_point:
+        self._low = _broadcast(bound_tensor(low, self._dtype, self._device, upper=False), shape)
+        self._high = _broadcast(bound_tensor(high, self._dtype, self._device, upper=True), shape)
+        are_numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
+        if are_numbers and self._dtype.is_floating_point:
             in_order = low <= high
         elif self._low.is_meta:
             in_order = True
@@ -107,33 +219,32 @@ class Bounded(TensorSpec):
         if not in_order:
             raise SpecError(
                 "low must not be above high, and neither of them NaN",
-                hint="swap the two, or use None for an open end",
+                hint="swap the two, or use None for no bound",
             )
 
     @property
     def low(self) -> Tensor:
-        """Smallest values, of the spec's shape."""
+        """Lower bounds, of the spec's shape."""
         return self._low
 
     @property
     def high(self) -> Tensor:
-        """Largest values, of the spec's shape."""
+        """Upper bounds, of the spec's shape."""
         return self._high
 
     @property
     def space(self) -> ContinuousBox:
-        """The interval of every element."""
+        """Interval of every element."""
         return ContinuousBox(self._low.contiguous(), self._high.contiguous())
 
     def rand(self, shape: Any = ()) -> Tensor:
-        """Values drawn with equal chances between the ends, both included.
+        """Sample uniformly between the bounds, both included.
 
-        Where one end is open the distance to the other is exponential; where both are, the values
-        are standard normal.
+        Elements with one infinite bound are exponential, with two standard normal.
         """
-        if self._draw is None:
-            self._draw = draw_between(self._low, self._high)
-        return self._draw(self._sizes(shape))
+        if self._sampler is None:
+            self._sampler = make_sampler(self._low, self._high)
+        return self._sampler(self._full_shape(shape))
 
     def _contains(self, val: Tensor) -> bool:
         return contains(self._low, self._high, val)
@@ -142,68 +253,71 @@ class Bounded(TensorSpec):
         return clamp(self._low, self._high, val)
 
     def _describe_space(self) -> str:
-        ends = (float(self._low.double().min()), float(self._high.double().max()))
-        return f"the bounds, which span [{ends[0]:g}, {ends[1]:g}]"
+        low, high = float(self._low.double().min()), float(self._high.double().max())
+        return f"the bounds, which range from {low:g} to {high:g}"
 
-    def _pairs(self) -> list[tuple[int, int]]:
+    def _integer_bounds(self) -> list[tuple[int, int]]:
         lows, highs = self._low.flatten().tolist(), self._high.flatten().tolist()
         return [(int(low), int(high)) for low, high in zip(lows, highs, strict=True)]
 
     def cardinality(self) -> float:
-        """How many different values there are; infinite for fractions."""
+        """Return the number of values; infinity for a floating-point dtype."""
         if is_continuous(self._dtype):
             return math.inf
-        return math.prod(high - low + 1 for low, high in self._pairs())
+        return math.prod(high - low + 1 for low, high in self._integer_bounds())
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
-        """Every value along a new first dimension, the last element changing fastest.
+        """Return every value, stacked along a new first dimension, the last element fastest.
 
         Raises:
-            SpecError: they are fractions, or too many.
+            SpecError: The dtype is floating-point, or there are too many values.
         """
         count = self.cardinality()
-        if count > _MOST_ENUMERATED:
+        if count > _MAX_ENUMERATED:
             return super().enumerate(use_mask)
         if not self._shape.numel():
             return self.zero((1,))
-        ranges = [torch.arange(low, high + 1, device=self._device) for low, high in self._pairs()]
+        ranges = [
+            torch.arange(low, high + 1, device=self._device) for low, high in self._integer_bounds()
+        ]
         grid = torch.cartesian_prod(*ranges).reshape(int(count), *self._shape)
         return grid.to(self._dtype)
 
-    def _viewed(self, view: View) -> TensorSpec:
-        shape = self._viewed_shape(view)
+    def apply_view(self, view: View) -> TensorSpec:
+        shape = self._view_shape(view)
         if -1 in self._shape:
             return self.replace(shape=shape)
         viewed = self.clone()
         viewed._shape = shape
-        viewed._low, viewed._high, viewed._draw = view(self._low), view(self._high), None
+        viewed._low, viewed._high, viewed._sampler = view(self._low), view(self._high), None
         return viewed
 
     def replace(self, **changes: Any) -> Any:
-        """A copy with some of ``low``, ``high``, ``shape``, ``device`` and ``dtype`` changed.
+        """Return a copy with ``low``, ``high``, ``shape``, ``device`` or ``dtype`` changed.
 
-        With both ends set to ``None`` it becomes an ``Unbounded``. A new shape takes ends that are
-        the same for all elements along, others must broadcast to it.
+        With both bounds ``None`` the copy is an ``Unbounded``. Bounds that are the same for all
+        elements adapt to a new shape; others must broadcast to it.
         """
         low, high = changes.pop("low", self._low), changes.pop("high", self._high)
         if low is None and high is None:
-            from tdx.specs.unbounded import Unbounded
-
             return Unbounded(**{**self._arguments(), **changes})
         shape = as_size(changes.get("shape", self._shape))
         dtype = as_dtype(changes.get("dtype", self._dtype))
-        kind = type(self) if dtype == self._dtype else _kind(changes.get("domain"), dtype)
-        made = object.__new__(kind)
-        made._dtype = dtype
-        made._device = as_device(changes.get("device", self._device))
-        ends = (_fitted(low, self._low, shape), _fitted(high, self._high, shape))
-        made._settle(*ends, shape)
-        return made
+        is_same_dtype = dtype == self._dtype
+        cls = type(self) if is_same_dtype else _bounded_class(changes.get("domain"), dtype)
+        copied = object.__new__(cls)
+        copied._dtype = dtype
+        copied._device = as_device(changes.get("device", self._device))
+        low, high = (
+            _adapt_bound(new, old, shape) for new, old in ((low, self._low), (high, self._high))
+        )
+        copied._set_bounds(low, high, shape)
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "_draw"}
+        state = {name: value for name, value in self.__dict__.items() if name != "_sampler"}
         if self._dtype in WIDE_UNSIGNED:  # torch cannot unpickle tensors of these
-            state["_low"], state["_high"] = _signed(self._low), _signed(self._high)
+            state["_low"], state["_high"] = _as_signed(self._low), _as_signed(self._high)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -211,12 +325,12 @@ class Bounded(TensorSpec):
         if self._dtype in WIDE_UNSIGNED:
             self._low, self._high = self._low.view(self._dtype), self._high.view(self._dtype)
 
-    def _equals(self, other: Any) -> bool:
+    def _has_same_space(self, other: Any) -> bool:
         return torch.equal(self._low, other._low) and torch.equal(self._high, other._high)
 
 
 class BoundedContinuous(Bounded):
-    """A ``Bounded`` of numbers with fractions."""
+    """A ``Bounded`` of real numbers."""
 
     domain = "continuous"
 
@@ -227,31 +341,33 @@ class BoundedDiscrete(Bounded):
     domain = "discrete"
 
 
-def _kind(domain: str | None, dtype: torch.dtype) -> type[Bounded]:
+def _bounded_class(domain: str | None, dtype: torch.dtype) -> type[Bounded]:
+    return BoundedContinuous if _is_continuous(domain, dtype) else BoundedDiscrete
+
+
+def _is_continuous(domain: str | None, dtype: torch.dtype) -> bool:
     if domain not in (None, "continuous", "discrete"):
         raise SpecError(
             f"domain must be 'continuous' or 'discrete', got {domain!r}",
-            hint="leave it out to have it follow from the dtype",
+            hint="leave it out to derive it from the dtype",
         )
-    continuous = is_continuous(dtype) if domain is None else domain == "continuous"
-    return BoundedContinuous if continuous else BoundedDiscrete
+    return is_continuous(dtype) if domain is None else domain == "continuous"
 
 
-def _signed(end: Tensor) -> Tensor:
-    return end.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[end.dtype.itemsize])
+def _as_signed(bound: Tensor) -> Tensor:
+    return bound.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[bound.dtype.itemsize])
 
 
-def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
-    if shape is not None:
-        return as_size(shape)
+def _broadcast_shape(low: Any, high: Any) -> torch.Size:
+    """Return the shape that two bounds broadcast to."""
     sizes = [
-        end.shape if isinstance(end, Tensor) else torch.Size(np.shape(end))
-        for end in (low, high)
-        if end is not None and not isinstance(end, (bool, int, float))
+        bound.shape if isinstance(bound, Tensor) else torch.Size(np.shape(bound))
+        for bound in (low, high)
+        if bound is not None and not isinstance(bound, (bool, int, float))
     ]
     if not sizes:
         raise SpecError(
-            "the shape of a Bounded does not follow from two numbers",
+            f"cannot infer the shape of a Bounded from low={low} and high={high}",
             hint="give shape=..., () for a single number",
         )
     if all(size == sizes[0] for size in sizes):
@@ -261,25 +377,73 @@ def _shape_of(low: Any, high: Any, shape: Any) -> torch.Size:
     except RuntimeError as error:
         raise SpecError(
             f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast",
-            hint="give both ends the shape of the spec, or single numbers",
+            hint="give both bounds the shape of the spec, or single numbers",
         ) from error
 
 
-def _broadcast(end: Tensor, shape: torch.Size) -> Tensor:
-    if end.shape == shape:
-        return end
+def _broadcast(bound: Tensor, shape: torch.Size) -> Tensor:
+    if bound.shape == shape:
+        return bound
     try:
-        return end.expand(safe_size(shape))
+        return bound.expand(replace_unknown_sizes(shape))
     except RuntimeError as error:
         raise SpecError(
-            f"bounds of shape {tuple(end.shape)} do not broadcast to {tuple(shape)}",
+            f"bounds of shape {tuple(bound.shape)} do not broadcast to {tuple(shape)}",
             hint="give low and high of that shape too",
         ) from error
 
 
-def _fitted(end: Any, kept: Tensor, shape: torch.Size) -> Any:
-    """An end for a new shape: one that is kept and the same everywhere needs a single number."""
-    if end is not kept or kept.shape == shape or not kept.numel():
-        return end
-    first = kept.flatten()[0]
-    return first if bool((ordered(kept) == ordered(first)).all()) else kept
+def _adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
+    """Reduce an unchanged bound that is the same for all elements to a number."""
+    if bound is not current or current.shape == shape or not current.numel():
+        return bound
+    first = current.flatten()[0]
+    return first if bool((ordered(current) == ordered(first)).all()) else current
+
+
+def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
+    """Return the spec of ``value.clamp(low, high)`` for values of a numeric spec.
+
+    Args:
+        spec: Spec of the values, such as ``Bounded`` or ``Unbounded``.
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+
+    Raises:
+        SpecError: The dtype cannot represent a bound.
+
+    Example:
+        >>> clamp_spec(Bounded(-5.0, 1.0, shape=(2,)), 0.0, 9.0).high
+        tensor([1., 1.])
+    """
+    if low is None and high is None:
+        return spec
+    try:
+        dtype = torch.zeros((), dtype=spec.dtype).clamp(low, high).dtype
+    except RuntimeError as error:
+        raise SpecError(
+            f"the bounds [{low}, {high}] do not fit {spec.dtype}",
+            hint="choose bounds that the dtype can represent",
+        ) from error
+    # Integers are clamped as int64, which holds the bounds, and then cast.
+    work = dtype if dtype.is_floating_point else torch.int64
+    smallest, largest = (
+        cast(bound.to(work).clamp(low, high), dtype).expand(spec.shape)
+        for bound in _value_range(spec)
+    )
+    return Bounded(smallest, largest, spec.shape, spec.device, dtype)
+
+
+def _value_range(spec: TensorSpec) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value of a numeric spec."""
+    if isinstance(spec, Bounded):
+        return spec.low, spec.high
+    dtype = spec.dtype or torch.get_default_dtype()
+    low, high = (-math.inf, math.inf) if dtype.is_floating_point else extremes(dtype)
+    if isinstance(spec, Binary):
+        low, high = 0, 1
+    work = dtype if dtype.is_floating_point else torch.int64
+    bounds = [
+        torch.full(spec.shape, bound, dtype=work, device=spec.device) for bound in (low, high)
+    ]
+    return bounds[0], bounds[1]

@@ -1,33 +1,37 @@
-"""Specs of one category out of ``n``, as its number."""
+"""Specs of one category out of ``n``: as an integer, and as a one-hot vector."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, as_device, as_dtype, as_size
-from tdx.specs.bounds import extremes, ordered
-from tdx.specs.boxes import CategoricalBox
-from tdx.specs.masks import as_mask, draw_masked, nearest_allowed, same_mask, view_mask
-from tdx.specs.shaping import View
+from tdx.specs.conversion import Device, as_device, as_dtype, to_array, to_tensor
+from tdx.specs.intervals import extremes, ordered
+from tdx.specs.shapes import View, as_size, ends_with
+from tdx.specs.spaces import (
+    CategoricalBox,
+    as_mask,
+    is_same_mask,
+    nearest_allowed,
+    sample_categories,
+    single_mask,
+    view_mask,
+)
 from tdx.specs.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from tdx.specs.one_hot import OneHot
 
 
 class Categorical(TensorSpec):
-    """The integers from 0 to ``n - 1``.
+    """Integers from 0 to ``n - 1``.
 
     Args:
-        n: how many categories; -1 where it is not known yet (see ``set_provisional_n``).
-        shape: shape of the values.
-        device: device of the values.
-        dtype: dtype of the values.
-        mask: which categories are allowed, bool, broadcast to ``[*shape, n]``.
+        n: Number of categories; -1 if it is unknown (see ``set_provisional_n``).
+        shape: Shape of the values.
+        device: Device of the values.
+        dtype: Dtype of the values.
+        mask: Allowed categories, bool, broadcast to ``[*shape, n]``.
 
     Example:
         >>> spec = Categorical(3)
@@ -66,52 +70,41 @@ class Categorical(TensorSpec):
 
     @property
     def n(self) -> int:
-        """How many categories there are.
+        """Number of categories.
 
         Raises:
-            SpecError: it is not known, and ``set_provisional_n`` was not called.
+            SpecError: It is unknown, and ``set_provisional_n`` was not called.
         """
         if self._n >= 0:
             return self._n
         if self._provisional_n is None:
             raise SpecError(
-                "the number of categories is not known", hint="call set_provisional_n(n) first"
+                "the number of categories is unknown", hint="call set_provisional_n(n) first"
             )
         return self._provisional_n
 
     def set_provisional_n(self, n: int) -> None:
-        """Say how many categories there are for now, where the spec leaves it open."""
+        """Set the number of categories of a spec with unknown ``n``; it may be set again."""
         self._provisional_n = int(n)
 
     @property
     def space(self) -> CategoricalBox:
-        """The categories."""
+        """Space of the categories."""
         return CategoricalBox(self._n)
 
     @property
     def mask(self) -> Tensor | None:
-        """Which categories are allowed, ``[*shape, n]``; ``None`` for all of them."""
+        """Allowed categories, ``[*shape, n]``; ``None`` if all are."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
-        """Change in place which categories are allowed; ``None`` allows all.
-
-        Raises:
-            SpecError: the mask does not broadcast to ``[*shape, n]``.
-        """
+        """Change the allowed categories in place; ``None`` allows all."""
         self._mask = as_mask(mask, self._shape, self.n, self._device)
 
     def rand(self, shape: Any = ()) -> Tensor:
-        """Categories drawn with equal chances among those allowed."""
-        sizes = self._sizes(shape)
-        if self._mask is not None:
-            return draw_masked(self._mask, sizes).to(self._dtype)
-        if self.n == 0 and sizes.numel():
-            raise SpecError(
-                "there is no category to draw",
-                hint="allow at least one category in each row of the mask",
-            )
-        return torch.randint(0, max(self.n, 1), sizes, device=self._device).to(self._dtype)
+        """Sample uniformly among the allowed categories."""
+        full = self._full_shape(shape)
+        return sample_categories(self.n, self._mask, full, self._device).to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
         value = val if val.dtype is torch.int64 else ordered(val)
@@ -119,8 +112,8 @@ class Categorical(TensorSpec):
             return False
         if val.dtype is torch.uint64:
             value = val.view(torch.int64)
-        inside = (value >= 0) & (value < self.n)
-        if not bool(inside.all()):
+        in_range = (value >= 0) & (value < self.n)
+        if not bool(in_range.all()):
             return False
         if self._mask is None:
             return True
@@ -139,33 +132,28 @@ class Categorical(TensorSpec):
         return f"the categories 0 to {self.n - 1}{masked}"
 
     def cardinality(self) -> int:
-        """How many categories there are; all elements of a shape count as one."""
+        """Return the number of categories, whatever the shape."""
         return self.n
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
-        """The categories along a new first dimension, the same one for all elements of a shape.
+        """Return the categories along a new first dimension, the same for all elements.
 
         Args:
-            use_mask: leave out what the mask forbids; the spec must have no shape then.
+            use_mask: True to leave out forbidden categories; the spec must have no shape then.
         """
         index = torch.arange(self.n, device=self._device)
         if use_mask and self._mask is not None:
-            if self._mask.ndim > 1:
-                raise SpecError(
-                    "a mask with leading dimensions differs between elements",
-                    hint="index the spec first, so that one row is left",
-                )
-            index = index[self._mask]
-        rows = index.view(-1, *(1 for _ in self._shape)).expand(-1, *self._shape)
-        return rows.to(self._dtype)
+            index = index[single_mask(self._mask)]
+        index = index.view(-1, *(1 for _ in self._shape)).expand(-1, *self._shape)
+        return index.to(self._dtype)
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """The entries of a tensor at some categories.
+        """Take entries of a tensor by category.
 
         Args:
-            index: categories, of any shape ``[*B]``.
-            tensor_to_index: ``[*B, n]`` for one row each; with other leading dimensions ``[*A]``
-                the result is ``[*A, *B]``.
+            index: Categories, of any shape ``[*B]``.
+            tensor_to_index: ``[*B, n]`` takes an entry of each vector; with other leading
+                dimensions ``[*A, n]`` the result is ``[*A, *B]``.
         """
         index = index.long()
         lead = tensor_to_index.shape[:-1]
@@ -174,36 +162,34 @@ class Categorical(TensorSpec):
         return tensor_to_index[..., index]
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Categories as one-hot rows, ``[*B]`` to ``[*B, n]``, bool."""
+        """Convert categories to one-hot vectors, ``[*B]`` to ``[*B, n]``, bool."""
         if safe:
             self.assert_is_in(val)
         return torch.nn.functional.one_hot(val.long(), self.n).bool()
 
     def to_one_hot_spec(self) -> OneHot:
-        """The spec of the same categories as one-hot rows."""
-        from tdx.specs.one_hot import OneHot
-
+        """Return the spec of the same categories as one-hot vectors."""
         return OneHot(self.n, shape=(*self._shape, self.n), device=self._device, mask=self._mask)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The value itself."""
+        """Return the value unchanged."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_categorical_spec(self) -> Categorical:
-        """This spec itself."""
+        """Return the spec itself."""
         return self
 
-    def _viewed(self, view: View) -> TensorSpec:
+    def apply_view(self, view: View) -> TensorSpec:
         viewed = self.clone()
-        viewed._shape = self._viewed_shape(view)
+        viewed._shape = self._view_shape(view)
         if self._mask is not None:
             viewed._mask = view_mask(self._mask, self._shape, view)
         return viewed
 
     def replace(self, **changes: Any) -> Any:
-        """A copy with some of ``n``, ``shape``, ``device``, ``dtype`` and ``mask`` changed."""
+        """Return a copy with ``n``, ``shape``, ``device``, ``dtype`` or ``mask`` changed."""
         copied = super().replace(**changes)
         if self._provisional_n is not None and isinstance(copied, Categorical):
             copied._provisional_n = self._provisional_n
@@ -212,5 +198,257 @@ class Categorical(TensorSpec):
     def _arguments(self) -> dict[str, Any]:
         return {**super()._arguments(), "n": self._n, "mask": self._mask}
 
-    def _equals(self, other: Any) -> bool:
-        return self._n == other._n and same_mask(self._mask, other._mask)
+    def _has_same_space(self, other: Any) -> bool:
+        return self._n == other._n and is_same_mask(self._mask, other._mask)
+
+
+class OneHot(TensorSpec):
+    """One-hot vectors of ``n`` elements, along the last dimension.
+
+    Args:
+        n: Number of categories.
+        shape: Shape of the values, which ends with ``n``; ``(n,)`` if not given.
+        device: Device of the values.
+        dtype: Dtype of the values.
+        use_register: True to number the values passed to ``encode`` in order of appearance, so
+            that any hashable value can be encoded.
+        mask: Allowed categories, bool, broadcast to ``shape``.
+
+    Raises:
+        SpecError: The shape does not end with ``n``.
+
+    Example:
+        >>> OneHot(3).encode(1)
+        tensor([False,  True, False])
+    """
+
+    domain = "discrete"
+    _dtype: torch.dtype
+    _device: torch.device
+    _mask: Tensor | None = None
+
+    def __init__(
+        self,
+        n: int,
+        shape: Any = None,
+        device: Device | None = None,
+        dtype: torch.dtype | str | None = torch.bool,
+        use_register: bool = False,
+        mask: Any = None,
+    ) -> None:
+        self._space = CategoricalBox(int(n))
+        self.use_register = use_register
+        self._shape = as_size(int(n) if shape is None else shape)
+        self._device = as_device(device)
+        self._dtype = as_dtype(torch.bool if dtype is None else dtype)
+        if not self._shape or self._shape[-1] != n:
+            raise SpecError(
+                f"the shape {tuple(self._shape)} of a {type(self).__name__} must end in {n}",
+                hint=f"end the shape in {n}, or leave it out",
+            )
+        if mask is not None:
+            self.update_mask(mask)
+
+    @property
+    def n(self) -> int:
+        """Number of categories."""
+        return self._space.n
+
+    @property
+    def space(self) -> CategoricalBox:
+        """Space of the categories."""
+        return self._space
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Allowed categories, of the spec's shape; ``None`` if all are."""
+        return self._mask
+
+    def update_mask(self, mask: Any) -> None:
+        """Change the allowed categories in place; ``None`` allows all."""
+        self._mask = as_mask(mask, self._shape[:-1], self.n, self._device)
+
+    def rand(self, shape: Any = ()) -> Tensor:
+        """Sample uniformly among the allowed categories."""
+        full = self._full_shape(shape)
+        return self._one_hot(sample_categories(self.n, self._mask, full[:-1], self._device))
+
+    def _one_hot(self, index: Tensor) -> Tensor:
+        categories = torch.arange(self.n, device=index.device)
+        return (categories == index.unsqueeze(-1)).to(self._dtype)
+
+    def _contains(self, val: Tensor) -> bool:
+        ones = val == 1
+        is_one_hot = bool((ones.sum(-1) == 1).all()) and bool((ones | (val == 0)).all())
+        if not is_one_hot or self._mask is None:
+            return is_one_hot
+        return bool((self._mask | ~ones).all())
+
+    def _project(self, val: Tensor) -> Tensor:
+        weight = torch.nan_to_num(val.double(), nan=0.0)
+        if self._mask is not None:
+            weight = weight.masked_fill(~self._mask, -torch.inf)
+        return self._one_hot(weight.argmax(-1))
+
+    def _cast(self, val: Any) -> Tensor:
+        is_float = isinstance(val, Tensor) and val.is_floating_point()
+        if is_float and ends_with(val.shape, self._shape):
+            return val.to(self._device)
+        return super()._cast(val)
+
+    def project(self, val: Any) -> Any:
+        """Return a value in the spec unchanged, else the one-hot vector of the largest element."""
+        return val if self.is_in(val) else self._project(self._cast(val))
+
+    def _describe_space(self) -> str:
+        masked = "" if self._mask is None else " that the mask allows"
+        return f"the one-hot vectors of {self.n} elements{masked}"
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+        """Convert category numbers to one-hot vectors; vectors of bools or floats are kept.
+
+        Args:
+            val: Categories ``[*B]``, or any hashable value for a spec with ``use_register``.
+            ignore_device: True to leave a tensor on its device.
+
+        Raises:
+            SpecError: A category is out of range.
+        """
+        found = to_tensor(self._register(val) if self.use_register else val)
+        if not ignore_device:
+            found = found.to(self._device)
+        are_vectors = found.dtype is torch.bool or found.is_floating_point()
+        if are_vectors and found.shape[-1:] == self._shape[-1:]:
+            return self._match_shape(found.to(self._dtype))
+        # Not every integer dtype can be compared.
+        return self._encode_index(found if found.is_floating_point() else found.long())
+
+    def _encode_index(self, index: Tensor) -> Tensor:
+        is_valid = (index >= 0) & (index < self.n)
+        if not bool(is_valid.all()):
+            invalid = index[~is_valid].flatten()[0].item()
+            raise SpecError(
+                f"category {invalid} is not in the range 0 to {self.n - 1}",
+                hint="count categories from 0",
+            )
+        lead = self._shape[:-1]
+        if index.shape != lead and index.numel() == lead.numel():
+            index = index.reshape(lead)
+        return self._one_hot(index)
+
+    def _register(self, val: Any) -> int:
+        """Return the category of a value, assigning the next free one to a new value."""
+        key = val.item() if isinstance(val, Tensor) or hasattr(val, "item") else val
+        register = self._space.register
+        if key not in register and len(register) >= self.n:
+            raise SpecError(
+                f"cannot encode {key!r}: all {self.n} categories are assigned to other values",
+                hint="create the spec with more categories",
+            )
+        return register.setdefault(key, len(register))
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Convert one-hot vectors to category numbers, or to the value registered for them."""
+        if safe:
+            self.assert_is_in(val)
+        index = to_array(val.long().argmax(-1))
+        if self.use_register:
+            return {number: key for key, number in self._space.register.items()}[int(index)]
+        return index
+
+    def cardinality(self) -> int:
+        """Return the number of categories, whatever the leading dimensions."""
+        return self.n
+
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        """Return the one-hot vectors along a new first dimension, as ``Categorical.enumerate``."""
+        vectors = torch.eye(self.n, dtype=self._dtype, device=self._device)
+        if use_mask and self._mask is not None:
+            vectors = vectors[single_mask(self._mask)]
+        lead = self._shape[:-1]
+        return vectors.view(-1, *(1 for _ in lead), self.n).expand(-1, *lead, -1)
+
+    def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
+        """Take entries of a tensor by category, as ``Categorical.index``.
+
+        Args:
+            index: One-hot vectors, ``[*B, n]``. A single vector takes entries of shape ``[1]``.
+            tensor_to_index: Tensor of shape ``[*B, n]`` or ``[*A, n]``.
+        """
+        found = index.long().argmax(-1)
+        if found.ndim == 0:
+            found = found.unsqueeze(0)
+        return Categorical(self.n).index(found, tensor_to_index)
+
+    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """Convert one-hot vectors to category numbers, ``[*B, n]`` to ``[*B]``."""
+        if safe:
+            self.assert_is_in(val)
+        return val.long().argmax(-1)
+
+    def to_categorical_spec(self) -> Categorical:
+        """Return the spec of the same categories as integers."""
+        return Categorical(self.n, self._shape[:-1], self._device, mask=self._mask)
+
+    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """Return the value unchanged."""
+        if safe:
+            self.assert_is_in(val)
+        return val
+
+    def to_one_hot_spec(self) -> OneHot:
+        """Return the spec itself."""
+        return self
+
+    def squeeze(self, dim: int | None = None) -> TensorSpec:
+        """Return the spec without a leading dimension of size 1, or without all of them."""
+        if dim is None:
+            lead = [size for size in self._shape[:-1] if size != 1]
+            return self.reshape(*lead, self._shape[-1])
+        return super().squeeze(dim)
+
+    def __getitem__(self, index: Any) -> Any:
+        lead = self._shape[:-1]
+        elements = torch.arange(self._shape[-1]).expand(*lead, -1)
+        shape = self._view_shape(lambda tensor: tensor[index])
+        if shape[-1:] != self._shape[-1:] or not torch.equal(
+            elements[index], elements.flatten()[: shape[-1]].expand(shape)
+        ):
+            raise SpecError(
+                f"a {type(self).__name__} of shape {tuple(self._shape)} cannot be indexed along "
+                "its last dimension",
+                hint="index the leading dims only",
+            )
+        return self.apply_view(lambda tensor: tensor[index])
+
+    def apply_view(self, view: View) -> TensorSpec:
+        viewed = self.clone()
+        shape = self._view_shape(view)
+        if shape[-1:] != self._shape[-1:]:
+            raise SpecError(
+                f"cannot change the last dimension of a {type(self).__name__}, from shape "
+                f"{tuple(self._shape)} to {tuple(shape)}",
+                hint="reshape the leading dims only",
+            )
+        viewed._shape = shape
+        if self._mask is not None:
+            viewed._mask = view(self._mask)
+        return viewed
+
+    def _arguments(self) -> dict[str, Any]:
+        own = {"n": self.n, "use_register": self.use_register, "mask": self._mask}
+        return {**super()._arguments(), **own}
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a copy with ``n``, ``shape``, ``device``, ``dtype`` or ``mask`` changed."""
+        copied = super().replace(**changes)
+        if isinstance(copied, OneHot) and copied._space == self._space:
+            copied._space = self._space
+        return copied
+
+    def _has_same_space(self, other: Any) -> bool:
+        return (
+            bool(self.space == other.space)
+            and self.use_register == other.use_register
+            and is_same_mask(self._mask, other._mask)
+        )

@@ -1,36 +1,53 @@
-"""A spec of TensorDicts: a nested mapping from keys to specs."""
+"""The ``Composite`` spec: describes a TensorDict by a nested mapping from keys to specs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, Self
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 
 from tdx.errors import SpecError
-from tdx.keys import NestedKey
-from tdx.specs.arguments import Device, as_device, as_size, is_dtype, size_from
-from tdx.specs.composite_values import CompositeValues
-from tdx.specs.mapping import SpecMapping
-from tdx.specs.printing import describe_entries
-from tdx.specs.shaping import without_ellipsis
+from tdx.keys import NestedKey, split_key
+from tdx.specs import composite_values as values_of
+from tdx.specs.composite_entries import (
+    MISSING,
+    CompositeLock,
+    Entries,
+    change_batch_size,
+    check_entry,
+    check_not_leaf,
+    find_entry,
+    is_static,
+    key_not_found,
+    prefix_error_key,
+    walk_entries,
+)
+from tdx.specs.conversion import Device, as_device, is_dtype
+from tdx.specs.shapes import as_size, expand_ellipsis, size_from_args
+from tdx.specs.spaces import indent
+from tdx.specs.spec import TensorSpec
 
 
-class Composite(CompositeValues):
-    """Describes a TensorDict: which keys it has, and the spec of each.
+class Composite(TensorSpec):
+    """Describes a TensorDict: its keys, and the spec of each.
+
+    Lookup, iteration and locks are implemented in :mod:`tdx.specs.composite_entries`, operations
+    on values in :mod:`tdx.specs.composite_values`.
 
     Args:
-        *args: one mapping from keys to specs. Values may be dicts, which become nested
-            composites; keys may be tuples, which reach into them; a spec may be ``None``.
-        shape: batch size; every entry's shape begins with it.
-        device: device of every entry; ``None`` where they may differ.
-        data_cls: class of the TensorDicts to make, where it is another one.
-        step_mdp_static: marks entries that a step leaves as they are.
-        names: names of the batch dimensions.
-        **kwargs: entries by keyword.
+        *args: A mapping from keys to specs. Values may be dicts, which become nested composites,
+            or ``None``; keys may be tuples, which address nested entries.
+        shape: Batch size; every entry's shape begins with it.
+        device: Device of every entry; ``None`` if they may differ.
+        data_cls: Class of the TensorDicts to create; ``TensorDict`` if not given.
+        step_mdp_static: True to mark entries that a step does not change.
+        names: Names of the batch dimensions.
+        **kwargs: Entries by keyword.
 
     Raises:
-        SpecError: an entry's shape does not begin with ``shape``, or it is on another device.
+        SpecError: An entry's shape does not begin with ``shape``, or it is on another device.
 
     Example:
         >>> from tdx.specs import Unbounded
@@ -40,6 +57,12 @@ class Composite(CompositeValues):
         >>> spec.zero()["observation"]
         tensor([0., 0., 0.])
     """
+
+    data_cls: Any = None
+    step_mdp_static = False
+    _names: list[str | None] | None = None
+    _specs: Entries
+    _lock: CompositeLock
 
     def __init__(
         self,
@@ -55,62 +78,59 @@ class Composite(CompositeValues):
         self._device = None if device is None else as_device(device)
         self._dtype = None
         self._specs = {}
+        self._lock = CompositeLock()
         self.data_cls = data_cls
         self.step_mdp_static = step_mdp_static
         self._names = None if names is None else list(names)
         if len(args) > 1:
             raise SpecError(
-                "a Composite takes one mapping, and entries by keyword",
+                f"a Composite takes one mapping, got {len(args)} positional arguments",
                 hint="write Composite({'key': spec}), or Composite(key=spec)",
             )
         for source in (*args, kwargs):
             for key, spec in source.items():
                 self.set(key, spec)
 
-    def _like(self, entries: dict[str, Any], shape: torch.Size, **changes: Any) -> Self:
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.__dict__.pop("_lock_parents", None)
-        made._locked = False
-        made._specs = entries
-        if shape != made._shape:
-            made._names = None
-        made._shape = shape
-        made.__dict__.update(changes)
-        return made
-
-    def _child(self, entries: Mapping[Any, Any]) -> SpecMapping:
-        return Composite(entries, shape=self._shape, device=self._device)
-
-    def _reshaped_batch(self, shape: torch.Size) -> SpecMapping:
-        copied = self.clone(recurse=False)
-        copied.shape = shape
+    def _copy_with(self, entries: Entries, shape: torch.Size, **changes: Any) -> Self:
+        """Return an unlocked copy with other entries and attributes."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._lock = CompositeLock()
+        copied._specs = entries
+        if shape != copied._shape:
+            copied._names = None
+        copied._shape = shape
+        copied.__dict__.update(changes)
         return copied
+
+    def _map(
+        self, function: Callable[[Any], Any], shape: torch.Size | None = None, **changes: Any
+    ) -> Self:
+        """Return a copy with a function applied to each spec."""
+        entries = {
+            key: None if spec is None else function(spec) for key, spec in self._specs.items()
+        }
+        return self._copy_with(entries, self._shape if shape is None else shape, **changes)
 
     @property
     def shape(self) -> torch.Size:
-        """The batch size, which every entry's shape begins with."""
+        """Batch size, with which every entry's shape begins."""
         return self._shape
 
     @shape.setter
     def shape(self, shape: Any) -> None:
         self._check_unlocked()
         new = as_size(shape)
-        entries = {}
-        for key, spec in self._specs.items():
-            if isinstance(spec, SpecMapping) and spec.ndim < len(new):
-                spec = spec._reshaped_batch(new)
-            if spec is not None and spec.shape[: len(new)] != new:
-                raise SpecError(
-                    f"its shape {tuple(spec.shape)} does not begin with {tuple(new)}",
-                    hint="expand the entry first, or use a shape that all entries begin with",
-                ).at(key=key)
-            entries[key] = spec
-        self._specs, self._shape = entries, new
+        self._specs, self._shape = change_batch_size(self._specs, new), new
+
+    def _with_batch_size(self, shape: torch.Size) -> Composite:
+        copied = self.clone(recurse=False)
+        copied.shape = shape
+        return copied
 
     @property
     def batch_size(self) -> torch.Size:
-        """The batch size: another name of ``shape``."""
+        """Batch size: alias of ``shape``."""
         return self.shape
 
     @batch_size.setter
@@ -119,7 +139,7 @@ class Composite(CompositeValues):
 
     @property
     def device(self) -> torch.device | None:
-        """Device of every entry; ``None`` where they may differ."""
+        """Device of every entry; ``None`` if they may differ."""
         return self._device
 
     @device.setter
@@ -132,9 +152,9 @@ class Composite(CompositeValues):
         self._specs, self._device = moved._specs, moved._device
 
     def clear_device_(self) -> Self:
-        """Forget the device, here and in nested composites."""
+        """Clear the device, also of nested composites."""
         self._device = None
-        for spec in self._composites():
+        for spec in self._nested_composites():
             spec.clear_device_()
         return self
 
@@ -148,13 +168,28 @@ class Composite(CompositeValues):
         self._names = None if names is None else list(names)
 
     def refine_names(self, *names: Any) -> Self:
-        """Name the batch dimensions; an ellipsis keeps what is there."""
+        """Name the batch dimensions; an ellipsis keeps the current names."""
         if Ellipsis in names:
             at = names.index(Ellipsis)
             kept = self.names[at : len(self._shape) - (len(names) - at - 1)]
             names = (*names[:at], *kept, *names[at + 1 :])
         self._names = list(names)
         return self
+
+    # Reading entries
+
+    def get(self, item: NestedKey, default: Any = MISSING) -> Any:
+        """Return the spec at a key, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and no default is given.
+        """
+        found = find_entry(self._specs, split_key(item))
+        if found is not MISSING:
+            return found
+        if default is MISSING:
+            raise key_not_found(self._specs, item)
+        return default
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
@@ -165,106 +200,405 @@ class Composite(CompositeValues):
             and all(isinstance(part, (str, tuple)) for part in index)
         ):
             return self.get(index)
-        lead = self._viewed_shape(lambda tensor: tensor[index])
-        full = without_ellipsis(index, len(self._shape))
-        return self._mapped(lambda spec: spec[full], lead)
+        lead = self._view_shape(lambda tensor: tensor[index])
+        full = expand_ellipsis(index, len(self._shape))
+        return self._map(lambda spec: spec[full], lead)
 
-    def _mapped(
-        self, change: Callable[[Any], Any], shape: torch.Size | None = None, **changes: Any
-    ) -> Self:
-        entries = {key: None if spec is None else change(spec) for key, spec in self._specs.items()}
-        return self._like(entries, self._shape if shape is None else shape, **changes)
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, (str, tuple)):
+            return False
+        return find_entry(self._specs, split_key(key)) is not MISSING
 
-    # shapes
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> KeysView[Any]:
+        """Return the keys, in order.
+
+        Args:
+            include_nested: True to include the keys in nested composites, as tuples.
+            leaves_only: True to leave out the keys of nested composites themselves.
+            is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
+            step_mdp_static_only: True to include only entries of composites with
+                ``step_mdp_static``.
+        """
+        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).keys()
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> ValuesView[Any]:
+        """Return the specs; arguments and order as for ``keys``."""
+        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> ItemsView[Any, Any]:
+        """Return pairs of key and spec; arguments and order as for ``keys``."""
+        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).items()
+
+    def _walk(
+        self,
+        nested: bool,
+        leaves_only: bool,
+        is_leaf: Callable[[type], bool] | None,
+        static_only: bool,
+    ) -> dict[Any, Any]:
+        if not (nested or leaves_only or static_only):
+            return self._specs
+        found = walk_entries(self._specs, leaves_only, is_leaf, nested)
+        if static_only:
+            found = {k: spec for k, spec in found.items() if is_static(self._specs, split_key(k))}
+        return found
+
+    def is_empty(self, recurse: bool = False) -> bool:
+        """Return True if there are no entries; with ``recurse``, no leaves."""
+        return not (self.keys(True, True) if recurse else self._specs)
+
+    # Writing entries
+
+    def set(self, name: NestedKey, spec: Any) -> Self:
+        """Set the spec at a key, creating nested composites as needed.
+
+        Args:
+            name: Key of the entry.
+            spec: A spec, a (nested) dict of specs, or ``None`` for an entry without a spec. A
+                composite with fewer batch dimensions gets this composite's.
+
+        Raises:
+            SpecError: The composite is locked, the spec has other leading dimensions or another
+                device, or the key addresses an entry of a leaf.
+        """
+        self._set_entry(split_key(name), spec, name)
+        return self
+
+    def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Set the entry at the remaining parts of a key; errors name the whole key."""
+        first, *rest = parts
+        if rest:
+            inner = self._specs.get(first)
+            check_not_leaf(inner, first, key)
+            nested = self._create_nested() if inner is None else inner
+            nested._set_entry(tuple(rest), spec, key)
+            if inner is not None:
+                return
+            spec = nested
+        self._check_unlocked()
+        try:
+            if isinstance(spec, Mapping):
+                spec = self._create_nested(spec)
+            elif isinstance(spec, Composite) and spec.ndim < len(self._shape):
+                spec = spec._with_batch_size(self._shape)
+        except SpecError as error:
+            raise prefix_error_key(key, error) from None
+        if spec is not None:
+            spec = check_entry(spec, key, self._shape, self._device)
+        self._specs[first] = spec
+
+    def _create_nested(self, entries: Mapping[Any, Any] | None = None) -> Composite:
+        return Composite(entries or {}, shape=self._shape, device=self._device)
+
+    def __setitem__(self, key: NestedKey, spec: Any) -> None:
+        self.set(key, spec)
+
+    def __delitem__(self, key: NestedKey) -> None:
+        self._check_unlocked()
+        self.get(key)
+        *above, last = split_key(key)
+        if above:
+            del self.get(tuple(above))[last]
+        else:
+            del self._specs[last]
+
+    def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
+        """Remove an entry and return its spec, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and no default is given.
+            SpecError: The composite is locked.
+        """
+        self._check_unlocked()
+        found = self.get(key, default)
+        if key in self:
+            del self[key]
+        return found
+
+    def update(self, dict_or_spec: Any = (), **kwargs: Any) -> Self:
+        """Set several entries, merging nested composites.
+
+        Args:
+            dict_or_spec: A composite or a mapping from keys to specs.
+            **kwargs: More entries.
+
+        Raises:
+            SpecError: The composite is locked, or an entry is invalid (see ``set``).
+        """
+        self._check_unlocked()
+        source = dict_or_spec.items() if hasattr(dict_or_spec, "items") else dict_or_spec
+        for key, spec in {**dict(source), **kwargs}.items():
+            current = self.get(key, None)
+            if isinstance(current, Composite) and isinstance(spec, (Composite, Mapping)):
+                current.update(spec)
+            else:
+                self.set(key, spec)
+        return self
+
+    def setdefault(self, key: NestedKey, default: Any = None) -> Any:
+        """Return the spec at a key, setting it to ``default`` first if the key is missing."""
+        if key not in self:
+            self.set(key, default)
+        return self.get(key)
+
+    # Locks
+
+    @property
+    def is_locked(self) -> bool:
+        """True if entries cannot be changed."""
+        return self._lock.is_locked
+
+    @is_locked.setter
+    def is_locked(self, locked: bool) -> None:
+        if locked:
+            self.lock_()
+        else:
+            self.unlock_()
+
+    @property
+    def locked(self) -> bool:
+        """True if entries cannot be changed: alias of ``is_locked``."""
+        return self.is_locked
+
+    def lock_(self, recurse: bool | None = None) -> Self:
+        """Forbid changes of entries, also in nested composites.
+
+        Args:
+            recurse: False to leave nested composites unlocked.
+        """
+        self._lock.is_locked = True
+        if recurse is not False:
+            for spec in self._nested_composites():
+                spec._lock.add_parent(self._lock)
+                spec.lock_()
+        return self
+
+    def unlock_(self, recurse: bool | None = None) -> Self:
+        """Allow changes of entries, also in nested composites.
+
+        Args:
+            recurse: False to leave nested composites locked.
+
+        Raises:
+            SpecError: A composite that contains this one is locked.
+        """
+        self._lock.check_parents()
+        self._lock.is_locked = False
+        for spec in self._nested_composites():
+            spec._lock.remove_parent(self._lock)
+            if recurse is not False:
+                spec.unlock_()
+        return self
+
+    def _nested_composites(self) -> list[Composite]:
+        return [spec for spec in self._specs.values() if isinstance(spec, Composite)]
+
+    def _check_unlocked(self) -> None:
+        if self.is_locked:
+            raise SpecError(
+                "the Composite is locked", hint="change a clone(), or call unlock_() first"
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.is_locked:
+            self.lock_()
+
+    # Values
+
+    def _create(self, method: str, shape: Any) -> Any:
+        fields = values_of.create_values(self._specs, method, shape)
+        return self._to_tensordict(fields, shape, self._device)
+
+    def _to_tensordict(self, fields: dict[Any, Any], shape: Any, device: Any) -> Any:
+        full = self._full_shape(shape)
+        names = None if self._names is None else [*[None] * (len(full) - self.ndim), *self._names]
+        created = TensorDict(fields, batch_size=full, device=device, names=names)
+        return created if self.data_cls is None else self.data_cls.from_tensordict(created)
+
+    def rand(self, shape: Any = ()) -> Any:
+        return self._create("rand", shape)
+
+    def zero(self, shape: Any = ()) -> Any:
+        return self._create("zero", shape)
+
+    def one(self, shape: Any = ()) -> Any:
+        return self._create("one", shape)
+
+    def rand_update(self, val: TensorDictBase) -> TensorDictBase:
+        """Set the entries of a TensorDict to random values, in place."""
+        return val.update(self.rand(self._extra_dims(val)))
+
+    def zeros_update(self, val: TensorDictBase) -> TensorDictBase:
+        """Set the entries of a TensorDict to zeros, in place."""
+        return val.update(self.zero(self._extra_dims(val)))
+
+    def ones_update(self, val: TensorDictBase) -> TensorDictBase:
+        """Set the entries of a TensorDict to ones, in place."""
+        return val.update(self.one(self._extra_dims(val)))
+
+    def _extra_dims(self, val: TensorDictBase) -> torch.Size:
+        return val.batch_size[: len(val.batch_size) - len(self._shape)]
+
+    def is_in(self, val: Any) -> bool:
+        return values_of.contains_values(self._specs, val)
+
+    def why_not_in(self, val: Any) -> str | None:
+        """Explain why a TensorDict is not in the spec, with the key; ``None`` if it is."""
+        return values_of.explain_mismatch(self._walk(True, True, None, False), val)
+
+    def project(self, val: Any) -> Any:
+        return values_of.project_values(self._specs, val)
+
+    def type_check(self, value: Any, selected_keys: Any = None) -> None:
+        """Check the dtypes of a TensorDict's entries.
+
+        Args:
+            value: TensorDict to check.
+            selected_keys: A key or several; all by default.
+
+        Raises:
+            SpecError: The dtype of an entry differs; the error names the key.
+        """
+        keys = list(self.keys(True, True)) if selected_keys is None else selected_keys
+        for key in [keys] if isinstance(keys, (str, tuple)) else keys:
+            spec = self.get(key)
+            if spec is not None:
+                spec.type_check(values_of.get_value(value, key), key)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        fields = values_of.encode_values(self.get, val.items(), ignore_device)
+        return self._to_tensordict(fields, (), None if ignore_device else self._device)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        if safe:
+            self.assert_is_in(val)
+        return {key: self[key].to_numpy(value) for key, value in val.items()}
+
+    def cardinality(self) -> float:
+        count: float = 1
+        for spec in self._specs.values():
+            count *= 1 if spec is None else spec.cardinality()
+        return count
+
+    def enumerate(self, use_mask: bool = False) -> Any:
+        fields, count = values_of.enumerate_values(self._specs, use_mask)
+        return TensorDict(fields, batch_size=(count, *self._shape), device=self._device)
+
+    # Shape operations: they change the batch size; the entries' own dimensions stay.
 
     def expand(self, *shape: Any) -> Self:
-        """The spec with the batch size expanded; the entries' own dimensions stay."""
-        sizes = size_from(shape)
-        lead = self._viewed_shape(lambda tensor: tensor.expand(sizes))
+        sizes = size_from_args(shape)
+        lead = self._view_shape(lambda tensor: tensor.expand(sizes))
         ndim = len(self._shape)
-        return self._mapped(lambda spec: spec.expand(*lead, *spec.shape[ndim:]), lead)
+        return self._map(lambda spec: spec.expand(*lead, *spec.shape[ndim:]), lead)
 
     def squeeze(self, dim: int | None = None) -> Self:
-        """The spec without a batch dimension of size 1, or without all of them."""
         if dim is None:
-            kept = self
+            squeezed = self.clone()
             for i in reversed(range(len(self._shape))):
-                if self._shape[i] == 1:
-                    kept = kept.squeeze(i)
-            return kept if kept is not self else self.clone()
-        lead = self._viewed_shape(lambda tensor: tensor.squeeze(dim))
+                squeezed = squeezed.squeeze(i)
+            return squeezed
+        lead = self._view_shape(lambda tensor: tensor.squeeze(dim))
         if lead == self._shape:
             return self.clone()
         where = dim % len(self._shape)
-        return self._mapped(lambda spec: spec.squeeze(where), lead)
+        return self._map(lambda spec: spec.squeeze(where), lead)
 
     def unsqueeze(self, dim: int) -> Self:
-        """The spec with a new batch dimension of size 1."""
-        lead = self._viewed_shape(lambda tensor: tensor.unsqueeze(dim))
+        lead = self._view_shape(lambda tensor: tensor.unsqueeze(dim))
         where = dim % len(lead)
-        return self._mapped(lambda spec: spec.unsqueeze(where), lead)
+        return self._map(lambda spec: spec.unsqueeze(where), lead)
 
     def reshape(self, *shape: Any) -> Self:
-        """The spec with the batch size reshaped; the entries' own dimensions stay."""
-        sizes = size_from(shape)
-        lead = self._viewed_shape(lambda tensor: tensor.reshape(sizes))
+        sizes = size_from_args(shape)
+        lead = self._view_shape(lambda tensor: tensor.reshape(sizes))
         ndim = len(self._shape)
-        return self._mapped(lambda spec: spec.reshape(*lead, *spec.shape[ndim:]), lead)
+        return self._map(lambda spec: spec.reshape(*lead, *spec.shape[ndim:]), lead)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The spec with the batch dimensions from one to another made one."""
-        return self.reshape(self._viewed_shape(lambda tensor: tensor.flatten(start_dim, end_dim)))
+        return self.reshape(self._view_shape(lambda tensor: tensor.flatten(start_dim, end_dim)))
 
     def unflatten(self, dim: int, sizes: Any) -> Self:
-        """The spec with a batch dimension split into several."""
-        return self.reshape(self._viewed_shape(lambda tensor: tensor.unflatten(dim, tuple(sizes))))
+        return self.reshape(self._view_shape(lambda tensor: tensor.unflatten(dim, tuple(sizes))))
 
     def make_neg_dim(self, dim: int) -> Self:
-        """The spec with a batch dimension of unknown size."""
         where = dim % len(self._shape)
         sizes = [-1 if i == where else size for i, size in enumerate(self._shape)]
-        return self._mapped(lambda spec: spec.make_neg_dim(where), torch.Size(sizes))
+        return self._map(lambda spec: spec.make_neg_dim(where), torch.Size(sizes))
 
-    # copies
+    # Copies
 
     def clone(self, recurse: bool = True) -> Self:
-        """A copy that changes of this one do not reach, unlocked.
+        """Return an unlocked copy.
 
         Args:
-            recurse: ``False`` to share the entries, nested composites among them.
+            recurse: False to share the entries, including nested composites.
         """
-        entries = dict(self._specs)
         if recurse:
-            entries = {key: None if spec is None else spec.clone() for key, spec in entries.items()}
-        return self._like(entries, self._shape)
+            return self._map(lambda spec: spec.clone())
+        return self._copy_with(dict(self._specs), self._shape)
 
     def empty(self) -> Self:
-        """The composite without its entries."""
-        return self._like({}, self._shape)
+        """Return the composite without its entries."""
+        return self._copy_with({}, self._shape)
 
     def separates(self, *keys: NestedKey, default: Any = None) -> Composite | None:
-        """Take some entries out into a composite of their own.
+        """Move some entries to a new composite.
 
         Args:
-            *keys: which; those that are not there are left out.
-            default: what to return where none is there.
+            *keys: Keys of the entries; missing ones are ignored.
+            default: Returned if all are missing.
         """
         found = {key: self.pop(key) for key in keys if key in self}
         return self.empty().update(found) if found else default
 
     def select(self, *keys: NestedKey) -> Self:
-        """A copy with only some entries."""
-        return self.empty().update({key: _cloned(self.get(key)) for key in keys})
+        """Return a copy with only some entries."""
+        specs = {key: self.get(key) for key in keys}
+        return self.empty().update(
+            {key: None if spec is None else spec.clone() for key, spec in specs.items()}
+        )
 
     def exclude(self, *keys: NestedKey) -> Self:
-        """A copy without some entries; keys that are not there are ignored."""
+        """Return a copy without some entries; missing keys are ignored."""
         kept = self.clone()
         for key in keys:
             kept.pop(key, None)
         return kept
 
     def replace(self, **changes: Any) -> Composite:
-        """A copy with some of ``shape``, ``device`` and ``names`` changed."""
+        """Return a copy with ``shape``, ``device`` or ``names`` changed."""
         arguments: dict[str, Any] = {
             "shape": self._shape,
             "device": self._device,
@@ -274,15 +608,15 @@ class Composite(CompositeValues):
         return Composite(self._specs, **{**arguments, **changes})
 
     def to(self, dest: torch.dtype | Device) -> Self:
-        """The spec with every entry on a device, or in a dtype; itself where it is there."""
+        """Return the spec with every entry on a device or in a dtype; itself if on the device."""
         if is_dtype(dest):
-            return self._mapped(lambda spec: spec.to(dest))
+            return self._map(lambda spec: spec.to(dest))
         device = as_device(dest)  # type: ignore[arg-type]
         if device == self._device:
             return self
-        return self._mapped(lambda spec: spec.to(device), _device=device)
+        return self._map(lambda spec: spec.to(device), _device=device)
 
-    # comparison and printing
+    # Comparison and printing
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composite) or type(other) is not type(self):
@@ -294,19 +628,10 @@ class Composite(CompositeValues):
             and self._specs == other._specs
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
-        ending = f"device={self._device}, shape={self._shape}"
-        return describe_entries(type(self).__name__, self._specs.items(), ending)
-
-
-def _cloned(spec: Any) -> Any:
-    return None if spec is None else spec.clone()
-
-
-def is_key(index: Any) -> bool:
-    """Whether an index is a key rather than a place in the batch."""
-    if isinstance(index, tuple):
-        return bool(index) and all(is_key(part) for part in index)
-    return isinstance(index, str)
+        body = ",\n".join(f"{key}: {spec}" for key, spec in self._specs.items())
+        return (
+            f"{type(self).__name__}(\n{indent(body)}, device={self._device}, shape={self._shape})"
+        )

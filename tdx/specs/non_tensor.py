@@ -1,4 +1,4 @@
-"""Specs of values that are no tensors."""
+"""The ``NonTensor`` spec: arbitrary Python values."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, as_device, as_size
+from tdx.specs.conversion import Device, as_device
+from tdx.specs.shapes import as_size, ends_with
 from tdx.specs.spec import TensorSpec
 
 
 class NonTensor(TensorSpec):
-    """Anything: strings, lists, Python objects.
+    """Any Python value, such as a string, a list or an object.
 
     Args:
-        shape: batch shape of the values.
-        device: device of the values' container; none by default.
-        dtype: kept for the API; values have none.
-        example_data: the value that ``rand``, ``zero`` and ``one`` give.
-        batched: whether those give a ``NonTensorStack`` of one value an element.
-        feature_dims: kept for the API.
+        shape: Batch shape of the values.
+        device: Device of the container of the values; ``None`` by default.
+        dtype: Has no effect; part of the API.
+        example_data: Value that ``rand``, ``zero`` and ``one`` return.
+        batched: True to return a ``NonTensorStack`` with one value for each element.
+        feature_dims: Has no effect; part of the API.
 
     Example:
         >>> NonTensor((), example_data="north").rand().data
@@ -45,27 +46,27 @@ class NonTensor(TensorSpec):
         self.feature_dims = feature_dims
 
     def rand(self, shape: Any = ()) -> Any:
-        """The example, in the batch shape."""
-        sizes = self._sizes(shape)
-        if not self.batched or not sizes:
-            return NonTensorData(self.example_data, batch_size=sizes, device=self._device)
-        return self._stacked(sizes)
+        """Return the example, in the batch shape."""
+        full = self._full_shape(shape)
+        if not self.batched or not full:
+            return NonTensorData(self.example_data, batch_size=full, device=self._device)
+        return self._stack_examples(full)
 
-    def _stacked(self, sizes: torch.Size) -> Any:
-        if not sizes:
+    def _stack_examples(self, shape: torch.Size) -> Any:
+        if not shape:
             return NonTensorData(self.example_data, batch_size=(), device=self._device)
-        return NonTensorStack(*(self._stacked(sizes[1:]) for _ in range(sizes[0])))
+        return NonTensorStack(*(self._stack_examples(shape[1:]) for _ in range(shape[0])))
 
     def zero(self, shape: Any = ()) -> Any:
-        """The example, in the batch shape."""
+        """Return the example, in the batch shape."""
         return self.rand(shape)
 
     def one(self, shape: Any = ()) -> Any:
-        """The example, in the batch shape."""
+        """Return the example, in the batch shape."""
         return self.rand(shape)
 
-    def _misfit(self, val: Any) -> str | None:
-        if is_non_tensor(val) and not self._ends_in_shape(val.batch_size):
+    def _explain_mismatch(self, val: Any) -> str | None:
+        if is_non_tensor(val) and not ends_with(val.batch_size, self._shape):
             return f"expected shape {self._shape}, got {val.batch_size}"
         return None
 
@@ -73,35 +74,35 @@ class NonTensor(TensorSpec):
         return True
 
     def project(self, val: Any) -> Any:
-        """The value itself."""
+        """Return the value unchanged."""
         return val
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Any type will do."""
+        """Do nothing: any type is valid."""
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """The value in a ``NonTensorData`` of the batch shape."""
+        """Wrap a value in a ``NonTensorData`` of the batch shape."""
         if is_non_tensor(val):
             return val
-        return NonTensorData(val, batch_size=self._sizes(()), device=self._device)
+        return NonTensorData(val, batch_size=self._full_shape(()), device=self._device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """The value as plain Python data."""
+        """Convert a value to plain Python data."""
         if isinstance(val, NonTensorStack):
             return val.tolist()
         return val.data if isinstance(val, NonTensorData) else val
 
     def to(self, dest: Any) -> Any:
-        """The spec on a device; a dtype changes nothing."""
+        """Return the spec on a device; a dtype has no effect."""
         if isinstance(dest, torch.dtype):
             return self
         return super().to(dest)
 
     def cardinality(self) -> float:
-        """There is no end of values.
+        """Raise an error, since there are infinitely many values.
 
         Raises:
-            SpecError: always.
+            SpecError: Always.
         """
         raise SpecError(
             "the values of a NonTensor cannot be counted",
@@ -116,8 +117,8 @@ class NonTensor(TensorSpec):
             "feature_dims": self.feature_dims,
         }
 
-    def _equals(self, other: Any) -> bool:
+    def _has_same_space(self, other: Any) -> bool:
         return bool(self.batched == other.batched and self.example_data == other.example_data)
 
-    def _fields(self) -> list[tuple[str, object]]:
-        return [*super()._fields(), ("example_data", self.example_data)]
+    def _repr_fields(self) -> list[tuple[str, object]]:
+        return [*super()._repr_fields(), ("example_data", self.example_data)]

@@ -1,8 +1,9 @@
-"""What every spec is: a description of values by shape, dtype, device and space."""
+"""Base class of all specs: shape, dtype, device and space of values."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
@@ -10,25 +11,38 @@ from torch import Tensor
 
 from tdx.errors import CheckError, SpecError
 from tdx.keys import NestedKey
-from tdx.specs.arguments import Device, as_device, as_dtype, is_dtype, safe_size
-from tdx.specs.bounds import cast
-from tdx.specs.boxes import Box
-from tdx.specs.encoding import to_array, to_dtype, to_tensor
-from tdx.specs.printing import describe_fields
-from tdx.specs.shaping import ShapeOperations
+from tdx.specs.conversion import (
+    Device,
+    as_device,
+    as_dtype,
+    is_dtype,
+    to_array,
+    to_dtype,
+    to_tensor,
+)
+from tdx.specs.intervals import cast
+from tdx.specs.shapes import (
+    TORCH_FUNCTIONS,
+    View,
+    check_dimension,
+    ends_with,
+    replace_unknown_sizes,
+    size_from_args,
+    view_shape,
+)
+from tdx.specs.spaces import Box, indent
 
 
-class TensorSpec(ShapeOperations):
-    """Describes a tensor, or with ``Composite`` a TensorDict, without holding one.
+class TensorSpec:
+    """Describes a tensor, or a TensorDict (``Composite``), without holding data.
 
-    A leaf is a value: nothing changes it after it was made, except ``update_mask`` and
-    ``set_provisional_n``. Values with extra leading dimensions belong to a spec too, so that
-    ``spec.rand((4,))`` lies in ``spec``.
+    Leaf specs are immutable, except for ``update_mask`` and ``set_provisional_n``. A spec also
+    contains values with extra leading dimensions, so ``spec.rand((4,))`` is in ``spec``.
 
     Args:
-        shape: shape of the values; -1 for a size that is not known.
-        device: device of the values.
-        dtype: dtype of the values.
+        shape: Shape of the values; -1 for an unknown size.
+        device: Device of the values.
+        dtype: Dtype of the values.
 
     Example:
         >>> from tdx.specs import Bounded
@@ -38,6 +52,7 @@ class TensorSpec(ShapeOperations):
     """
 
     domain: str | None = None
+    _shape: torch.Size
     _device: torch.device | None
     _dtype: torch.dtype | None
 
@@ -65,100 +80,92 @@ class TensorSpec(ShapeOperations):
 
     @property
     def space(self) -> Box | None:
-        """What values are let through; ``None`` where there is nothing to say."""
+        """Domain of the values; ``None`` if it is not restricted."""
         return None
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the values have."""
+        """Number of dimensions of the values."""
         return len(self.shape)
 
     def ndimension(self) -> int:
-        """How many dimensions the values have."""
+        """Return the number of dimensions of the values."""
         return self.ndim
 
-    # values
+    # Samples
 
     def rand(self, shape: Any = ()) -> Any:
-        """A random value, from torch's global generator.
+        """Sample a value from torch's global generator.
 
         Args:
-            shape: leading dimensions before the spec's own.
+            shape: Leading dimensions to add before the shape of the spec.
         """
         raise NotImplementedError
 
     def sample(self, shape: Any = ()) -> Any:
-        """A random value: another name of ``rand``."""
+        """Sample a value: alias of ``rand``."""
         return self.rand(shape)
 
     def zero(self, shape: Any = ()) -> Any:
-        """A value of zeros, whether or not the space has it.
-
-        Args:
-            shape: leading dimensions before the spec's own.
-        """
-        return torch.zeros(self._sizes(shape), dtype=self._dtype, device=self._device)
+        """Return zeros, even if they are outside the space; arguments as for ``rand``."""
+        return torch.zeros(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
     def zeros(self, shape: Any = ()) -> Any:
-        """A value of zeros: another name of ``zero``."""
+        """Return zeros: alias of ``zero``."""
         return self.zero(shape)
 
     def one(self, shape: Any = ()) -> Any:
-        """A value of ones, whether or not the space has it.
-
-        Args:
-            shape: leading dimensions before the spec's own.
-        """
-        return torch.ones(self._sizes(shape), dtype=self._dtype, device=self._device)
+        """Return ones, even if they are outside the space; arguments as for ``rand``."""
+        return torch.ones(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
     def ones(self, shape: Any = ()) -> Any:
-        """A value of ones: another name of ``one``."""
+        """Return ones: alias of ``one``."""
         return self.one(shape)
 
-    def _sizes(self, shape: Any) -> torch.Size:
-        own = safe_size(self.shape)
+    def _full_shape(self, shape: Any) -> torch.Size:
+        own = replace_unknown_sizes(self.shape)
         if shape is None or shape == ():
             return own
         return torch.Size((*((shape,) if isinstance(shape, int) else shape), *own))
 
-    # membership
+    # Membership
 
     def is_in(self, val: Any) -> bool:
-        """Whether a value belongs to the spec: its trailing shape, dtype, device and numbers."""
-        return self._misfit(val) is None and self._contains(val)
+        """Return True if a value has the spec's dtype, device and trailing shape, and is in it."""
+        return self._explain_mismatch(val) is None and self._contains(val)
 
     def contains(self, item: Any) -> bool:
-        """Whether a value belongs to the spec: another name of ``is_in``."""
+        """Return True if a value belongs to the spec: alias of ``is_in``."""
         return self.is_in(item)
 
     def __contains__(self, item: Any) -> bool:
         return self.is_in(item)
 
     def why_not_in(self, val: Any) -> str | None:
-        """What keeps a value out of the spec, in a few words; ``None`` for one that is in."""
-        misfit = self._misfit(val)
-        if misfit is not None:
-            return misfit
-        return None if self._contains(val) else f"a value lies outside {self._describe_space()}"
+        """Explain briefly why a value is not in the spec; ``None`` if it is."""
+        mismatch = self._explain_mismatch(val)
+        if mismatch is not None:
+            return mismatch
+        return None if self._contains(val) else f"a value is outside {self._describe_space()}"
 
     def assert_is_in(self, value: Any) -> None:
         """Check that a value belongs to the spec.
 
         Raises:
-            CheckError: it does not; the message says why.
+            CheckError: It does not; the message says why.
         """
         reason = self.why_not_in(value)
         if reason is not None:
             raise CheckError(
                 f"the value is not in its {type(self).__name__} spec: {reason}",
-                hint="project(value) gives the nearest one that is",
+                hint="project(value) returns the nearest value in the spec",
             )
 
     def type_check(self, value: Tensor, key: NestedKey | None = None) -> None:
         """Check the dtype of a value.
 
         Raises:
-            SpecError: it has another dtype.
+            SpecError: The dtype differs from the spec's.
         """
         if value.dtype != self._dtype:
             raise SpecError(
@@ -167,22 +174,23 @@ class TensorSpec(ShapeOperations):
             ).at(key=key)
 
     def project(self, val: Any) -> Any:
-        """The value where it is in the spec, else the nearest one that is. Draws nothing.
+        """Return the nearest value in the spec; a value that is in the spec itself.
 
         Raises:
-            SpecError: its shape does not end in the spec's.
+            SpecError: The shape of the value does not end with the spec's.
         """
-        if self._misfit(val) is not None:
-            val = self._moved(val)
+        if self._explain_mismatch(val) is not None:
+            val = self._cast(val)
         return val if self._contains(val) else self._project(val)
 
-    def _moved(self, val: Any) -> Tensor:
+    def _cast(self, val: Any) -> Tensor:
+        """Convert a value to the spec's dtype and device, rounding and saturating."""
         if not isinstance(val, Tensor):
             raise SpecError(
                 f"expected a tensor, got a {type(val).__name__}",
                 hint="encode the value first: spec.encode(value)",
             )
-        if not self._ends_in_shape(val.shape):
+        if not ends_with(val.shape, self._shape):
             raise SpecError(
                 f"expected a shape ending in {self._shape}, got {val.shape}",
                 hint="give the value the shape of the spec",
@@ -190,109 +198,98 @@ class TensorSpec(ShapeOperations):
         assert self._dtype is not None
         return cast(val, self._dtype).to(self._device)
 
-    def _misfit(self, val: Any) -> str | None:
+    def _explain_mismatch(self, val: Any) -> str | None:
+        """Compare type, dtype, shape and device of a value with the spec's."""
         if not isinstance(val, Tensor):
             return f"expected a tensor, got a {type(val).__name__}"
         if val.dtype != self._dtype:
             return f"expected dtype {self._dtype}, got {val.dtype}"
-        if not self._ends_in_shape(val.shape):
+        if not ends_with(val.shape, self._shape):
             return f"expected shape {self._shape}, got {val.shape}"
         if val.device != self._device:
             return f"expected device {self._device}, got {val.device}"
         return None
 
-    def _ends_in_shape(self, shape: torch.Size) -> bool:
-        own = self._shape
-        if shape == own:
-            return True
-        ndim = len(own)
-        if len(shape) < ndim:
-            return False
-        return all(
-            mine in (-1, theirs)
-            for mine, theirs in zip(own, shape[len(shape) - ndim :], strict=True)
-        )
-
     def _contains(self, val: Tensor) -> bool:
+        """Return True if a tensor of the right shape and dtype is in the space."""
         raise NotImplementedError
 
     def _project(self, val: Tensor) -> Tensor:
+        """Return the value in the space nearest to a tensor of the right shape and dtype."""
         raise NotImplementedError
 
     def _describe_space(self) -> str:
-        return f"the spec's space {self.space}"
+        return f"the space {self.space}"
 
-    # conversion
+    # Conversion
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """A value as the spec's tensor: of its dtype, shape and device.
+        """Convert a value to a tensor with the spec's dtype, shape and device.
 
         Args:
-            val: a number, nested lists, an array or a tensor.
-            ignore_device: leave a tensor where it is.
+            val: A number, nested lists, an array or a tensor.
+            ignore_device: True to leave a tensor on its device.
 
         Raises:
-            SpecError: the shape differs by more than dimensions of size 1, or a number does not
-                fit the dtype.
+            SpecError: The shapes differ by more than dimensions of size 1, or an integer does
+                not fit the dtype.
         """
         assert self._dtype is not None
         found = to_dtype(to_tensor(val), self._dtype)
         if not ignore_device:
             found = found.to(self._device)
-        return self._shaped(found)
+        return self._match_shape(found)
 
-    def _shaped(self, value: Tensor) -> Tensor:
-        if value.shape == self._shape or self._ends_in_shape_exactly(value.shape):
+    def _match_shape(self, value: Tensor) -> Tensor:
+        """Add or remove dimensions of size 1 to match the spec's shape."""
+        if value.ndim == len(self._shape) and ends_with(value.shape, self._shape):
             return value
-        wanted = safe_size(self._shape)
-        if [n for n in value.shape if n != 1] == [n for n in wanted if n != 1]:
-            return value.reshape(wanted)
+        expected = replace_unknown_sizes(self._shape)
+        if [n for n in value.shape if n != 1] == [n for n in expected if n != 1]:
+            return value.reshape(expected)
         raise SpecError(
             f"expected a value of shape {self._shape}, got {value.shape}",
             hint="reshape the value; only dims of size 1 are added or removed",
         )
 
-    def _ends_in_shape_exactly(self, shape: torch.Size) -> bool:
-        return len(shape) == len(self._shape) and self._ends_in_shape(shape)
-
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """A value as an array.
+        """Convert a value of the spec to an array.
 
         Args:
-            val: a value of the spec.
-            safe: whether to check first that it is one.
+            val: A value of the spec.
+            safe: True to check first that it is one.
         """
         if safe:
             self.assert_is_in(val)
         return to_array(val)
 
     def index(self, index: Any, tensor_to_index: Any) -> Any:
-        """The entries of a tensor that a value of this spec stands for.
+        """Index the last dimension of a tensor by a value of this spec.
 
         Args:
-            index: a value of the spec.
-            tensor_to_index: what to take entries from, along its last dimension.
+            index: A value of the spec.
+            tensor_to_index: Tensor to take entries from.
 
         Raises:
-            SpecError: values of this spec are no indices.
+            SpecError: Values of this spec are not indices.
         """
         raise SpecError(
-            f"a value of {type(self).__name__} is no index",
+            f"a value of {type(self).__name__} cannot be used as an index",
             hint="use a spec of categories, such as Categorical or OneHot",
         )
 
     def cardinality(self) -> float:
-        """How many rows ``enumerate`` has; infinite where it has none."""
+        """Return the number of values; infinity for an infinite space."""
         return math.inf
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Every value of the spec, along a new first dimension.
+        """Return every value of the spec, stacked along a new first dimension.
 
         Args:
-            use_mask: leave out what the mask forbids.
+            use_mask: True to leave out the values that the mask forbids.
 
         Raises:
-            SpecError: there are infinitely many.
+            SpecError: There are infinitely many.
         """
         raise SpecError(
             f"the values of {type(self).__name__} cannot be enumerated",
@@ -300,35 +297,118 @@ class TensorSpec(ShapeOperations):
         )
 
     def memoize_encode(self, mode: bool = True) -> None:
-        """Does nothing: encoding is not memoised."""
+        """Do nothing: encoded values are not cached."""
 
     def erase_memoize_cache(self) -> None:
-        """Does nothing: encoding is not memoised."""
+        """Do nothing: encoded values are not cached."""
 
-    # copies
+    # Shape operations: each returns the spec of the values that torch would return.
 
-    def replace(self, **changes: Any) -> Any:
-        """A copy with some of its constructor's arguments changed.
+    def apply_view(self, view: View) -> Any:
+        """Return the spec of ``view(value)``.
 
         Args:
-            **changes: arguments of the constructor, such as ``shape``, ``device`` and ``dtype``.
+            view: Function that reshapes or indexes a tensor and does not change its elements.
+
+        Raises:
+            SpecError: The shape does not support the view.
+        """
+        return self.replace(shape=self._view_shape(view))
+
+    def _view_shape(self, view: View) -> torch.Size:
+        return view_shape(view, self._shape, type(self).__name__)
+
+    def expand(self, *shape: Any) -> Any:
+        """Return the spec of expanded values, as ``Tensor.expand``."""
+        sizes = size_from_args(shape)
+        return self.apply_view(lambda tensor: tensor.expand(sizes))
+
+    def squeeze(self, dim: int | None = None) -> Any:
+        """Return the spec without a dimension of size 1, or without all of them."""
+        if dim is None:
+            return self.apply_view(torch.squeeze)
+        return self.apply_view(lambda tensor: tensor.squeeze(dim))
+
+    def unsqueeze(self, dim: int) -> Any:
+        """Return the spec with a new dimension of size 1."""
+        return self.apply_view(lambda tensor: tensor.unsqueeze(dim))
+
+    def reshape(self, *shape: Any) -> Any:
+        """Return the spec of reshaped values."""
+        sizes = size_from_args(shape)
+        return self.apply_view(lambda tensor: tensor.reshape(sizes))
+
+    def view(self, *shape: Any) -> Any:
+        """Return the spec of reshaped values: alias of ``reshape``."""
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+        """Return the spec with a range of dimensions merged."""
+        return self.apply_view(lambda tensor: tensor.flatten(start_dim, end_dim))
+
+    def unflatten(self, dim: int, sizes: Any) -> Any:
+        """Return the spec with a dimension split into several."""
+        return self.apply_view(lambda tensor: tensor.unflatten(dim, tuple(sizes)))
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        """Return the specs along a dimension."""
+        where = check_dimension(dim, self._shape)
+        return tuple(self[(slice(None),) * where + (i,)] for i in range(self._shape[where]))
+
+    def index_select(self, dim: int, index: Any) -> Any:
+        """Return the spec of some entries of a dimension, as ``torch.index_select``."""
+        return self[(slice(None),) * check_dimension(dim, self._shape) + (index,)]
+
+    def make_neg_dim(self, dim: int) -> Any:
+        """Return the spec with the size of a dimension unknown (-1)."""
+        sizes = list(self._shape)
+        sizes[check_dimension(dim, self._shape)] = -1
+        return self.replace(shape=torch.Size(sizes))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.apply_view(lambda tensor: tensor[index])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.unbind(0))
+
+    def __len__(self) -> int:
+        return self._shape[check_dimension(0, self._shape)]
+
+    def __bool__(self) -> bool:
+        return True
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        function = TORCH_FUNCTIONS.get(func)
+        return NotImplemented if function is None else function(*args, **(kwargs or {}))
+
+    # Copies
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a copy with some constructor arguments changed.
+
+        Args:
+            **changes: Arguments of the constructor, such as ``shape``, ``device`` and ``dtype``.
         """
         return type(self)(**{**self._arguments(), **changes})
-
-    def _sized(self, shape: torch.Size) -> TensorSpec:
-        return self.replace(shape=shape)
 
     def _arguments(self) -> dict[str, Any]:
         return {"shape": self._shape, "device": self._device, "dtype": self._dtype}
 
     def clone(self) -> Self:
-        """A copy that changes of this one do not reach; tensors that nobody changes are shared."""
+        """Return an independent copy. Tensors, which are never modified, are shared."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
 
     def to(self, dest: torch.dtype | Device) -> Any:
-        """The spec on a device, or in a dtype; itself where nothing changes."""
+        """Return the spec on a device or in a dtype; the spec itself if nothing changes."""
         if is_dtype(dest):
             dtype = as_dtype(dest)  # type: ignore[arg-type]
             return self if dtype == self._dtype else self.replace(dtype=dtype)
@@ -336,20 +416,20 @@ class TensorSpec(ShapeOperations):
         return self if device == self._device else self.replace(device=device)
 
     def cpu(self) -> Any:
-        """The spec on the CPU."""
+        """Return the spec on the CPU."""
         return self.to("cpu")
 
     def cuda(self, device: Device | None = None) -> Any:
-        """The spec on a CUDA device, the current one where none is given."""
+        """Return the spec on a CUDA device; the current one by default."""
         if device is None:
             return self.to("cuda")
         return self.to(f"cuda:{device}" if isinstance(device, int) else device)
 
     def clear_device_(self) -> TensorSpec:
-        """Forget the device, where a spec can be without one; leaves keep theirs."""
+        """Clear the device of a composite; leaf specs keep theirs."""
         return self
 
-    # comparison and printing
+    # Comparison and printing
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorSpec) or type(other) is not type(self):
@@ -358,22 +438,18 @@ class TensorSpec(ShapeOperations):
             self._shape == other._shape
             and self._dtype == other._dtype
             and self._device == other._device
-            and self._equals(other)
+            and self._has_same_space(other)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _equals(self, other: Any) -> bool:
+    def _has_same_space(self, other: Any) -> bool:
         return bool(self.space == other.space)
 
     def __repr__(self) -> str:
-        return describe_fields(type(self).__name__, self._fields())
+        body = ",\n".join(f"{name}={value}" for name, value in self._repr_fields())
+        return f"{type(self).__name__}(\n{indent(body)})"
 
-    def _fields(self) -> list[tuple[str, object]]:
-        return [
-            ("shape", self.shape),
-            ("space", self.space),
-            ("device", self.device),
-            ("dtype", self.dtype),
-            ("domain", self.domain),
-        ]
+    def _repr_fields(self) -> list[tuple[str, object]]:
+        names = ("shape", "space", "device", "dtype", "domain")
+        return [(name, getattr(self, name)) for name in names]

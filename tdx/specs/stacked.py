@@ -14,62 +14,26 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
-from tdx.specs.arguments import Device
-from tdx.specs.composite import Composite, is_key
-from tdx.specs.printing import indent
+from tdx.specs.composite import Composite
+from tdx.specs.composite_entries import CompositeLock
+from tdx.specs.conversion import Device
+from tdx.specs.shapes import TORCH_FUNCTIONS
+from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stack_base import SpecStack
-from tdx.specs.torch_functions import TorchFunctions
-
-
-@TorchFunctions.implements_for_spec(torch.stack)
-def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> TensorSpec:
-    """The spec of stacked values.
-
-    Args:
-        tensors: the specs; equal ones give one spec of their kind, others a ``Stacked`` or a
-            ``StackedComposite``.
-        dim: the new dimension.
-        out: not supported.
-
-    Raises:
-        SpecError: the list is empty, or the specs cannot be stacked.
-    """
-    specs: list[Any] = list(tensors)
-    if out is not None:
-        raise SpecError(
-            "stacking specs into out is not supported", hint="leave out= out and use the result"
-        )
-    if not specs:
-        raise SpecError("there are no specs to stack", hint="stack at least one spec")
-    if dim < 0:
-        dim += specs[0].ndim + 1
-    if all(spec == specs[0] for spec in specs[1:]):
-        first = specs[0].clone().unsqueeze(dim)
-        sizes = (*specs[0].shape[:dim], len(specs), *specs[0].shape[dim:])
-        return first.expand(*sizes)
-    composites = [isinstance(spec, Composite) for spec in specs]
-    if all(composites):
-        return StackedComposite(*specs, dim=dim)
-    if any(composites):
-        raise SpecError(
-            "composites do not stack with leaf specs",
-            hint="stack composites with composites, leaves with leaves",
-        )
-    return Stacked(*specs, dim=dim)
 
 
 class Stacked(SpecStack):
-    """A stack of leaf specs that differ, in their space or in a size.
+    """A stack of leaf specs that differ in their space or in a size.
 
-    Values are dense tensors where the shapes are the same, else nested tensors.
+    Values are dense tensors if the shapes are equal, else nested tensors.
 
     Args:
-        *specs: the specs, of the same dtype and as many dimensions.
-        dim: the dimension to stack along.
+        *specs: Specs of the same dtype and number of dimensions.
+        dim: Stack dimension, which is new.
 
     Raises:
-        SpecError: their dtypes or numbers of dimensions differ.
+        SpecError: The dtypes or the numbers of dimensions differ.
 
     Example:
         >>> from tdx.specs import Categorical
@@ -82,10 +46,10 @@ class Stacked(SpecStack):
         super().__init__(*specs, dim=dim)
         dtypes = [spec.dtype for spec in specs]
         if any(dtype != dtypes[0] for dtype in dtypes):
-            listed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(dtypes))
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(dtypes))
             raise SpecError(
-                f"specs to stack must have the same dtype, these have {listed}",
-                hint="cast them before: each env gets a DTypeCastTransform of its own",
+                f"specs to stack must have the same dtype, got {names}",
+                hint="cast the values first: add a DTypeCastTransform to each env",
             )
 
     @property
@@ -99,15 +63,13 @@ class Stacked(SpecStack):
         return self._members[0].domain
 
     def cardinality(self) -> float:
-        """The product over the specs."""
         return math.prod(spec.cardinality() for spec in self._members)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Every combination of the specs' values along a new first dimension."""
-        rows = [list(spec.enumerate(use_mask)) for spec in self._members]
-        return torch.stack([self._joined(list(parts)) for parts in itertools.product(*rows)])
+        values = [list(spec.enumerate(use_mask)) for spec in self._members]
+        return torch.stack([self._join(list(parts)) for parts in itertools.product(*values)])
 
-    def _joined(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Any]) -> Any:
         if any(not isinstance(part, Tensor) for part in parts):
             return lazy_stack(parts, self._dim)
         if all(part.shape == parts[0].shape for part in parts):
@@ -115,7 +77,7 @@ class Stacked(SpecStack):
             return torch.stack(parts, extra + self._dim)
         if self._dim:
             raise SpecError(
-                "values of unlike shapes can only be stacked along dimension 0",
+                f"values of different shapes cannot be stacked along dimension {self._dim}",
                 hint="stack along dimension 0, or pad the values",
             )
         with warnings.catch_warnings():
@@ -123,20 +85,20 @@ class Stacked(SpecStack):
             return torch.nested.as_nested_tensor(parts)
 
     def __repr__(self) -> str:
-        kinds = {type(spec).__name__ for spec in self._members}
-        name = f"Stacked{kinds.pop()}" if len(kinds) == 1 else "Stacked"
+        classes = {type(spec).__name__ for spec in self._members}
+        name = f"Stacked{classes.pop()}" if len(classes) == 1 else "Stacked"
         body = f"shape={self.shape}, device={self.device}, dtype={self.dtype}, domain={self.domain}"
         return f"{name}(\n{indent(body)})"
 
 
 class StackedComposite(SpecStack, Composite):
-    """A stack of composites that differ, in their keys or in the specs of a key.
+    """A stack of composites that differ in their keys or in the specs of a key.
 
-    Its keys are those that all have; values are lazily stacked TensorDicts.
+    Its keys are the common keys; values are lazily stacked TensorDicts.
 
     Args:
-        *specs: the composites, of as many batch dimensions.
-        dim: the dimension to stack along.
+        *specs: Composites of the same number of batch dimensions.
+        dim: Stack dimension, which is new.
 
     Example:
         >>> from tdx.specs import Unbounded
@@ -147,10 +109,10 @@ class StackedComposite(SpecStack, Composite):
 
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
+        self._lock = CompositeLock()
 
     @property
     def shape(self) -> torch.Size:
-        """The batch size of the stack."""
         return self._shape
 
     @shape.setter
@@ -159,7 +121,6 @@ class StackedComposite(SpecStack, Composite):
 
     @property
     def device(self) -> torch.device | None:
-        """Device of the composites; ``None`` where they differ."""
         return self._device
 
     @device.setter
@@ -169,37 +130,38 @@ class StackedComposite(SpecStack, Composite):
 
     @property
     def _specs(self) -> dict[str, Any]:  # type: ignore[override]
-        """The stacked entries of the keys that all composites have."""
+        """Stacked entries of the keys that all composites have."""
         first, *others = self._members
-        return {key: self._stacked(key) for key in first if all(key in spec for spec in others)}
+        return {key: self._stack_entry(key) for key in first if all(key in spec for spec in others)}
 
-    def _stacked(self, key: str) -> Any:
+    def _stack_entry(self, key: str) -> Any:
         try:
             return stack([spec[key] for spec in self._members], self._dim)
         except SpecError as error:
             raise error.at(key=key) from None
 
     def __getitem__(self, index: Any) -> Any:
-        if is_key(index):
+        if _is_key(index):
             return self.get(index)
         return SpecStack.__getitem__(self, index)
 
     def __len__(self) -> int:
         return len(self.keys())
 
-    def _put(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
-        """Put the pieces of a spec, along the stack dimension, into each composite."""
+    def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Unbind a spec along the stack dimension, and set the entry of each composite."""
         self._check_unlocked()
         if isinstance(spec, Mapping):
             spec = Composite(spec, shape=self.shape)
-        pieces = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
-        if len(pieces) != len(self._members):
+        specs = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
+        if len(specs) != len(self._members):
             raise SpecError(
-                f"expected {len(self._members)} specs along dimension {self._dim}",
+                f"expected {len(self._members)} specs along dimension {self._dim}, "
+                f"got {len(specs)}",
                 hint="give one spec for each part of the stack",
             )
-        for member, piece in zip(self._members, pieces, strict=True):
-            member._put(parts, piece, key)
+        for member, entry in zip(self._members, specs, strict=True):
+            member._set_entry(parts, entry, key)
 
     def __delitem__(self, key: Any) -> None:
         self._check_unlocked()
@@ -209,7 +171,6 @@ class StackedComposite(SpecStack, Composite):
 
     @property
     def is_locked(self) -> bool:
-        """Whether entries cannot be changed."""
         return all(spec.is_locked for spec in self._members)
 
     @is_locked.setter
@@ -219,33 +180,24 @@ class StackedComposite(SpecStack, Composite):
         else:
             self.unlock_()
 
-    @property
-    def _locked(self) -> bool:  # type: ignore[override]
-        return self.is_locked
-
     def lock_(self, recurse: bool | None = None) -> Any:
-        """Let no entry be changed, in any of the composites."""
         for spec in self._members:
             spec.lock_(recurse)
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Any:
-        """Let entries be changed again, in all of the composites."""
-        self._check_parents()
+        self._lock.check_parents()
         for spec in self._members:
             spec.unlock_(recurse)
         return self
 
     def clone(self, recurse: bool = True) -> Any:
-        """A copy that changes of this one do not reach, unlocked."""
-        return self._rebuilt([spec.clone(recurse) for spec in self._members], self._dim)
+        return self._rebuild([spec.clone(recurse) for spec in self._members], self._dim)
 
     def empty(self) -> Any:
-        """The stack without its entries."""
-        return self._rebuilt([spec.empty() for spec in self._members], self._dim)
+        return self._rebuild([spec.empty() for spec in self._members], self._dim)
 
     def clear_device_(self) -> Any:
-        """Forget the device, in all of the composites."""
         for spec in self._members:
             spec.clear_device_()
         return self
@@ -253,19 +205,19 @@ class StackedComposite(SpecStack, Composite):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def _joined(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Any]) -> Any:
         extra = len(parts[0].batch_size) - (self.ndim - 1)
         return LazyStackedTensorDict(*parts, stack_dim=extra + self._dim)
 
     def repr_exclusive_keys(self) -> str:
-        """The keys that not all composites have, with their specs, by place in the stack."""
+        """Describe the keys that not all composites have, by index in the stack."""
         common = set(self.keys())
-        found = []
+        lines = []
         for i, spec in enumerate(self._members):
             own = [f"{key}: {entry}" for key, entry in spec.items() if key not in common]
             if own:
-                found.append(f"{i} ->\n" + indent(",\n".join(own)))
-        return ",\n".join(found)
+                lines.append(f"{i} ->\n" + indent(",\n".join(own)))
+        return ",\n".join(lines)
 
     def __repr__(self) -> str:
         fields = ",\n".join(f"{key}: {spec}" for key, spec in self.items())
@@ -279,3 +231,49 @@ class StackedComposite(SpecStack, Composite):
             ]
         )
         return f"StackedComposite(\n{indent(body)})"
+
+
+def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> TensorSpec:
+    """Return the spec of stacked values.
+
+    Args:
+        tensors: Specs. Equal ones are stacked to a spec of the same class, others to a
+            ``Stacked`` or a ``StackedComposite``.
+        dim: Stack dimension, which is new.
+        out: Not supported.
+
+    Raises:
+        SpecError: The list is empty, or the specs cannot be stacked.
+    """
+    specs: list[Any] = list(tensors)
+    if out is not None:
+        raise SpecError(
+            "stacking specs into out is not supported", hint="leave out= out and use the result"
+        )
+    if not specs:
+        raise SpecError("cannot stack an empty list of specs", hint="stack at least one spec")
+    if dim < 0:
+        dim += specs[0].ndim + 1
+    if all(spec == specs[0] for spec in specs[1:]):
+        first = specs[0].clone().unsqueeze(dim)
+        sizes = (*specs[0].shape[:dim], len(specs), *specs[0].shape[dim:])
+        return first.expand(*sizes)
+    composites = [isinstance(spec, Composite) for spec in specs]
+    if all(composites):
+        return StackedComposite(*specs, dim=dim)
+    if any(composites):
+        raise SpecError(
+            "composites cannot be stacked with leaf specs",
+            hint="stack composites with composites, leaves with leaves",
+        )
+    return Stacked(*specs, dim=dim)
+
+
+TORCH_FUNCTIONS[torch.stack] = stack
+
+
+def _is_key(index: Any) -> bool:
+    """Return True if an index is a key rather than a position in the batch."""
+    if isinstance(index, tuple):
+        return bool(index) and all(_is_key(part) for part in index)
+    return isinstance(index, str)

@@ -227,7 +227,7 @@ def test_out_keys_are_the_in_keys_unless_given() -> None:
     [
         ({"in_keys": ["a"], "out_keys": ["b", "c"]}, "1 in-keys and 2 out-keys"),
         ({"in_keys_inv": ["a", "b"], "out_keys_inv": ["c"]}, "2 in-keys and 1 out-keys"),
-        ({"in_keys": [3]}, "in_keys: a key is a string or a tuple of strings, got 3"),
+        ({"in_keys": [3]}, "in_keys: a key must be a string or a tuple of strings, got 3"),
     ],
 )
 def test_wrong_keys_are_an_error(keys: dict[str, Any], message: str) -> None:

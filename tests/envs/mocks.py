@@ -106,7 +106,7 @@ class NoisyEnv(CountingEnv):
 
 
 class TwoGroupsEnv(EnvBase):
-    """Two groups with their own rewards and done flags, beside those of the whole.
+    """Two groups with their own rewards and done flags, and those of the env.
 
     Group ``a`` ends every 2 steps, ``b`` every 3; ``b`` holds two agents.
     """
@@ -165,7 +165,7 @@ class TwoGroupsEnv(EnvBase):
 
 
 class WordsEnv(CountingEnv):
-    """Observes a word beside its count."""
+    """Observes a word and its count."""
 
     def __init__(self, stop: int = 3) -> None:
         super().__init__(stop)

@@ -1,4 +1,4 @@
-"""Nothing that is printed acts on the terminal."""
+"""Control characters are escaped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tdx.text import escape_control_characters
         ("naïve 日本 ±1 ≤ 2 µs", "naïve 日本 ±1 ≤ 2 µs"),
     ],
 )
-def test_controls_become_visible(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_control_characters(text) == shown
 
 
@@ -33,7 +33,7 @@ def test_kept_characters_pass() -> None:
 
 
 @given(st.text(st.characters()))
-def test_what_remains_has_no_control_character(text: str) -> None:
+def test_escaped_text_has_no_control_character(text: str) -> None:
     shown = escape_control_characters(text)
     kinds = {unicodedata.category(character) for character in shown}
     assert not kinds & {"Cc", "Cs", "Zl", "Zp"}

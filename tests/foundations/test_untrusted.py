@@ -1,4 +1,4 @@
-"""Claims of a header are compared with the file, and nothing nests without end."""
+"""Limits on nesting and on sizes that a header declares."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tdx.errors import StorageError
 from tdx.untrusted import (
     MAX_NESTING,
     check_claimed_bytes,
-    checked_shape,
     json_depth,
     parse_json,
     read_limited,
+    validate_shape,
 )
 
 PLAIN = st.recursive(
@@ -40,7 +40,7 @@ def test_depth_is_that_of_the_document(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "[" * 20_000 + "]" * 20_000, '{"a":' * 20_000])
-def test_deep_nesting_is_refused(text: str) -> None:
+def test_deep_nesting_is_rejected(text: str) -> None:
     with pytest.raises(StorageError, match=f"nested more than {MAX_NESTING} levels"):
         parse_json(text, "manifest.json")
 
@@ -56,7 +56,7 @@ def test_depth_takes_linear_time_on_an_unterminated_string() -> None:
     assert json_depth('["' + '\\"' * 1_000_000) == 1
 
 
-def test_endless_file_is_refused() -> None:
+def test_endless_file_is_rejected() -> None:
     with pytest.raises(StorageError, match="more than 1,000 bytes"):
         read_limited(Path("/dev/zero"), 1000)
 
@@ -64,12 +64,12 @@ def test_endless_file_is_refused() -> None:
 @pytest.mark.parametrize(
     "sizes", [[-1], [1.5], ["2"], [True], [None], [2**40, 2**40], [1] * 33, 5, "33"]
 )
-def test_impossible_shape_is_refused(sizes: object) -> None:
+def test_impossible_shape_is_rejected(sizes: object) -> None:
     with pytest.raises(StorageError, match="batch_size"):
-        checked_shape(sizes, "batch_size")  # type: ignore[arg-type]
+        validate_shape(sizes, "batch_size")  # type: ignore[arg-type]
 
 
-def test_claim_is_compared_with_the_file(tmp_path: Path) -> None:
+def test_declared_size_is_compared_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(bytes(100))
     check_claimed_bytes(100, file, "the array")

@@ -233,7 +233,7 @@ def test_errors_have_the_line_of_the_file() -> None:
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),
             ArgumentError,
-            "the env takes no argument 'num_envs'",
+            "the env has no argument 'num_envs'",
         ),
         (EnvConfig("Pendulum-v1", num_envs=0), ArgumentError, "num_envs must be at least 1, got 0"),
     ],

@@ -1,4 +1,4 @@
-"""The env ids that the jobs are tried on, and the chain that each is tried with."""
+"""Env ids for the tests of jobs, and a chain for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``inspect spec`` and ``check`` on real envs, held against Gymnasium's own spaces."""
+"""``inspect spec`` and ``check`` on real envs, compared with Gymnasium's spaces."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def assert_bounds(leaf: LeafSpec, space: spaces.Box) -> None:
 
 
 def assert_is_in_the_specs(env: EnvBase) -> None:
-    """One real step lies where the specs, as the report has them, say that it does."""
+    """One real step is in the specs of the report."""
     start = env.rand_action(env.reset())
     result = env.step(start)["next"]
     for spec, data in (
@@ -162,5 +162,5 @@ def test_check(env_id: str, chain: tuple[str, ...], num_envs: int | None) -> Non
     assert report.checks == ("arguments", "specs", "steps", "lints")
 
 
-def test_there_are_enough_of_them() -> None:
+def test_number_of_envs() -> None:
     assert len(params()) >= 45

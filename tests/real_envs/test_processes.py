@@ -1,4 +1,4 @@
-"""The command itself on one env of each kind."""
+"""The command-line program on one env of each kind."""
 
 from __future__ import annotations
 

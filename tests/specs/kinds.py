@@ -1,4 +1,4 @@
-"""One spec of every kind, and draws of random ones."""
+"""A spec of every class, and random specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Bounded`` and ``Unbounded``: ends, dtypes, draws, and each made into the other."""
+"""``Bounded`` and ``Unbounded``: bounds, dtypes, samples and conversion into each other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 
 from tdx.errors import ArgumentError, SpecError
 from tdx.specs import (
+    Binary,
     Bounded,
     BoundedContinuous,
     BoundedDiscrete,
+    TensorSpec,
     Unbounded,
     UnboundedContinuous,
     UnboundedDiscrete,
 )
+from tdx.specs.bounded import clamp_spec
 from tests.specs.kinds import FLOATS, INTEGERS, REALS
 
 INF = math.inf
@@ -38,7 +41,7 @@ def test_the_dtype_picks_the_class() -> None:
 
 @pytest.mark.parametrize("make", [Bounded, Unbounded])
 def test_unknown_arguments(make: Any) -> None:
-    with pytest.raises(ArgumentError, match="no torch dtype is called 'flout'"):
+    with pytest.raises(ArgumentError, match="unknown torch dtype 'flout'"):
         make(shape=(1,), dtype="flout")
     with pytest.raises(SpecError, match="domain must be"):
         make(shape=(1,), domain="both")
@@ -54,8 +57,8 @@ def test_the_shape_follows_from_arrays() -> None:
     assert Bounded(torch.zeros(3), 1.0, shape=(2, 3)).low.shape == (2, 3)
 
 
-def test_ends_that_do_not_fit() -> None:
-    with pytest.raises(SpecError, match="does not follow from two numbers"):
+def test_invalid_bounds() -> None:
+    with pytest.raises(SpecError, match="cannot infer the shape of a Bounded"):
         Bounded(-1, 1)
     with pytest.raises(SpecError, match=r"do not broadcast to \(2, 2\)"):
         Bounded(torch.zeros(3), 1, shape=(2, 2))
@@ -67,15 +70,15 @@ def test_ends_that_do_not_fit() -> None:
         Bounded(torch.tensor([0.0, 3.0]), 1)
     with pytest.raises(SpecError, match="low must not be above high"):
         Bounded(math.nan, 1.0, (2,))
-    with pytest.raises(SpecError, match="low is not a number"):
+    with pytest.raises(SpecError, match="low is NaN"):
         Bounded(math.nan, 1, (2,), dtype=torch.int64)
     with pytest.raises(SpecError, match="no order"):
         Bounded(0, 1, (2,), dtype=torch.complex64)
-    with pytest.raises(SpecError, match="low must hold numbers"):
+    with pytest.raises(SpecError, match="low must contain numbers"):
         Bounded(np.array(["a"]), 1)
 
 
-def test_changing_an_array_does_not_change_the_spec() -> None:
+def test_bounds_are_copied_from_arrays() -> None:
     low, high = torch.zeros(3), np.ones(3, dtype=np.float32)
     spec = Bounded(low, high)
     low.fill_(-9)
@@ -99,7 +102,7 @@ def test_the_extremes_of_a_dtype(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_ranges_wider_than_the_dtype_counts(dtype: torch.dtype) -> None:
+def test_ranges_wider_than_the_dtype(dtype: torch.dtype) -> None:
     info = torch.finfo(dtype)
     spec = Bounded(info.min, info.max, (100,), dtype=dtype)
     value = spec.rand()
@@ -109,7 +112,7 @@ def test_ranges_wider_than_the_dtype_counts(dtype: torch.dtype) -> None:
     assert (value < 0).any()
 
 
-def test_integers_are_drawn_with_equal_chances_and_both_ends() -> None:
+def test_integers_are_uniform_with_both_bounds() -> None:
     for dtype in INTEGERS:
         drawn = Bounded(1, 3, (3000,), dtype=dtype).rand().long()
         counts = torch.bincount(drawn, minlength=5)
@@ -129,7 +132,7 @@ def test_wide_integers_reach_every_bit() -> None:
     assert torch.equal(first, spec.rand())
 
 
-def test_open_ends() -> None:
+def test_infinite_bounds() -> None:
     below = Bounded(low=2.0, shape=(500,))
     assert below.high.isinf().all()
     assert below.rand().min() >= 2
@@ -146,7 +149,7 @@ def test_open_ends() -> None:
     assert mixed.is_in(torch.tensor([-INF, INF, INF, 0.5]))
 
 
-def test_nan_is_in_no_bounds() -> None:
+def test_bounded_excludes_nan() -> None:
     value = torch.tensor([math.nan, 0.0])
     assert not Bounded(-1.0, 1.0, (2,)).is_in(value)
     assert not Bounded(-INF, INF, (2,)).is_in(value)
@@ -165,10 +168,10 @@ def test_is_in_needs_dtype_and_trailing_shape() -> None:
     assert not spec.is_in(np.zeros(3, dtype=np.float32))
     assert spec.is_in(torch.tensor([-1.0, 0.0, 1.0]))
     reason = spec.why_not_in(torch.tensor([0.0, 0.0, 2.0]))
-    assert reason == "a value lies outside the bounds, which span [-1, 1]"
+    assert reason == "a value is outside the bounds, which range from -1 to 1"
 
 
-def test_project_gives_dtype_and_nearest_value() -> None:
+def test_project_casts_and_clamps() -> None:
     spec = Bounded(0, 255, (4,), dtype=torch.uint8)
     value = torch.tensor([-3.0, 0.6, 254.6, 1e30])
     assert spec.project(value).tolist() == [0, 1, 255, 255]
@@ -185,7 +188,7 @@ def test_project_gives_dtype_and_nearest_value() -> None:
         spec.project([1, 2, 3, 4])
 
 
-def test_a_dtype_that_cannot_hold_the_ends_moves_them_inwards() -> None:
+def test_bounds_outside_the_dtype_are_rounded_inwards() -> None:
     assert Bounded(-1, 300, (1,), dtype=torch.uint8).low.item() == 0
     assert Bounded(-1, 300, (1,), dtype=torch.uint8).high.item() == 255
     halves = Bounded(0.5, 2.5, (1,), dtype=torch.int64)
@@ -212,7 +215,7 @@ def test_to_a_dtype() -> None:
     assert Unbounded(3).to(torch.device("meta")).rand().device.type == "meta"
 
 
-def test_replace_makes_one_of_the_other() -> None:
+def test_replace_converts_between_bounded_and_unbounded() -> None:
     spec = Bounded(-1.0, 1.0, (3,))
     assert spec.replace(shape=(5, 2)) == Bounded(-1.0, 1.0, (5, 2))
     assert spec.replace(high=2.0) == Bounded(-1.0, 2.0, (3,))
@@ -244,7 +247,7 @@ def test_spaces() -> None:
     assert Unbounded(1, dtype=torch.complex64).rand().is_complex()
 
 
-def test_counting() -> None:
+def test_cardinality_and_enumerate() -> None:
     assert Bounded(0, 1, (2,), dtype=torch.bool).cardinality() == 4
     grid = Bounded([0, -1], [1, 1], dtype=torch.int8)
     assert grid.cardinality() == 6
@@ -260,7 +263,7 @@ def test_counting() -> None:
             spec.enumerate()
 
 
-def test_values_of_no_elements() -> None:
+def test_empty_shapes() -> None:
     for spec in (Bounded(0, 1, (2, 0)), Unbounded((0,)), Bounded(0, 9, 0, dtype=torch.int64)):
         value = spec.rand((3,))
         assert value.shape == (3, *spec.shape)
@@ -298,33 +301,33 @@ def test_encode_copies_arrays() -> None:
     assert Unbounded(3).encode(np.arange(3.0)[::-1]).tolist() == [2, 1, 0]
 
 
-def test_encode_refuses_what_does_not_fit() -> None:
+def test_encode_rejects_values_that_do_not_fit() -> None:
     with pytest.raises(SpecError, match=r"expected a value of shape torch.Size\(\[3\]\)"):
         Unbounded(3).encode(np.zeros((4, 3)))
     with pytest.raises(SpecError, match=r"does not fit torch\.uint8"):
         Bounded(0, 255, (2,), dtype=torch.uint8).encode([1, 300])
     with pytest.raises(SpecError, match=r"does not fit torch\.int8"):
         Unbounded(1, dtype=torch.int8).encode(np.array([200]))
-    with pytest.raises(SpecError, match="a str cannot be made a tensor"):
+    with pytest.raises(SpecError, match="cannot convert a str to a tensor"):
         Unbounded(1).encode("north")
-    with pytest.raises(SpecError, match="a list cannot be made a tensor"):
+    with pytest.raises(SpecError, match="cannot convert a list to a tensor"):
         Unbounded(2).encode([1, "north"])
 
 
-def test_encode_moves_tensors_unless_told() -> None:
+def test_encode_moves_tensors_unless_ignore_device() -> None:
     value = torch.zeros(3, device="meta")
     assert Unbounded(3, device="meta").encode(torch.zeros(3)).device.type == "meta"
     assert Unbounded(3).encode(value, ignore_device=True).device.type == "meta"
 
 
-def test_to_numpy_of_what_numpy_lacks() -> None:
+def test_to_numpy_of_dtypes_missing_in_numpy() -> None:
     array = Unbounded(2, dtype=torch.bfloat16).to_numpy(torch.ones(2, dtype=torch.bfloat16))
     assert array.dtype == np.float32
     with pytest.raises(AssertionError, match="outside the bounds"):
         Bounded(0, 1, (1,)).to_numpy(torch.full((1,), 2.0), safe=True)
 
 
-def test_sizes_not_known_yet() -> None:
+def test_unknown_sizes() -> None:
     for spec in (Unbounded((4, 3)), Bounded(0.0, 1.0, (4, 3))):
         open_spec = spec.make_neg_dim(0)
         assert open_spec.shape == (-1, 3)
@@ -335,7 +338,7 @@ def test_sizes_not_known_yet() -> None:
         assert open_spec.encode(np.zeros((5, 3))).shape == (5, 3)
 
 
-def test_dimensions_that_are_not_there() -> None:
+def test_dimensions_out_of_range() -> None:
     for call in (
         lambda: Unbounded(3).unbind(1),
         lambda: Unbounded(3)[0, 0],
@@ -348,5 +351,30 @@ def test_dimensions_that_are_not_there() -> None:
             call()
     assert Unbounded((2, 3)).index_select(1, torch.tensor([0, 2])).shape == (2, 2)
     assert len(Unbounded((2, 3))) == 2
-    with pytest.raises(SpecError, match="is no index"):
+    with pytest.raises(SpecError, match="cannot be used as an index"):
         Unbounded(3).index(0, torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "bounds", "expected"),
+    [
+        (Bounded(-5.0, 1.0, shape=(2,)), (0.0, 9.0), (0.0, 1.0)),
+        (Unbounded(2), (-1.0, None), (-1.0, math.inf)),
+        (Unbounded(2, dtype=torch.uint8), (3, 200), (3, 200)),
+        (Binary(2), (0.5, None), (0.5, 1.0)),
+        (Bounded(3, 7, shape=(2,), dtype=torch.int64), (None, 5), (3, 5)),
+    ],
+)
+def test_clamp_spec(
+    spec: TensorSpec, bounds: tuple[Any, Any], expected: tuple[float, float]
+) -> None:
+    clamped = clamp_spec(spec, *bounds)
+    assert isinstance(clamped, Bounded)
+    assert (clamped.low[0].item(), clamped.high[0].item()) == expected
+    assert clamped.is_in(spec.rand().clamp(*bounds))
+    assert clamp_spec(spec, None, None) is spec
+
+
+def test_clamp_spec_outside_the_dtype() -> None:
+    with pytest.raises(SpecError, match=r"do not fit torch\.uint8"):
+        clamp_spec(Unbounded(1, dtype=torch.uint8), 300, 400)

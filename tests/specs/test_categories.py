@@ -1,7 +1,8 @@
-"""Categories in all their encodings: numbers, one-hot rows, several at once, bits."""
+"""Categorical specs: integers, one-hot vectors, several variables, binary."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ def test_categorical_membership() -> None:
     assert not real.is_in(torch.tensor(torch.nan))
     flags = Categorical(2, (1,), dtype=torch.bool)
     assert flags.is_in(torch.tensor([True]))
-    assert spec.why_not_in(torch.tensor(5)) == "a value lies outside the categories 0 to 2"
+    assert spec.why_not_in(torch.tensor(5)) == "a value is outside the categories 0 to 2"
     with pytest.raises(SpecError, match=r"3 categories do not fit torch.bool"):
         Categorical(3, dtype=torch.bool)
 
 
-def test_masks_bound_draws_membership_and_projection() -> None:
+def test_masks_restrict_samples_membership_and_projection() -> None:
     for spec in (Categorical(3, mask=MASK), OneHot(3, mask=MASK)):
         drawn = spec.to_categorical(spec.rand((200,)))
         assert set(drawn.tolist()) == {0, 2}
@@ -43,7 +44,7 @@ def test_masks_bound_draws_membership_and_projection() -> None:
         assert len(set(spec.to_categorical(spec.rand((200,))).tolist())) == 3
 
 
-def test_updating_a_mask_does_not_reach_copies() -> None:
+def test_updating_a_mask_does_not_affect_copies() -> None:
     spec = Categorical(3, mask=MASK)
     copied = spec.clone()
     spec.update_mask(None)
@@ -51,7 +52,7 @@ def test_updating_a_mask_does_not_reach_copies() -> None:
     assert not copied.is_in(torch.tensor(1))
 
 
-def test_masks_of_a_wrong_shape_or_empty() -> None:
+def test_invalid_masks() -> None:
     with pytest.raises(SpecError, match=r"\(2,\) does not broadcast to \(3,\)"):
         Categorical(3, mask=[True, False])
     with pytest.raises(SpecError, match="does not broadcast"):
@@ -78,11 +79,11 @@ def test_masks_follow_shapes() -> None:
     assert several.rand().tolist() == [[0, 0], [1, 1]]
     assert several[1].rand().tolist() == [1, 1]
     assert several[[1, 0]].rand().tolist() == [[1, 1], [0, 0]]
-    with pytest.raises(SpecError, match="last dimension of a masked MultiCategorical must stay"):
+    with pytest.raises(SpecError, match="cannot change the last dimension of a MultiCategorical"):
         several[:, 0]
 
 
-def test_projection_goes_to_the_nearest_category() -> None:
+def test_project_returns_the_nearest_category() -> None:
     spec = Categorical(5)
     assert spec.project(torch.tensor([-4, 2, 9])).tolist() == [0, 2, 4]
     assert spec.project(torch.tensor([-4.0, 2.4, 1e9, torch.nan])).tolist() == [0, 2, 4, 0]
@@ -93,7 +94,7 @@ def test_projection_goes_to_the_nearest_category() -> None:
     assert several.project(torch.tensor([[5, -1], [-1, 5]])).tolist() == [[1, 0], [0, 2]]
 
 
-def test_projection_of_rows_takes_the_largest() -> None:
+def test_project_one_hot_takes_the_largest_element() -> None:
     spec = OneHot(3)
     assert spec.project(torch.tensor([0.2, 0.5, 0.3])).tolist() == [False, True, False]
     assert spec.project(torch.tensor([1, 1, 0]).bool()).tolist() == [True, False, False]
@@ -111,7 +112,7 @@ def test_projection_of_rows_takes_the_largest() -> None:
     ]
 
 
-def test_rows_with_no_or_two_ones_are_not_in() -> None:
+def test_vectors_with_zero_or_two_ones_are_not_in_the_spec() -> None:
     spec = OneHot(3)
     assert not spec.is_in(torch.tensor([True, True, False]))
     assert not spec.is_in(torch.zeros(3, dtype=torch.bool))
@@ -132,22 +133,22 @@ def test_rows_with_no_or_two_ones_are_not_in() -> None:
         (torch.tensor([1, 2], dtype=torch.uint16), [1, 2]),
     ],
 )
-def test_one_hot_encodes_numbers(value: Any, expected: list[int]) -> None:
+def test_one_hot_encodes_category_numbers(value: Any, expected: list[int]) -> None:
     encoded = OneHot(3).encode(value)
     assert encoded.long().argmax(-1).flatten().tolist() == expected
 
 
-def test_one_hot_keeps_rows() -> None:
+def test_one_hot_encode_keeps_vectors() -> None:
     row = [False, True, False]
     assert OneHot(3).encode(row).tolist() == row
     assert OneHot(3).encode(np.array([0.0, 1.0, 0.0])).tolist() == row
     assert OneHot(3, (2, 3)).encode(torch.eye(3).bool()[:2]).shape == (2, 3)
 
 
-def test_encoding_refuses_unknown_categories() -> None:
-    with pytest.raises(SpecError, match="not among 0 to 2"):
+def test_encode_rejects_unknown_categories() -> None:
+    with pytest.raises(SpecError, match="category 3 is not in the range 0 to 2"):
         OneHot(3).encode(3)
-    with pytest.raises(SpecError, match="not among 0 to 1"):
+    with pytest.raises(SpecError, match="category 2 is not in the range 0 to 1"):
         MultiOneHot([2, 3]).encode([2, 0])
     with pytest.raises(SpecError, match="expected 2 categories"):
         MultiOneHot([2, 3]).encode([1, 0, 1])
@@ -155,17 +156,17 @@ def test_encoding_refuses_unknown_categories() -> None:
         MultiCategorical([2, 3]).encode([1, 0, 1])
 
 
-def test_a_register_numbers_values_as_they_come() -> None:
+def test_register_assigns_categories_in_order_of_appearance() -> None:
     spec = OneHot(3, use_register=True)
     assert spec.encode("north").tolist() == [True, False, False]
     assert spec.encode("south").tolist() == [False, True, False]
     assert spec.clone().encode(np.int64(7)).tolist() == [False, False, True]
     assert spec.to_numpy(torch.tensor([False, True, False])) == "south"
-    with pytest.raises(SpecError, match="'west' is one value more than the 3 categories"):
+    with pytest.raises(SpecError, match="cannot encode 'west': all 3 categories"):
         spec.encode("west")
 
 
-def test_numbers_and_rows_convert() -> None:
+def test_conversion_between_categorical_and_one_hot() -> None:
     numbers = torch.tensor([[1, 2], [0, 0]])
     spec = MultiCategorical([2, 3], (2, 2))
     rows = spec.to_one_hot(numbers, safe=True)
@@ -186,7 +187,7 @@ def test_numbers_and_rows_convert() -> None:
         spec.to_categorical(numbers + 5, safe=True)
 
 
-def test_index_takes_entries_whatever_the_encoding() -> None:
+def test_index_works_for_each_encoding() -> None:
     table = torch.arange(6).view(2, 3)
     numbers = torch.tensor([2, 0])
     expected = torch.tensor([2, 3])
@@ -217,14 +218,14 @@ def test_enumerate_uses_masks() -> None:
         assert spec.is_in(rows)
         assert len(spec.enumerate()) == spec.cardinality() == 6
     for batched in (Categorical(3, (2,), mask=MASK), OneHot(3, (2, 3), mask=MASK)):
-        with pytest.raises(SpecError, match="differs between elements"):
+        with pytest.raises(SpecError, match="can differ between elements"):
             batched.enumerate(use_mask=True)
     assert MultiOneHot([2, 2], (3, 4)).enumerate().shape == (4, 3, 4)
     assert MultiCategorical([2, 3], (4, 2)).enumerate().shape == (6, 4, 2)
     assert MultiCategorical([[2, 3], [1, 2]]).enumerate().shape == (12, 2, 2)
 
 
-def test_a_number_of_categories_known_later() -> None:
+def test_provisional_number_of_categories() -> None:
     spec = Categorical(-1)
     with pytest.raises(SpecError, match="call set_provisional_n"):
         spec.rand()
@@ -235,14 +236,14 @@ def test_a_number_of_categories_known_later() -> None:
     assert spec.to(torch.int32).n == 4
 
 
-def test_no_category_at_all() -> None:
+def test_zero_categories() -> None:
     for spec in (Categorical(0), OneHot(0)):
-        with pytest.raises(SpecError, match="no category to draw"):
+        with pytest.raises(SpecError, match="cannot sample from 0 categories"):
             spec.rand()
     assert Categorical(0, (0,)).rand().shape == (0,)
 
 
-def test_one_variable_of_several() -> None:
+def test_indexing_a_multi_categorical() -> None:
     spec = MultiCategorical([2, 3], (4, 2))
     assert spec[0] == MultiCategorical([2, 3])
     assert spec[0, 1] == Categorical(3)
@@ -255,7 +256,7 @@ def test_one_variable_of_several() -> None:
     assert MultiCategorical(torch.tensor([2, 3])) == MultiCategorical([2, 3])
 
 
-def test_shapes_that_do_not_end_in_n() -> None:
+def test_shape_must_end_with_n() -> None:
     with pytest.raises(SpecError, match=r"shape \(2, 2\) of a OneHot must end in 3"):
         OneHot(3, (2, 2))
     with pytest.raises(SpecError, match=r"of a MultiCategorical must end in the shape \(2,\)"):
@@ -268,9 +269,9 @@ def test_shapes_that_do_not_end_in_n() -> None:
         Binary(3, (2, 4))
 
 
-def test_the_one_hot_dimension_stays() -> None:
+def test_one_hot_dimension_cannot_be_changed() -> None:
     spec = OneHot(3, (3, 3))
-    for change in (
+    changes: tuple[Callable[[], Any], ...] = (
         lambda: spec[:, 0],
         lambda: spec[..., :2],
         lambda: spec[..., [2, 1, 0]],
@@ -278,7 +279,8 @@ def test_the_one_hot_dimension_stays() -> None:
         lambda: spec.unsqueeze(-1),
         lambda: spec.flatten(0, 1),
         lambda: spec.expand(3, 3, 4),
-    ):
+    )
+    for change in changes:
         with pytest.raises(SpecError):
             change()
     assert OneHot(1, (1, 1)).squeeze() == OneHot(1)

@@ -1,4 +1,4 @@
-"""``Composite`` as a mapping with nested keys, and the TensorDicts it makes and checks."""
+"""``Composite``: nested keys, and the TensorDicts that it creates and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def nested() -> Composite:
     )
 
 
-def test_every_way_to_write_a_nested_key() -> None:
+def test_forms_of_nested_keys() -> None:
     expected = Composite(a=Composite(b=Unbounded(1)), c=Unbounded(2))
     assert Composite({"a": {"b": Unbounded(1)}, "c": Unbounded(2)}) == expected
     assert Composite({("a", "b"): Unbounded(1), ("c",): Unbounded(2)}) == expected
@@ -54,7 +54,7 @@ def test_reading(nested: Composite) -> None:
     assert not Composite()
 
 
-def test_a_key_that_is_not_there_names_the_nearest(nested: Composite) -> None:
+def test_missing_key_suggests_similar_keys(nested: Composite) -> None:
     with pytest.raises(KeyNotFoundError, match=r"'agents.rewrad'.*did you mean agents.reward"):
         nested["agents", "rewrad"]
     with pytest.raises(KeyError, match="it has observation"):
@@ -90,7 +90,7 @@ def test_keys_values_items(nested: Composite) -> None:
     assert list(whole) == ["agents"]
 
 
-def test_static_entries_can_be_asked_for() -> None:
+def test_step_mdp_static_only() -> None:
     fixed = Composite(map=Unbounded(4), step_mdp_static=True)
     spec = Composite(fixed=fixed, x=Unbounded(1))
     assert list(spec.keys(True, step_mdp_static_only=True)) == [("fixed", "map"), "fixed"]
@@ -110,7 +110,7 @@ def test_pop_delete_and_setdefault(nested: Composite) -> None:
     assert nested.setdefault("new", Unbounded((2, 5))) is first
 
 
-def test_update_merges_what_is_nested(nested: Composite) -> None:
+def test_update_merges_nested_composites(nested: Composite) -> None:
     nested.update({"agents": {"reward": Unbounded((2, 9))}, "x": Unbounded((2,))})
     assert nested["agents", "reward"].shape == (2, 9)
     assert ("agents", "state", "done") in nested
@@ -121,7 +121,7 @@ def test_update_merges_what_is_nested(nested: Composite) -> None:
     assert list(nested["agents"].keys()) == ["only"]
 
 
-def test_a_shape_that_does_not_begin_with_the_batch_names_the_key(nested: Composite) -> None:
+def test_entry_with_another_batch_size_is_rejected_with_its_key(nested: Composite) -> None:
     with pytest.raises(SpecError, match=r"key 'agents.x': its shape \(3,\) must begin with .*\(2"):
         nested["agents", "x"] = Unbounded(3)
     with pytest.raises(SpecError, match=r"key 'new.x.y': its shape"):
@@ -139,7 +139,7 @@ def test_a_shape_that_does_not_begin_with_the_batch_names_the_key(nested: Compos
         nested["x"] = Composite(y=Unbounded(3))
 
 
-def test_nested_composites_take_the_batch_size() -> None:
+def test_nested_composites_get_the_batch_size() -> None:
     inner = Composite(b=Unbounded((2, 3)))
     spec = Composite(a=inner, shape=(2,))
     assert spec["a"].shape == (2,)
@@ -210,7 +210,7 @@ def test_membership(nested: Composite) -> None:
     wrong["agents", "state", "done"] = torch.full((2, 1), 3, dtype=torch.int8)
     assert not nested.is_in(wrong)
     assert nested.why_not_in(wrong) == (
-        "key 'agents.state.done': a value lies outside the categories 0 to 1"
+        "key 'agents.state.done': a value is outside the categories 0 to 1"
     )
     assert nested.why_not_in(value.exclude("observation")) == "key 'observation' is missing"
     assert nested.why_not_in(value) is None
@@ -220,14 +220,14 @@ def test_membership(nested: Composite) -> None:
     assert Composite(a=None).is_in(TensorDict())
 
 
-def test_project_leaves_its_input_alone(nested: Composite) -> None:
+def test_project_does_not_modify_its_input(nested: Composite) -> None:
     value = nested.rand().set("extra", torch.zeros(2))
     value["agents", "state", "done"] = torch.full((2, 1), 3, dtype=torch.int8)
     projected = nested.project(value)
     assert nested.is_in(projected)
     assert "extra" in projected.keys()
     assert value["agents", "state", "done"].max() == 3
-    with pytest.raises(SpecError, match="key 'observation': it is missing"):
+    with pytest.raises(SpecError, match="key 'observation': the entry is missing"):
         nested.project(value.exclude("observation"))
     value = nested.rand()
     value["agents"]["reward"] = torch.zeros(2, 5)
@@ -263,7 +263,7 @@ def test_encode_and_to_numpy(nested: Composite) -> None:
         nested.encode({"agents": {"reward": [1, 2, 3]}})
 
 
-def test_filling_a_tensordict_in_place(nested: Composite) -> None:
+def test_in_place_updates(nested: Composite) -> None:
     value = TensorDict(batch_size=(5, 2))
     assert nested.rand_update(value) is value
     assert nested.is_in(value)
@@ -273,7 +273,7 @@ def test_filling_a_tensordict_in_place(nested: Composite) -> None:
     assert value["observation"].sum() == 5 * 2 * 3
 
 
-def test_counting() -> None:
+def test_cardinality_and_enumerate() -> None:
     spec = Composite(a=Categorical(2), n=Composite(b=OneHot(3)))
     assert spec.cardinality() == 6
     rows = spec.enumerate()
@@ -286,7 +286,7 @@ def test_counting() -> None:
         Composite(a=Unbounded(1)).enumerate()
 
 
-def test_shapes_of_the_batch(nested: Composite) -> None:
+def test_batch_shape_operations(nested: Composite) -> None:
     wide = nested.expand(5, 2)
     assert wide["agents", "state", "done"].shape == (5, 2, 1)
     assert nested.unsqueeze(-1)["observation"].shape == (2, 1, 3)
@@ -305,7 +305,7 @@ def test_shapes_of_the_batch(nested: Composite) -> None:
             change()
 
 
-def test_clones_do_not_reach_back(nested: Composite) -> None:
+def test_clones_are_independent(nested: Composite) -> None:
     copied = nested.clone()
     copied["agents", "x"] = Unbounded((2,))
     copied["observation"] = Unbounded((2,))
@@ -317,7 +317,7 @@ def test_clones_do_not_reach_back(nested: Composite) -> None:
     assert "agents" in nested
 
 
-def test_parts(nested: Composite) -> None:
+def test_select_exclude_and_separates(nested: Composite) -> None:
     assert nested.empty().is_empty()
     assert nested.empty().shape == (2,)
     kept = nested.select("observation", ("agents", "reward"))
@@ -343,7 +343,7 @@ def test_names_of_batch_dimensions() -> None:
     assert spec.names == [None, None]
 
 
-def test_a_class_of_ones_own() -> None:
+def test_data_cls() -> None:
     class Data:
         def __init__(self, inner: Any) -> None:
             self.inner = inner

@@ -16,7 +16,7 @@ everything = pytest.mark.parametrize("spec", kinds.copies(kinds.ALL), ids=list(k
 
 
 @everything
-def test_values_live_where_the_spec_does(spec: Any) -> None:
+def test_values_are_on_the_device_of_the_spec(spec: Any) -> None:
     moved = spec.to("cuda")
     value = moved.rand((3,))
     assert value.device == moved.device == torch.device("cuda", torch.cuda.current_device())
@@ -34,7 +34,7 @@ def test_shapes_stay_on_the_device(spec: Any) -> None:
     assert wide[[0, 2]].is_in(wide.rand()[[0, 2]])
 
 
-def test_values_elsewhere_are_not_in() -> None:
+def test_values_on_another_device_are_not_in_the_spec() -> None:
     spec = Composite(a=Unbounded(3)).to("cuda")
     assert not spec.is_in(Composite(a=Unbounded(3)).rand())
     assert "expected device cuda" in str(spec.why_not_in({"a": torch.zeros(3)}))

@@ -1,4 +1,4 @@
-"""What holds for every spec: draws lie in it, projection lands in it, copies are equal."""
+"""Properties of all specs: samples and projections are in the spec, copies are equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assert_equal_values(one: Any, other: Any) -> None:
 
 @everything
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
-def test_draws_are_in(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+def test_samples_are_in_the_spec(spec: TensorSpec, shape: tuple[int, ...]) -> None:
     value = spec.rand(shape)
     assert value.shape == (*shape, *spec.shape)
     assert spec.is_in(value)
@@ -41,7 +41,7 @@ def test_draws_are_in(spec: TensorSpec, shape: tuple[int, ...]) -> None:
 
 
 @given(kinds.leaves, kinds.shapes)
-def test_any_leaf_draws_what_is_in(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+def test_samples_of_random_leaves_are_in_the_spec(spec: TensorSpec, shape: tuple[int, ...]) -> None:
     value = spec.rand(shape)
     assert value.shape == (*shape, *spec.shape)
     assert value.dtype == spec.dtype
@@ -49,13 +49,13 @@ def test_any_leaf_draws_what_is_in(spec: TensorSpec, shape: tuple[int, ...]) -> 
 
 
 @everything
-def test_projecting_what_is_in_changes_nothing(spec: TensorSpec) -> None:
+def test_project_keeps_values_in_the_spec(spec: TensorSpec) -> None:
     value = spec.rand((2,))
     assert_equal_values(spec.project(value), value)
 
 
 @given(kinds.leaves, st.data())
-def test_projection_lands_in_the_spec(spec: TensorSpec, data: st.DataObject) -> None:
+def test_projected_values_are_in_the_spec(spec: TensorSpec, data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool]))
     noise = torch.randn(2, *spec.shape) * 10.0 ** data.draw(st.integers(-3, 30))
@@ -71,7 +71,7 @@ def test_projection_lands_in_the_spec(spec: TensorSpec, data: st.DataObject) -> 
 
 
 @given(kinds.leaves)
-def test_projection_draws_no_random_numbers(spec: TensorSpec) -> None:
+def test_project_is_deterministic(spec: TensorSpec) -> None:
     value = torch.full((2, *spec.shape), -1e6)
     state = torch.get_rng_state()
     first = spec.project(value)
@@ -88,7 +88,7 @@ def test_zeros_and_ones_have_the_shape(spec: TensorSpec, method: str) -> None:
 
 
 @everything
-def test_copies_are_equal_and_of_one_type(spec: TensorSpec) -> None:
+def test_copies_are_equal_and_of_the_same_type(spec: TensorSpec) -> None:
     for copied in (
         spec.clone(),
         copy.copy(spec),
@@ -103,7 +103,7 @@ def test_copies_are_equal_and_of_one_type(spec: TensorSpec) -> None:
 
 
 @given(kinds.leaves)
-def test_pickles_draw_the_same(spec: TensorSpec) -> None:
+def test_unpickled_specs_sample_the_same_values(spec: TensorSpec) -> None:
     spec.rand()
     copied = pickle.loads(pickle.dumps(spec))
     assert copied == spec
@@ -113,7 +113,7 @@ def test_pickles_draw_the_same(spec: TensorSpec) -> None:
     assert_equal_values(copied.rand((2,)), value)
 
 
-def test_specs_of_different_kinds_differ() -> None:
+def test_specs_of_different_classes_differ() -> None:
     specs = kinds.copies(kinds.ALL)
     for i, one in enumerate(specs):
         for j, other in enumerate(specs):
@@ -122,13 +122,13 @@ def test_specs_of_different_kinds_differ() -> None:
 
 
 @everything
-def test_specs_cannot_be_hashed(spec: TensorSpec) -> None:
+def test_specs_are_not_hashable(spec: TensorSpec) -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(spec)
 
 
 @everything
-def test_unsqueeze_is_undone_by_squeeze_and_indexing(spec: Any) -> None:
+def test_squeeze_and_indexing_undo_unsqueeze(spec: Any) -> None:
     for dim in {0, max(spec.ndim - 1, 0)}:
         wide = spec.unsqueeze(dim)
         assert wide.shape == (*spec.shape[:dim], 1, *spec.shape[dim:])
@@ -139,7 +139,7 @@ def test_unsqueeze_is_undone_by_squeeze_and_indexing(spec: Any) -> None:
 
 
 @everything
-def test_expanded_specs_index_back(spec: TensorSpec) -> None:
+def test_indexing_undoes_expand(spec: TensorSpec) -> None:
     wide = spec.expand(5, *spec.shape)
     assert wide == spec.expand((5, *spec.shape))
     assert wide.shape == (5, *spec.shape)
@@ -153,7 +153,7 @@ def test_expanded_specs_index_back(spec: TensorSpec) -> None:
 
 
 @everything
-def test_a_value_indexed_is_in_the_spec_indexed(spec: TensorSpec) -> None:
+def test_indexed_values_are_in_the_indexed_spec(spec: TensorSpec) -> None:
     wide = spec.expand(4, *spec.shape)
     value = wide.rand()
     for index in (0, -1, slice(1, 3), [0, 3], torch.tensor([2, 1]), None, ..., (slice(None), None)):
@@ -161,7 +161,7 @@ def test_a_value_indexed_is_in_the_spec_indexed(spec: TensorSpec) -> None:
 
 
 @tensors
-def test_a_leaf_indexed_anywhere_holds_the_value_indexed(spec: TensorSpec) -> None:
+def test_indexed_values_of_random_leaves_are_in_the_indexed_spec(spec: TensorSpec) -> None:
     value = spec.rand()
     indices: list[Any] = [(..., 0), (..., slice(0, 1)), (slice(None), 0), 0]
     for index in indices:
@@ -182,7 +182,7 @@ def test_unbind_and_iteration(spec: TensorSpec) -> None:
 
 
 @everything
-def test_equal_specs_stack_to_one_of_their_kind(spec: TensorSpec) -> None:
+def test_equal_specs_stack_to_the_same_class(spec: TensorSpec) -> None:
     stacked = kinds.stack(spec, spec.clone(), spec.clone())
     assert stacked == spec.expand(3, *spec.shape)
     assert stacked.is_in(stacked.rand())
@@ -203,7 +203,7 @@ def test_reshaping(spec: Any) -> None:
 
 
 @everything
-def test_wrong_shapes_are_refused(spec: TensorSpec) -> None:
+def test_invalid_shapes_are_rejected(spec: TensorSpec) -> None:
     with pytest.raises(SpecError):
         spec.expand(3, *spec.shape).expand(4, *spec.shape)
     with pytest.raises(SpecError):
@@ -211,7 +211,7 @@ def test_wrong_shapes_are_refused(spec: TensorSpec) -> None:
 
 
 @tensors
-def test_what_is_not_in(spec: TensorSpec) -> None:
+def test_values_outside_the_spec(spec: TensorSpec) -> None:
     value = spec.rand()
     other = torch.complex128
     assert not spec.is_in(value.to(other))
@@ -227,7 +227,7 @@ def test_what_is_not_in(spec: TensorSpec) -> None:
         spec.type_check(value.to(other), ("agents", "x"))
 
 
-def test_checks_are_assertions_and_values_are_value_errors() -> None:
+def test_error_types() -> None:
     with pytest.raises(AssertionError, match="not in its UnboundedContinuous spec"):
         Unbounded(3).assert_is_in(torch.zeros(2))
     with pytest.raises(ValueError, match="ending in"):
@@ -239,7 +239,7 @@ def test_checks_are_assertions_and_values_are_value_errors() -> None:
     # Integers are category numbers to a one-hot spec, also where it is one of integers itself.
     [spec.clone() for name, spec in kinds.ALL.items() if name != "one-hot int"],
 )
-def test_encoding_a_value_gives_the_value(spec: Any) -> None:
+def test_encode_keeps_values_of_the_spec(spec: Any) -> None:
     value = spec.rand()
     assert_equal_values(spec.encode(value), value)
 
@@ -252,13 +252,13 @@ def test_numpy_round_trip(spec: Any) -> None:
 
 
 @given(kinds.bounded() | st.builds(Unbounded, kinds.shapes, dtype=st.sampled_from(kinds.REALS)))
-def test_any_leaf_survives_numpy(spec: Any) -> None:
+def test_numpy_round_trip_of_random_leaves(spec: Any) -> None:
     value = spec.rand()
     assert torch.equal(spec.encode(spec.to_numpy(value)), value)
 
 
 @tensors
-def test_memoisation_is_accepted(spec: TensorSpec) -> None:
+def test_memoization_methods_exist(spec: TensorSpec) -> None:
     spec.memoize_encode()
     spec.erase_memoize_cache()
     value = spec.rand()
@@ -270,6 +270,6 @@ def test_memoisation_is_accepted(spec: TensorSpec) -> None:
 
 
 @tensors
-def test_torch_functions_without_a_meaning_are_refused(spec: Any) -> None:
+def test_unsupported_torch_functions_are_rejected(spec: Any) -> None:
     with pytest.raises(TypeError):
         torch.add(spec, spec)

@@ -1,4 +1,4 @@
-"""Locked composites: nothing in them changes until the outermost is unlocked."""
+"""Locked composites do not change until the outermost one is unlocked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spec() -> Composite:
     return Composite(a=Unbounded(1), n=Composite(b=Unbounded(1), m=Composite(c=Unbounded(1))))
 
 
-def test_every_write_is_refused_with_a_hint(spec: Composite) -> None:
+def test_writes_to_a_locked_composite_are_rejected(spec: Composite) -> None:
     assert not spec.is_locked
     assert spec.lock_() is spec
     assert spec.is_locked
@@ -45,7 +45,7 @@ def test_every_write_is_refused_with_a_hint(spec: Composite) -> None:
     assert spec == before
 
 
-def test_reading_and_copying_go_on(spec: Composite) -> None:
+def test_locked_composites_can_be_read_and_copied(spec: Composite) -> None:
     spec.lock_()
     assert spec.is_in(spec.rand())
     for copied in (
@@ -64,7 +64,7 @@ def test_reading_and_copying_go_on(spec: Composite) -> None:
     assert ("n", "m", "x") not in spec
 
 
-def test_only_the_outermost_unlocks(spec: Composite) -> None:
+def test_only_the_outermost_composite_can_be_unlocked(spec: Composite) -> None:
     spec.lock_()
     for inner in (spec["n"], spec["n", "m"]):
         with pytest.raises(SpecError, match=r"nested in a locked one.*unlock the outermost"):
@@ -74,7 +74,7 @@ def test_only_the_outermost_unlocks(spec: Composite) -> None:
     assert not spec["n"].is_locked
 
 
-def test_an_inner_one_may_be_locked_alone(spec: Composite) -> None:
+def test_nested_composite_can_be_locked_alone(spec: Composite) -> None:
     spec["n"].lock_()
     spec["x"] = Unbounded(1)
     with pytest.raises(SpecError, match="locked"):
@@ -89,7 +89,7 @@ def test_an_inner_one_may_be_locked_alone(spec: Composite) -> None:
         spec["z"] = Unbounded(1)
 
 
-def test_a_composite_in_two_locked_ones() -> None:
+def test_composite_shared_by_two_locked_composites() -> None:
     inner = Composite(b=Unbounded(1))
     one, other = Composite(n=inner), Composite(n=inner)
     one.lock_()
@@ -100,7 +100,7 @@ def test_a_composite_in_two_locked_ones() -> None:
     assert not other_unlocked["n"].is_locked
 
 
-def test_a_forgotten_parent_holds_no_lock() -> None:
+def test_deleted_parent_releases_its_lock() -> None:
     inner = Composite(b=Unbounded(1))
     outer = Composite(n=inner).lock_()
     assert inner.is_locked
@@ -112,7 +112,7 @@ def test_a_forgotten_parent_holds_no_lock() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda spec: pickle.loads(pickle.dumps(spec))])
-def test_locks_travel(spec: Composite, copied: object) -> None:
+def test_locks_survive_copy_and_pickle(spec: Composite, copied: object) -> None:
     assert callable(copied)
     found = copied(spec.lock_())
     assert found == spec

@@ -1,4 +1,4 @@
-"""Values that are no tensors, and values of one of several specs."""
+"""``NonTensor`` and ``Choice``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.errors import SpecError
 from tdx.specs import Bounded, Categorical, Choice, Composite, NonTensor, Unbounded
 
 
-def test_non_tensors_give_their_example() -> None:
+def test_non_tensors_return_their_example() -> None:
     spec = NonTensor((2,), example_data="north")
     for value in (spec.rand(), spec.zero(), spec.one(), spec.sample()):
         assert value.data == "north"
@@ -21,7 +21,7 @@ def test_non_tensors_give_their_example() -> None:
     assert (spec.dtype, spec.device, spec.domain, spec.space) == (None, None, None, None)
 
 
-def test_batched_non_tensors_give_one_each() -> None:
+def test_batched_non_tensors_return_one_example_for_each_element() -> None:
     value = NonTensor((2,), example_data="north", batched=True).rand()
     assert isinstance(value, NonTensorStack)
     assert value.tolist() == ["north", "north"]
@@ -29,7 +29,7 @@ def test_batched_non_tensors_give_one_each() -> None:
     assert isinstance(scalar.rand(), NonTensorData)
 
 
-def test_non_tensors_accept_anything_of_their_shape() -> None:
+def test_non_tensors_accept_any_value_of_their_shape() -> None:
     spec = NonTensor((2,))
     assert spec.is_in("text")
     assert spec.is_in(NonTensorData("text", batch_size=(4, 2)))
@@ -42,7 +42,7 @@ def test_non_tensors_accept_anything_of_their_shape() -> None:
     assert spec.to_numpy("text") == "text"
 
 
-def test_non_tensors_keep_what_they_are() -> None:
+def test_non_tensor_attributes_survive_shape_operations() -> None:
     spec = NonTensor((2,), example_data="north")
     assert spec.to(torch.float64) is spec
     assert spec.to("cpu").device == torch.device("cpu")
@@ -55,7 +55,7 @@ def test_non_tensors_keep_what_they_are() -> None:
         spec.enumerate()
 
 
-def test_text_inside_a_composite() -> None:
+def test_non_tensor_in_a_composite() -> None:
     spec = Composite(name=NonTensor((), example_data="north"), x=Unbounded(1))
     value = spec.rand()
     assert value["name"] == "north"
@@ -66,7 +66,7 @@ def test_text_inside_a_composite() -> None:
     assert spec.to_numpy(encoded)["name"] == "south"
 
 
-def test_a_choice_draws_from_all() -> None:
+def test_choice_samples_from_all_specs() -> None:
     spec = Choice([Bounded(0.0, 1.0, (2,)), Bounded(5.0, 6.0, (2,))])
     drawn = torch.stack([spec.rand() for _ in range(50)])
     assert (drawn < 2).any()
@@ -79,7 +79,7 @@ def test_a_choice_draws_from_all() -> None:
     assert spec.one().tolist() == [1.0, 1.0]
 
 
-def test_a_choice_counts_all_values() -> None:
+def test_choice_cardinality() -> None:
     spec = Choice([Categorical(2), Categorical(3)])
     assert spec.cardinality() == 5
     assert [int(value) for value in spec.enumerate()] == [0, 1, 0, 1, 2]
@@ -89,7 +89,7 @@ def test_a_choice_counts_all_values() -> None:
         spec.to_numpy(torch.tensor(7), safe=True)
 
 
-def test_choices_of_plain_values() -> None:
+def test_choice_of_non_tensor_values() -> None:
     texts = [NonTensorData("north", batch_size=()), NonTensorData("south", batch_size=())]
     spec = Choice(texts)
     assert spec.rand().data in ("north", "south")
@@ -113,12 +113,12 @@ def test_choices_of_plain_values() -> None:
         ([Bounded(0, 1, (1,)), Unbounded(1)], "same type"),
     ],
 )
-def test_choices_that_do_not_go_together(choices: list[Any], message: str) -> None:
+def test_incompatible_choices_are_rejected(choices: list[Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Choice(choices)
 
 
-def test_choices_move_and_reshape_together() -> None:
+def test_choice_shape_and_device_operations() -> None:
     spec = Choice([Unbounded((2, 3)), Bounded(0, 1, (2, 3)).replace(low=None, high=None)])
     assert spec.to(torch.float64).dtype is torch.float64
     assert spec.flatten().shape == (6,)

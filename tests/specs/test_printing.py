@@ -1,4 +1,4 @@
-"""Specs print as the reference documents show them."""
+"""The ``repr`` of specs is that of the reference documents."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def on_cpu(**entries: Any) -> Composite:
         ),
     ],
 )
-def test_as_documented(spec: Any, expected: str) -> None:
+def test_repr_as_documented(spec: Any, expected: str) -> None:
     assert str(spec) == repr(spec) == expected
 
 

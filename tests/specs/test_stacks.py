@@ -1,4 +1,4 @@
-"""Stacks of specs that differ."""
+"""Stacks of different specs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unlike() -> Any:
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_leaves_of_one_shape_give_dense_values(dim: int) -> None:
+def test_leaves_of_equal_shape_have_dense_values(dim: int) -> None:
     spec = stack(Bounded(0.0, 1.0, (2, 3)), Bounded(5.0, 6.0, (2, 3)), dim=dim)
     assert isinstance(spec, Stacked)
     value = spec.rand((7,))
@@ -50,12 +50,12 @@ def test_leaves_of_one_shape_give_dense_values(dim: int) -> None:
     assert value.select(where + 1, 1).min() >= 5
     assert spec.project(torch.full(spec.shape, 3.0)).unique().tolist() == [1, 5]
     assert spec.why_not_in(torch.zeros(spec.shape)) == (
-        "part 1: a value lies outside the bounds, which span [5, 6]"
+        "part 1: a value is outside the bounds, which range from 5 to 6"
     )
     assert spec.zero().shape == spec.shape
 
 
-def test_leaves_of_unlike_shapes_give_nested_values() -> None:
+def test_leaves_of_different_shapes_have_nested_values() -> None:
     spec = stack(OneHot(3), OneHot(4))
     assert spec.shape == (2, -1)
     value = spec.rand()
@@ -67,10 +67,10 @@ def test_leaves_of_unlike_shapes_give_nested_values() -> None:
         stack(Unbounded(3), Unbounded(4), dim=1).rand()
 
 
-def test_what_is_not_in_a_stack() -> None:
+def test_values_outside_a_stack() -> None:
     spec = stack(Categorical(2), Categorical(5))
     assert spec.why_not_in("text") == "expected a tensor, got a str"
-    assert spec.why_not_in(torch.tensor([1, 1, 1])) == "expected 2 parts along dimension 0"
+    assert spec.why_not_in(torch.tensor([1, 1, 1])) == "expected 2 parts along dimension 0, got 3"
     assert not spec.is_in(torch.tensor(1))
     with pytest.raises(SpecError, match="expected 2 parts"):
         spec.project(torch.tensor(1))
@@ -111,9 +111,9 @@ def test_indexing() -> None:
     assert inner[:, 1] == second
     assert inner[0, 1] == second[0]
     assert inner[None, 1:].shape == (1, 2, 3)
-    with pytest.raises(SpecError, match="a stack of 3 has no 7"):
+    with pytest.raises(SpecError, match="index 7 is out of range for a stack of 3 specs"):
         spec[7]
-    with pytest.raises(SpecError, match="one-dimensional"):
+    with pytest.raises(SpecError, match="has 2 dimensions"):
         spec[torch.zeros(2, 2, dtype=torch.long)]
 
 
@@ -142,21 +142,21 @@ def test_shapes() -> None:
             getattr(spec, method)(*arguments)
 
 
-def test_what_cannot_be_stacked() -> None:
-    with pytest.raises(SpecError, match="no specs"):
+def test_incompatible_specs_cannot_be_stacked() -> None:
+    with pytest.raises(SpecError, match="cannot stack an empty list"):
         stack_specs([])
     with pytest.raises(SpecError, match="key 'action': specs to stack must have the same dtype"):
         _ = stack(
             Composite(action=Bounded(-1.0, 1.0, (1,))),
             Composite(action=Bounded(-1.0, 1.0, (1,), dtype=torch.float64)),
         )["action"]
-    with pytest.raises(SpecError, match="same dtype, these have float32, float64"):
+    with pytest.raises(SpecError, match="same dtype, got float32, float64"):
         stack(Unbounded(3), Unbounded(3, dtype=torch.float64))
-    with pytest.raises(SpecError, match="as many dimensions"):
+    with pytest.raises(SpecError, match="same number of dimensions"):
         stack(Unbounded(3), Unbounded((3, 1)))
-    with pytest.raises(SpecError, match="do not stack with leaf specs"):
+    with pytest.raises(SpecError, match="cannot be stacked with leaf specs"):
         stack(Composite(), Unbounded(()))
-    with pytest.raises(SpecError, match="no dimension 4"):
+    with pytest.raises(SpecError, match="stack dimension 4 is out of range"):
         stack(Unbounded(3), Unbounded(2), dim=4)
     with pytest.raises(SpecError, match="at least one"):
         Stacked()
@@ -164,7 +164,7 @@ def test_what_cannot_be_stacked() -> None:
         torch.stack([Unbounded(3), Unbounded(3)], out=torch.zeros(2))  # type: ignore[list-item]
 
 
-def test_encode_count_and_convert() -> None:
+def test_encode_cardinality_and_to_numpy() -> None:
     spec = stack(Categorical(2), Categorical(3))
     assert spec.encode([1, 2]).tolist() == [1, 2]
     assert spec.encode(torch.tensor([1, 2]).numpy()).tolist() == [1, 2]
@@ -175,7 +175,7 @@ def test_encode_count_and_convert() -> None:
     assert spec.is_in(rows)
 
 
-def test_texts_stack() -> None:
+def test_non_tensors_stack() -> None:
     spec = stack(NonTensor((), example_data="north"), NonTensor((), example_data="south"))
     assert spec.rand().tolist() == ["north", "south"]
 

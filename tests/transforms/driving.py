@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Bounded, Categorical, MultiCategorical
 
 # What a network writes: its kernel for a batch rounds otherwise than that for a single image.
@@ -22,7 +22,9 @@ class FixedActions:
     """
 
     def __init__(self, env: EnvBase) -> None:
-        self.specs = {normal_key(key): spec for key, spec in env.full_action_spec.items(True, True)}
+        self.specs = {
+            normalize_key(key): spec for key, spec in env.full_action_spec.items(True, True)
+        }
         self.generator = torch.Generator().manual_seed(7)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -47,7 +49,7 @@ def driven(env: EnvBase, steps: int = 8) -> TensorDictBase:
 
 def entries(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     """Every leaf by its key."""
-    return {normal_key(key): value for key, value in tensordict.items(True, True)}
+    return {normalize_key(key): value for key, value in tensordict.items(True, True)}
 
 
 def assert_same(
@@ -68,7 +70,7 @@ def assert_same(
     for key, value in wanted.items():
         assert found[key].dtype == value.dtype, key
         assert found[key].shape == value.shape, key
-        if key_parts(key)[-1] in ROUNDED:
+        if split_key(key)[-1] in ROUNDED:
             torch.testing.assert_close(found[key], value, msg=format_key(key))
         else:
             assert torch.equal(found[key], value), key

@@ -19,7 +19,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.keys import normal_key
+from tdx.keys import normalize_key
 from tdx.transforms import Transform
 from tests.transforms.mocks import GroupsEnv, RowsEnv
 
@@ -27,7 +27,7 @@ FLAGS = {"done", "terminated", "truncated"}
 
 
 def keys_of(tensordict: Any) -> set[Any]:
-    return {normal_key(key) for key in tensordict.keys(True, True)}
+    return {normalize_key(key) for key in tensordict.keys(True, True)}
 
 
 def test_excluded_keys_are_gone_everywhere() -> None:
@@ -111,7 +111,7 @@ def test_a_key_that_is_not_there(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [ExcludeTransform, SelectTransform])
 def test_what_is_no_key(make: Any) -> None:
-    with pytest.raises(ArgumentError, match="a key is a string or a tuple of strings"):
+    with pytest.raises(ArgumentError, match="a key must be a string or a tuple of strings"):
         make("a", 3)
 
 

@@ -41,8 +41,8 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
     import sys
 
     from tdx.cli.new_file import write_new
-    from tdx.settings import config_path, template
+    from tdx.settings import config_path, config_template
 
     path = config_path()
-    write_new(path, template(), force=force, create_folder=True)
+    write_new(path, config_template(), force=force, create_folder=True)
     print(f"wrote {path}", file=sys.stderr)

@@ -36,10 +36,10 @@ def inspect_plan(
     from tdx.cli.views.plan_view import plan_view
     from tdx.inspection.plan_report import inspect_plan
     from tdx.inspection.stage_text import stage_texts
-    from tdx.keys import normal_key
+    from tdx.keys import normalize_key
 
     config = read_pipeline(pipeline)
-    reads = [normal_key(tuple(key.split("."))) for key in policy_reads or ()] or None
+    reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None
     with built_env(config, pipeline) as env:
         report = inspect_plan(env, config.env.id, policy_reads=reads)
         calls = stage_texts(env, config, expanded=True)

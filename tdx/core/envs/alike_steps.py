@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import read
 
 _HINT = (
@@ -82,11 +82,11 @@ def _forms_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedK
     for name in tensordict.keys():
         value, here = tensordict._get_str(name, None), (*path, name)
         if isinstance(value, Tensor):
-            found[normal_key(here)] = (value.shape, value.dtype)
+            found[normalize_key(here)] = (value.shape, value.dtype)
         elif type(value) is TensorDict:
             found |= _forms_of(value, here)
         else:
-            found[normal_key(here)] = None
+            found[normalize_key(here)] = None
     return found
 
 
@@ -119,8 +119,8 @@ def _difference(first: dict[NestedKey, Form], other: dict[NestedKey, Form]) -> E
 
 
 def _unlike(key: NestedKey, message: str) -> EnvError:
-    parts = key_parts(key)
-    plain = normal_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
+    parts = split_key(key)
+    plain = normalize_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
     return EnvError(message, hint=_HINT, where=Where(key=plain))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tdx.errors import DeviceError
-from tdx.specs.arguments import as_device
+from tdx.specs.conversion import as_device
 
 
 def present_device(device: torch.device | str | int | None) -> torch.device:

@@ -21,15 +21,15 @@ from tdx.core.envs.done_flags import (
 from tdx.core.envs.env_rollouts import EnvRollouts
 from tdx.core.envs.step_mdp import advance
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.keys import NestedKey, sibling_key, split_key
 from tdx.tensordicts import (
-    is_result,
-    mark_result,
+    is_step_result,
+    mark_step_result,
     new_tensordict,
-    overlay,
     plain_entries,
     read,
-    stacked_parts,
+    unstack_parts,
+    update_entries,
     write,
 )
 
@@ -160,13 +160,13 @@ class EnvBase(EnvRollouts):
         ):
             return self._uncommon_step(tensordict)
         preset = entries.get("next")
-        if preset is not None and is_result(preset, tensordict):
+        if preset is not None and is_step_result(preset, tensordict):
             preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
-            overlay(following, preset)
+            update_entries(following, preset)
         entries["next"] = following
-        mark_result(following, tensordict)
+        mark_step_result(following, tensordict)
         return tensordict
 
     def _uncommon_step(self, given: TensorDictBase) -> TensorDictBase:
@@ -181,14 +181,14 @@ class EnvBase(EnvRollouts):
         moved = given.device is not None and given.device != device
         tensordict = given.to(device) if moved else given
         preset = tensordict._get_str("next", None)
-        if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
+        if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(given)):
             preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
             following.update(preset)
         given.set("next", following.to(given.device) if moved else following)
-        for part in stacked_parts(given):
-            mark_result(part._get_str("next", None), part)
+        for part in unstack_parts(given):
+            mark_step_result(part._get_str("next", None), part)
         return given
 
     def _completed_step(
@@ -283,7 +283,7 @@ class EnvBase(EnvRollouts):
         if looks and not any_done(tensordict, self.done_keys):
             return tensordict
         for group in self.done_keys_groups:
-            ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+            ends = [key for key in group if split_key(key)[-1] == "done"] or group
             flag = read(tensordict, ends[0])
             for other in ends[1:]:
                 flag = flag | read(tensordict, other)

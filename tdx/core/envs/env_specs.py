@@ -9,7 +9,7 @@ from torch import nn
 
 from tdx.core.envs.devices import present_device
 from tdx.errors import KeyNotFoundError, SpecError
-from tdx.keys import NestedKey, format_key, normal_key, sibling_key, unique_keys
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
 
 
@@ -262,7 +262,7 @@ class EnvSpecs(nn.Module):
         keys = self._key_cache.get(part)
         if keys is None:
             full: Composite = getattr(self, part)
-            keys = self._key_cache[part] = [normal_key(key) for key in full.keys(True, True)]
+            keys = self._key_cache[part] = [normalize_key(key) for key in full.keys(True, True)]
         return list(keys)
 
     def _only_key(self, part: str, kind: str) -> NestedKey:

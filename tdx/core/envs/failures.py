@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, EnvError, TdxError, Where, one_line
+from tdx.errors import ChainError, EnvError, TdxError, Where, summarize_error
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def failed(env: EnvBase, doing: str, error: Exception) -> TdxError:
         made = stage_failed(error, stage)
     else:
         where = Where(env=type(_innermost(env)).__name__)
-        made = EnvError(f"{doing} raised {one_line(error)}", hint=OWN_ERROR, where=where)
+        made = EnvError(f"{doing} raised {summarize_error(error)}", hint=OWN_ERROR, where=where)
     made.__cause__ = error
     return made
 
@@ -54,7 +54,7 @@ def failed(env: EnvBase, doing: str, error: Exception) -> TdxError:
 def stage_failed(error: Exception, stage: Where) -> ChainError:
     """The error to raise where a stage raised something of its own."""
     made = ChainError(
-        f"it raised {one_line(error)}",
+        f"it raised {summarize_error(error)}",
         hint="the __cause__ shows where; env.step(...) with the same data raises it again",
         where=stage,
     )

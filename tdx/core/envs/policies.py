@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.tensordicts import new_tensordict, read
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
     if type(policy).__module__.startswith("torch.nn."):
         return OverTensors(policy, _read_by(policy, env), env.action_keys)
     names = _arguments(policy)
-    by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
+    by_name = {split_key(key)[-1]: key for key in env.observation_keys}
     if names and all(name in by_name for name in names):
         return OverTensors(policy, [by_name[name] for name in names], env.action_keys)
     if len(names) == 1 and names[0].startswith(_OVER_TENSORDICTS):

@@ -12,7 +12,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.failures import at_step, failed
 from tdx.core.envs.policies import ActionCheck, Policy, as_policy, first_nan, nan_error
 from tdx.errors import ArgumentError, EnvError
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.tensordicts import read
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _policy_device(policy: Policy) -> torch.device | None:
 
 
 def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
-    flags = [read(tensordict, key) for key in done_keys if key_parts(key)[-1] == "done"]
+    flags = [read(tensordict, key) for key in done_keys if split_key(key)[-1] == "done"]
     return bool(flags) and all(bool(flag.all()) for flag in flags)
 
 
@@ -205,8 +205,8 @@ def truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
     Raises:
         ArgumentError: the env has no truncated flag.
     """
-    names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]
-    if not any(key_parts(key)[-1] == "truncated" for key in names):
+    names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
+    if not any(split_key(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
             "set_truncated needs a truncated key, and the env has none",
             hint="declare truncated in the done spec",

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import CheckError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
 Lie = Literal[
@@ -78,12 +78,12 @@ class SpecFinding:
 
 def leaves_of(spec: Composite) -> dict[NestedKey, TensorSpec]:
     """The leaves of a composite by key; those of stacked ones as they are stacked."""
-    return {normal_key(key): leaf for key, leaf in spec.items(True, True)}
+    return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
 def leaf_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """The keys of every entry that is no TensorDict itself."""
-    return [normal_key(key) for key in tensordict.keys(True, True)]
+    return [normalize_key(key) for key in tensordict.keys(True, True)]
 
 
 def held_against(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
 
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict
 
 
@@ -63,8 +63,8 @@ def step_mdp(
 
 def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
     if isinstance(keys, (str, tuple)):
-        return [normal_key(keys)]
-    return [normal_key(key) for key in keys]
+        return [normalize_key(keys)]
+    return [normalize_key(key) for key in keys]
 
 
 def advance(
@@ -79,7 +79,7 @@ def advance(
     return _overlaid(
         tensordict if keep_other else None,
         following,
-        {key_parts(key) for key in dropped} | {("next",)},
+        {split_key(key) for key in dropped} | {("next",)},
     )
 
 

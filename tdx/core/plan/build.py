@@ -10,7 +10,7 @@ from tdx.core.plan.forms import StageForm, flattened, stage_form
 from tdx.core.plan.fusion import FusedImages, fused_images
 from tdx.core.plan.model import Plan, PlanStage, Version, When
 from tdx.core.plan.reasons import why_eager
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     _ = env.output_spec  # Stages learn from it which keys they read and write.
     base, stages = flattened(env)
     forms = tuple(stage_form(index, stage) for index, stage in enumerate(stages))
-    reads = None if policy_reads is None else tuple(map(normal_key, policy_reads))
+    reads = None if policy_reads is None else tuple(map(normalize_key, policy_reads))
     reason = why_eager(env, base, forms) or _why_not_for_policy(forms, reads)
     needed = _needed_now(forms, reads or ())
     versions, used = _versions(env, base, forms, reads or ())
@@ -121,10 +121,10 @@ def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -
 
 def _among(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
     """Whether a key, or a group that it is in or that it is, is among others."""
-    parts = key_parts(key)
+    parts = split_key(key)
     return any(
         parts[: len(other)] == other or other[: len(parts)] == parts
-        for other in map(key_parts, keys)
+        for other in map(split_key, keys)
     )
 
 
@@ -159,7 +159,7 @@ def _versions(
     lineage = _Lineage()
     for part in base.output_spec.values():
         for key in part.keys(True, True):
-            lineage.write(normal_key(key), -1)
+            lineage.write(normalize_key(key), -1)
     used = []
     for form in forms:
         seen = tuple(lineage.present) if form.reads is None else form.reads

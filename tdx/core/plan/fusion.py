@@ -10,7 +10,7 @@ from tdx.core.linear_images import ImageKernel, compile_image, linear_form
 from tdx.core.plan.forms import StageForm
 from tdx.core.transforms import Transform
 from tdx.core.transforms.linear_image import LinearImage
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def fused_images(base: EnvBase, forms: Sequence[StageForm]) -> FusedImages | Non
     leaves = list(base.full_observation_spec.items(True, True))
     if len(leaves) != 1:
         return None
-    key, spec = normal_key(leaves[0][0]), leaves[0][1]
+    key, spec = normalize_key(leaves[0][0]), leaves[0][1]
     shape = tuple(spec.shape[base.ndim :])
     if len(shape) != 3 or spec.dtype is None:
         return None

@@ -8,7 +8,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.plan.forms import StageForm
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.non_tensor import NonTensor
 
@@ -68,7 +68,7 @@ def _inverse_is_timed(stage: Transform) -> bool:
 def _of_reads(base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:
     """What a stage reads must be tensors that are there, not groups of them."""
     present = {
-        normal_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
+        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
     }
     for form in forms:
         for key in form.reads or ():
@@ -117,7 +117,7 @@ def _of_feedback(base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:
 def _of_ends(env: EnvBase, base: EnvBase, forms: Sequence[StageForm]) -> Iterator[str]:
     """What ends an episode must be known from the env's own flags and counted steps."""
     for group in env.done_keys_groups:
-        ends = [key for key in group if key_parts(key)[-1] == "done"]
+        ends = [key for key in group if split_key(key)[-1] == "done"]
         if not ends:
             yield f"{', '.join(map(format_key, group))}: there is no done flag among them"
         yield from _of_flags(ends, base, forms)

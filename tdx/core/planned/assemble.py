@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import as_row_mask, governing_mask
 from tdx.core.planned.columns import as_tensordict, group_dims, same_columns
 from tdx.core.transforms.chunk import Chunk, Columns, new_column
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 
 
 def assembled(
@@ -96,7 +96,7 @@ def last_root(
 
 
 def _below_next(columns: Columns) -> Columns:
-    return {("next", *key_parts(key)): value for key, value in columns.items()}
+    return {("next", *split_key(key)): value for key, value in columns.items()}
 
 
 def _time_last(columns: Columns, lead: int) -> Columns:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read
 
 
@@ -22,7 +22,7 @@ def leaves_of(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
             found[name] = value
         elif isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
             for key, leaf in leaves_of(value).items():
-                found[(name, *key_parts(key))] = leaf
+                found[(name, *split_key(key))] = leaf
         else:
             found[name] = value
     return found
@@ -49,7 +49,7 @@ def as_tensordict(
         groups: the dims that nested groups have beyond the batch, by their key's parts.
     """
     return _level(
-        {key_parts(key): value for key, value in columns.items()},
+        {split_key(key): value for key, value in columns.items()},
         (),
         batch_size,
         device,
@@ -84,7 +84,7 @@ def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, .
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
         if isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
-            found[key_parts(normal_key(key))] = tuple(value.batch_size[lead:])
+            found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
     return found
 
 

@@ -23,8 +23,7 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.binary import Binary
 from tdx.specs.bounded import Bounded
-from tdx.specs.categorical import Categorical
-from tdx.specs.one_hot import OneHot
+from tdx.specs.categorical import Categorical, OneHot
 from tdx.tensordicts import new_tensordict, read
 
 _CPU = torch.device("cpu")
@@ -64,7 +63,7 @@ class WayIn:
                 except Exception as error:
                     place = Where(stage=self._places[stage], transform=type(stage).__name__)
                     if isinstance(error, TdxError):
-                        error.where = error.where.merged(place)
+                        error.where = error.where.merge(place)
                         raise
                     raise stage_failed(error, place) from error
         shown = {key: read(inner, key) for key in self.handed_out}

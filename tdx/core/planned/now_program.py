@@ -19,7 +19,7 @@ from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.chunk import Columns
 from tdx.core.transforms.transform import RowStep
 from tdx.errors import EnvError
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 
 _Rows = list[Any]
 
@@ -196,7 +196,7 @@ def warn_of_undeclared(form: StageForm, added: Collection[NestedKey]) -> None:
     if env is None:
         return
     declared = form.stage.transform_output_spec(env.output_spec)
-    known = {normal_key(key) for part in declared.values() for key in part.keys(True, True)}
+    known = {normalize_key(key) for part in declared.values() for key in part.keys(True, True)}
     odd = sorted(format_key(key) for key in added if key not in known)
     if odd:
         _WARNED.add(form.stage)

@@ -13,7 +13,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.policies import OverTensors, as_policy
 from tdx.core.planned.columns import as_tensordict
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.tensordicts import read
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -49,9 +49,9 @@ def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
         return replace(_over_tensors(over), name=name)
     if not isinstance(policy, nn.Module) or not _keeps_to_keys(policy):
         return None
-    reads = tuple(map(normal_key, policy.in_keys))  # type: ignore[arg-type]
-    writes = tuple(map(normal_key, policy.out_keys))  # type: ignore[arg-type]
-    if any(key_parts(key)[0] in ("next", "_") for key in writes):
+    reads = tuple(map(normalize_key, policy.in_keys))  # type: ignore[arg-type]
+    writes = tuple(map(normalize_key, policy.out_keys))  # type: ignore[arg-type]
+    if any(split_key(key)[0] in ("next", "_") for key in writes):
         return None
     if _is_plain(policy):
         act = _through_module(cast("Callable[..., Any]", policy.module), reads, writes)

@@ -19,7 +19,7 @@ from tdx.core.planned.columns import as_tensordict, leaves_of, stacked_leaves
 from tdx.core.planned.inputs import ClosedLoop, Drawn, Inputs, OpenLoop
 from tdx.core.planned.now_program import NowProgram
 from tdx.core.transforms.chunk import StepLimit
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.keys import NestedKey, sibling_key, split_key
 
 
 class TensorDictRows:
@@ -46,7 +46,7 @@ class TensorDictRows:
         self._ends = {
             sibling_key(key, "_reset"): key
             for key in base.done_keys
-            if key_parts(key)[-1] == "done"
+            if split_key(key)[-1] == "done"
         }
 
     def collect(

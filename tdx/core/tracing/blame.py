@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdx.core.envs.failures import key_of
 from tdx.core.tracing.places import Place
 from tdx.core.tracing.traces import Direction
-from tdx.errors import ChainError, EnvError, TdxError, Where, first_line
+from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 
 
 def blamed(error: Exception, place: Place, direction: Direction, doing: str) -> TdxError:
@@ -24,7 +24,7 @@ def blamed(error: Exception, place: Place, direction: Direction, doing: str) -> 
     if isinstance(error, TdxError):
         error.message = f"{error.message}, in {during}"
         return error.at(stage=place.index, transform=place.name) if stage else error
-    what = f"raised {type(error).__name__} in {during}: {first_line(error)}"
+    what = f"raised {type(error).__name__} in {during}: {get_first_line(error)}"
     if stage:
         where = Where(stage=place.index, transform=place.name, key=key_of(error))
         return ChainError(

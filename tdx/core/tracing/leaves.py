@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdx.core.envs.spec_findings import entry_at
 from tdx.keys import NestedKey
-from tdx.tensordicts import read, stacked_parts
+from tdx.tensordicts import read, unstack_parts
 
 
 class Leaves:
@@ -51,7 +51,7 @@ class Leaves:
             parts = (key,) if isinstance(key, str) else tuple(key)
             if not outer and parts[0] == "next":
                 continue
-            rows = [read(row, key) for row in stacked_parts(level)]
+            rows = [read(row, key) for row in unstack_parts(level)]
             token = tuple(map(id, rows))
             known = self._stacks.get(token)
             if known is None:

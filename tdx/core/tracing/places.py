@@ -13,7 +13,7 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.errors import SpecError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.transforms.episode.frame_skip_transform import FrameSkipTransform
 from tdx.transforms.episode.noop_reset_env import NoopResetEnv
 
@@ -51,8 +51,8 @@ class Place:
         declared = self.writes[direction]
         if declared is None or key in declared:
             return True
-        parts = key_parts(key)
-        return any(normal_key(parts[:length]) in declared for length in range(1, len(parts)))
+        parts = split_key(key)
+        return any(normalize_key(parts[:length]) in declared for length in range(1, len(parts)))
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
@@ -113,7 +113,7 @@ _LANES: tuple[Direction, Direction] = ("forward", "inverse")
 
 
 def _normal(keys: Iterable[NestedKey]) -> tuple[NestedKey, ...]:
-    return tuple(normal_key(key) for key in keys)
+    return tuple(normalize_key(key) for key in keys)
 
 
 def is_pure(module: nn.Module) -> bool:

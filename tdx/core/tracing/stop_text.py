@@ -21,7 +21,7 @@ from tdx.core.tracing.stops import (
 )
 from tdx.core.tracing.traces import StepTrace
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 
 Compare = Callable[[Any, Any], Any]
 _OPERATORS: dict[str, Compare] = {
@@ -59,7 +59,7 @@ class KeyIs(Stop):
     def __init__(self, key: NestedKey, op: str, number: float) -> None:
         if op not in _OPERATORS:
             raise ArgumentError(f"no comparison {op!r}", hint=f"one of {' '.join(_OPERATORS)}")
-        self.key, self.op, self.number = normal_key(key), op, number
+        self.key, self.op, self.number = normalize_key(key), op, number
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -75,7 +75,7 @@ class KeyIs(Stop):
                 f"{text!r} is no condition on a key",
                 hint="write key, comparison and number: 'reward > 0.5', 'agents.count == 3'",
             )
-        return cls(normal_key(tuple(parts)), match["op"], float(match["number"]))
+        return cls(normalize_key(tuple(parts)), match["op"], float(match["number"]))
 
     def check(self, trace: StepTrace) -> StopReason | None:
         value = self._value(trace)
@@ -114,7 +114,7 @@ class KeyIs(Stop):
         if trace.phase == "reset":
             # Rewards, for one, come with the first step.
             return None
-        self.check_key(normal_key(key) for key in trace.env_tensordict.keys(True, True))
+        self.check_key(normalize_key(key) for key in trace.env_tensordict.keys(True, True))
         return None
 
     def check_key(self, keys: Iterable[NestedKey]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tdx.core.tracing.lies import Promises
 from tdx.core.tracing.traces import StageTrace, StepTrace, ValueVersion
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
     from tdx.core.tracing.tracer import Tracer
@@ -169,7 +169,7 @@ class Done(Stop):
         self._keys: list[NestedKey] = []
 
     def begin(self, tracer: Tracer) -> None:
-        self._keys = [key for key in tracer.env.done_keys if key_parts(key)[-1] == self.flag]
+        self._keys = [key for key in tracer.env.done_keys if split_key(key)[-1] == self.flag]
 
     def check(self, trace: StepTrace) -> StopReason | None:
         if trace.phase == "reset":

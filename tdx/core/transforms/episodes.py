@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import as_row_mask
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
 FLAGS = ("done", "terminated", "truncated")
@@ -30,7 +30,7 @@ class StoredGroup:
 
     def beside(self, name: str) -> NestedKey:
         """Return the key of that name in this group, at the root."""
-        return normal_key((*self.parents, name))
+        return normalize_key((*self.parents, name))
 
     def ends(self, tensordict: TensorDictBase) -> Tensor | None:
         """Return which steps end an episode, bool ``[*B, T, *G, 1]``; ``None`` without flags."""
@@ -74,7 +74,7 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     following = tensordict.get("next", None)
     for key in () if following is None else following.keys(True, True):
-        *parents, name = key_parts(key)
+        *parents, name = split_key(key)
         if name in FLAGS:
             found[tuple(parents)] = (*found.get(tuple(parents), ()), name)
     if not found and read(tensordict, "is_init") is None:
@@ -95,11 +95,11 @@ def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
         KeyNotFoundError: It has neither a done flag that governs the entry nor ``is_init``.
     """
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
-    parents = key_parts(key)[:-1]
+    parents = split_key(key)[:-1]
     for depth in range(len(parents), -1, -1):
         if parents[:depth] in by_parents:
             return by_parents[parents[:depth]]
-    raise _no_flags(join_keys("next", normal_key((*parents, "done"))))
+    raise _no_flags(join_keys("next", normalize_key((*parents, "done"))))
 
 
 def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:

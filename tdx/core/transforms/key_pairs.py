@@ -8,8 +8,8 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core.envs.failures import from_key
-from tdx.errors import ArgumentError, KeyNotFoundError, Where, nearest
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.errors import ArgumentError, KeyNotFoundError, Where, find_similar_names
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
 
@@ -31,7 +31,7 @@ def key_list(keys: Sequence[NestedKey] | NestedKey | None, argument: str) -> lis
     if isinstance(keys, str):
         return [keys]
     try:
-        return [normal_key(key) for key in keys]
+        return [normalize_key(key) for key in keys]
     except TypeError as error:
         raise ArgumentError(
             f"{argument}: {error}", hint=f'for example {argument}=["observation"]'
@@ -66,7 +66,7 @@ def missing_key(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNo
     """The error for a key that is not there, with those that are, nearest first."""
     by_name = {format_key(each): each for each in known}
     name = format_key(key)
-    close = nearest(name, by_name)
+    close = find_similar_names(name, by_name)
     ordered = [*close, *(each for each in sorted(by_name) if each not in close)]
     if name in by_name:
         hint = f"a nested key is a tuple: {by_name[name]}"
@@ -119,7 +119,7 @@ def map_present(
 def output_keys(output_spec: Composite) -> list[NestedKey]:
     """Every leaf key that an env with this output spec writes."""
     return [
-        normal_key(key)
+        normalize_key(key)
         for part in output_spec.values()
         if isinstance(part, Composite)
         for key in part.keys(True, True)

@@ -102,7 +102,7 @@ def viewed_spec(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> TensorSpe
         spec: of what goes in.
         view: a function that moves or leaves out elements, and changes none.
     """
-    return spec._viewed(view)
+    return spec.apply_view(view)
 
 
 def _moves_columns(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> bool:

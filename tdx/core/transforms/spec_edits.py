@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, format_key, key_parts, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec
 
 
@@ -78,14 +78,14 @@ class DoneGroup:
 
     def has(self, name: str) -> bool:
         """Whether the group has a flag of that name."""
-        return any(key_parts(key)[-1] == name for key in self.keys)
+        return any(split_key(key)[-1] == name for key in self.keys)
 
 
 def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
     """The groups of done flags in a done spec, in order."""
     groups: dict[NestedKey, DoneGroup] = {}
     for raw_key, spec in full_done_spec.items(True, True):
-        key = normal_key(raw_key)
+        key = normalize_key(raw_key)
         reset_key = sibling_key(key, "_reset")
         earlier = groups[reset_key].keys if reset_key in groups else ()
         device = torch.device("cpu") if spec.device is None else spec.device

@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.transforms.key_pairs import missing_key
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 from tdx.tensordicts import read
 
 
@@ -37,7 +37,7 @@ def called_with_tensors(
         ArgumentError: there are more tensors than in-keys, or one of another name.
         KeyNotFoundError: an in-key is not given, or an out-key is not written.
     """
-    names = {"_".join(key_parts(key)): key for key in in_keys}
+    names = {"_".join(split_key(key)): key for key in in_keys}
     given = dict(zip(names.values(), args, strict=False))
     odd = [name for name in kwargs if name not in names]
     if len(args) > len(names) or odd:

@@ -17,7 +17,7 @@ from tdx.core.transforms.tensor_call import called_with_tensors
 from tdx.core.transforms.time_behaviour import TimeBehaviour
 from tdx.core.transforms.transform_specs import TransformSpecs
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read, write
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Transform(TransformSpecs):
         self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
     ) -> KeyNotFoundError:
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        known = [normal_key(each) for each in present]
+        known = [normalize_key(each) for each in present]
         return missing_key(key, known, "the TensorDict").at(transform=type(self).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from tdx.core.transforms.key_pairs import require_keys
 from tdx.core.transforms.transform_keys import TransformKeys
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, StackedComposite, TensorSpec
 
 
@@ -45,7 +45,7 @@ class TransformSpecs(TransformKeys):
     def _refuse_group(self, spec: TensorSpec, key: NestedKey) -> None:
         if isinstance(spec, Composite) and self._overrides("_transform_spec"):
             inner, name = next(iter(spec.keys(True, True)), "..."), type(self).__name__
-            inner = normal_key((key, inner))
+            inner = normalize_key((key, inner))
             raise ChainError(
                 f"{format_key(key)!r} is a group of entries, and {name} maps tensors",
                 hint=f"name its entries, such as {inner!r}",

@@ -1,6 +1,6 @@
-"""Several envs run as one: in this process, or in a process each."""
+"""Batches of envs, in this process or in worker processes."""
 
-from tdx.envs.batched.creator import EnvCreator
+from tdx.envs.batched.env_creator import EnvCreator
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.parallel import ParallelEnv
 from tdx.envs.batched.serial import SerialEnv

@@ -1,4 +1,4 @@
-"""What ``SerialEnv`` and ``ParallelEnv`` have in common."""
+"""Base class of ``SerialEnv`` and ``ParallelEnv``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.spec_findings import SpecFinding
-from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
-from tdx.envs.batched.layout import EnvKeys, are_alike
-from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
+from tdx.envs.batched.factories import CreateEnv, EnvFactory, create_env_factories
+from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv, are_alike
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
@@ -29,15 +28,14 @@ _PARTS = {
 
 
 class BatchedEnv(EnvBase):
-    """Several envs as one, of batch size ``[num_workers, *B]``.
+    """Several envs as one, with batch size ``[num_workers, *B]``.
 
     Args:
-        num_workers: how many envs.
-        create_env_fn: makes an env; or a list with one such function for each worker.
-        create_env_kwargs: passed to ``create_env_fn``; or a list of them.
-        device: where the batch's tensors live; that of the envs by default, and the CPU where
-            they differ.
-        non_blocking: whether copies between devices may be asynchronous.
+        num_workers: Number of envs.
+        create_env_fn: Function that creates an env, or a list with one for each worker.
+        create_env_kwargs: Keyword arguments for ``create_env_fn``, or a list of them.
+        device: Device of the batch. ``None``: the device of the envs, or the CPU if they differ.
+        non_blocking: True to allow asynchronous copies between devices.
     """
 
     _writes_all_outputs: ClassVar[bool] = True
@@ -51,7 +49,7 @@ class BatchedEnv(EnvBase):
         device: torch.device | str | int | None,
         non_blocking: bool,
     ) -> None:
-        factories = env_factories(num_workers, create_env_fn, create_env_kwargs)
+        factories = create_env_factories(num_workers, create_env_fn, create_env_kwargs)
         super().__init__()
         self.is_closed = True
         self.num_workers = num_workers
@@ -60,7 +58,7 @@ class BatchedEnv(EnvBase):
         self._metadata = self._start()
         self.is_closed = False
         try:
-            self._describe(device)
+            self._set_specs(device)
         except BaseException:
             self.close()
             raise
@@ -76,7 +74,7 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _start(self) -> list[EnvMetaData]:
-        """Make the envs and return what each is."""
+        """Create the envs, and return the metadata of each."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -84,19 +82,19 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
-        """The steps of envs that are unlike, one TensorDict each."""
+        """Step envs with different outputs, with one TensorDict each."""
 
     @abstractmethod
     def _reset_rows(
         self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
     ) -> dict[int, TensorDictBase]:
-        """The resets of some of several envs that are unlike."""
+        """Reset some of the envs with different outputs."""
 
     @abstractmethod
     def _ask_attribute(self, name: str) -> Any:
-        """The attribute of each env, or a function that calls it in each."""
+        """Return the attribute of each env, or a function that calls the method of each."""
 
-    def _describe(self, device: torch.device | str | int | None) -> None:
+    def _set_specs(self, device: torch.device | str | int | None) -> None:
         metadata = self._metadata
         sizes = [each.batch_size for each in metadata]
         odd = next((index for index, size in enumerate(sizes) if size != sizes[0]), None)
@@ -104,7 +102,7 @@ class BatchedEnv(EnvBase):
             raise ArgumentError(
                 f"the env of worker {odd} has batch size {tuple(sizes[odd])}, that of worker 0 "
                 f"{tuple(sizes[0])}",
-                hint="envs of one batch need the same batch size",
+                hint="use envs of the same batch size",
             )
         devices = {each.device for each in metadata}
         self._env_device = devices.pop() if len(devices) == 1 else None
@@ -113,7 +111,7 @@ class BatchedEnv(EnvBase):
         for side, parts in _PARTS.items():
             for part in parts:
                 each = [getattr(one, side)[part] for one in metadata]
-                setattr(self, part, stacked_specs(each))
+                setattr(self, part, stack_specs(each))
         self._keys = EnvKeys.of(metadata[0])
         self._alike = are_alike(metadata)
         self._unlike = () if self._alike else tuple(metadata)
@@ -126,19 +124,19 @@ class BatchedEnv(EnvBase):
 
     @property
     def _model(self) -> SpecsOnlyEnv:
-        """Answers for envs that are unlike, row by row."""
+        """Env that implements ``step_mdp`` etc. row by row, for envs with different outputs."""
         if self._unlike_model is None:
             self._unlike_model = SpecsOnlyEnv(EnvMetaData.of(self))
         return self._unlike_model
 
     def start(self) -> None:
-        """Make the envs anew after :meth:`close`; does nothing while they are there."""
+        """Create the envs again after :meth:`close`. Does nothing if they are open."""
         if self.is_closed:
             self._metadata = self._start()
             self.is_closed = False
 
     def close(self) -> None:
-        """Close the envs; :meth:`reset` or :meth:`start` would make them anew."""
+        """Close the envs. :meth:`reset` and :meth:`start` create them again."""
         if not self.is_closed:
             self.is_closed = True
             self._stop()
@@ -150,14 +148,14 @@ class BatchedEnv(EnvBase):
             )
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed each env with the seed that the one before it returned.
+        """Seed each env with the seed that the previous env returned.
 
         Args:
-            seed: the first env's seed.
-            static_seed: whether all get that same one.
+            seed: Seed of the first env.
+            static_seed: True to use the same seed for all envs.
 
         Returns:
-            the seed for an env made beside these.
+            Seed for the next env.
         """
         self.start()
         for index in range(self.num_workers):
@@ -166,7 +164,7 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
-        """Seed one env; returns the seed for the next."""
+        """Seed one env, and return the seed for the next."""
 
     def _set_seed(self, seed: int | None) -> None:
         self.set_seed(seed)
@@ -176,26 +174,26 @@ class BatchedEnv(EnvBase):
         if self._alike:
             return self._step_alike(tensordict)
         rows = self._step_rows(list(tensordict.unbind(0)))
-        return self._lazily_stacked(rows)
+        return self._stack_lazily(rows)
 
     @abstractmethod
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """One step of envs whose outputs can be stacked."""
+        """Step envs whose outputs can be stacked."""
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Begin new episodes.
+        """Start new episodes.
 
         Args:
-            tensordict: where to write, ``[num_workers, *B]``. Where it holds ``_reset`` masks
-                only the envs with a set flag are reset, the others are not called at all.
-            **kwargs: passed to each env's reset, except ``list_of_kwargs``: a list with a dict
-                of keyword arguments for each env.
+            tensordict: Output, ``[num_workers, *B]``. If it has ``_reset`` masks, only the envs
+                with a true flag are reset, and the others are not called.
+            **kwargs: Arguments for each env's reset, except ``list_of_kwargs``: a list with a
+                dict of arguments for each env.
 
         Returns:
             ``tensordict``, or a new one.
 
         Raises:
-            EnvError: the mask has a wrong shape or dtype.
+            EnvError: A mask has an invalid shape or dtype.
         """
         if self._alike:
             return super().reset(tensordict, **kwargs)
@@ -203,20 +201,20 @@ class BatchedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         self.start()
-        each = self._kwargs_of_each(kwargs)
+        each = self._split_kwargs(kwargs)
         if self._alike:
             return self._reset_alike(tensordict, each)
         if tensordict is None:
             everyone = dict.fromkeys(range(self.num_workers))
             results = self._reset_rows(everyone, each)
-            return self._lazily_stacked([results[index] for index in everyone])
+            return self._stack_lazily([results[index] for index in everyone])
         return self._reset_unlike(tensordict, each)
 
     @abstractmethod
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
-        """The reset of envs whose outputs can be stacked; rows not reset hold what they held."""
+        """Reset envs whose outputs can be stacked. Rows that are not reset keep their values."""
 
     def _reset_unlike(
         self, tensordict: TensorDictBase, kwargs: list[dict[str, Any]]
@@ -231,19 +229,19 @@ class BatchedEnv(EnvBase):
                 rows[index] = results[index]
             else:
                 rows[index] = row.exclude(*masks)
-        return self._lazily_stacked(rows)
+        return self._stack_lazily(rows)
 
     def _rows_to_reset(self, masks: dict[NestedKey, Tensor]) -> list[int]:
-        """The workers with a set flag in any mask; all of them where there is no mask."""
+        """Return the workers with a true flag in any mask; all workers if there is no mask."""
         return [index for index, (some, _) in enumerate(self._mask_extent(masks)) if some]
 
     def _rows_to_step(self, mask: Tensor) -> list[int]:
-        """The workers with a set flag in the mask of a step for some rows, ``_step``."""
+        """Return the workers with a true flag in the ``_step`` mask."""
         flags = mask.reshape(self.num_workers, -1).any(1).tolist()
         return [index for index, flag in enumerate(flags) if flag]
 
     def _mask_extent(self, masks: dict[NestedKey, Tensor]) -> list[tuple[bool, bool]]:
-        """For each worker whether any, and whether every flag of the masks is set."""
+        """Return for each worker whether any flag and whether all flags of the masks are true."""
         if not masks:
             return [(True, True)] * self.num_workers
         flat = torch.cat([mask.reshape(self.num_workers, -1) for mask in masks.values()], 1)
@@ -251,7 +249,7 @@ class BatchedEnv(EnvBase):
         extent = torch.stack([flat.any(1), flat.all(1)], 1).tolist()
         return [(some, every and complete) for some, every in extent]
 
-    def _kwargs_of_each(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    def _split_kwargs(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         shared = {name: value for name, value in kwargs.items() if name != "list_of_kwargs"}
         own = kwargs.get("list_of_kwargs") or [{}] * self.num_workers
         if len(own) != self.num_workers:
@@ -261,7 +259,7 @@ class BatchedEnv(EnvBase):
             )
         return [{**shared, **one} for one in own]
 
-    def _inputs_of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+    def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         entries = plain_entries(tensordict)
         found: dict[NestedKey, Any] = {}
         for key in self._keys.inputs:
@@ -273,7 +271,7 @@ class BatchedEnv(EnvBase):
                 found[key] = value
         return found
 
-    def _lazily_stacked(self, rows: list[TensorDictBase]) -> TensorDictBase:
+    def _stack_lazily(self, rows: list[TensorDictBase]) -> TensorDictBase:
         moved = [row if row.device == self._device else row.to(self._device) for row in rows]
         return LazyStackedTensorDict.lazy_stack(moved, 0)
 
@@ -290,12 +288,12 @@ class BatchedEnv(EnvBase):
     def _stage_lies(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecFinding]:
-        """What the stages of the envs' own chains get wrong, each env by itself."""
+        """Check the stages of the envs' own chains, env by env."""
         per_env = self._ask_attribute("_stage_lies")(check_dtype, None, steps)
         return [
-            replace(lie, message=f"in the env of worker {index}: {lie.message}")
-            for index, lies in enumerate(per_env)
-            for lie in lies
+            replace(finding, message=f"in the env of worker {index}: {finding.message}")
+            for index, findings in enumerate(per_env)
+            for finding in findings
         ]
 
     def fake_tensordict(self) -> TensorDictBase:
@@ -318,8 +316,8 @@ class BatchedEnv(EnvBase):
         return self
 
 
-def stacked_specs(specs: Sequence[Composite]) -> Composite:
-    """One spec for several envs: the same one with a dim more, or a stack of unlike ones."""
+def stack_specs(specs: Sequence[Composite]) -> Composite:
+    """Stack specs: equal ones get a new dim, others become a stack."""
     first = specs[0]
     if all(spec == first for spec in specs[1:]):
         return first.expand(len(specs), *first.shape)

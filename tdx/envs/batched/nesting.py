@@ -1,4 +1,4 @@
-"""Flat fields to nested TensorDicts and back, and rows to batches."""
+"""Nested TensorDicts from flat fields, and batches from rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, plain_entries, read, tensordict_maker
+from tdx.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 
 
 def flat_items(
     tensordict: TensorDictBase, prefix: tuple[str, ...] = ()
 ) -> Iterator[tuple[NestedKey, Any]]:
-    """Every leaf with its whole key, non-tensor ones included."""
+    """Iterate over all leaves with their full keys, including non-tensor leaves."""
     for name, value in tensordict.items():
         if isinstance(value, Tensor) or is_non_tensor(value):
             yield (*prefix, name) if prefix else name, value
@@ -26,13 +26,13 @@ def flat_items(
             yield from flat_items(value, (*prefix, name))
 
 
-class Nest:
-    """Builds TensorDicts whose nested ones have the batch sizes that specs declare.
+class TensorDictBuilder:
+    """Builds TensorDicts whose nested TensorDicts have the batch sizes that specs declare.
 
     Args:
-        specs: composites over the same batch size.
-        batch_size: of the TensorDicts to build, ``[*B]``.
-        device: of the TensorDicts to build.
+        specs: Composites with the same batch size.
+        batch_size: Batch size of the TensorDicts to build, ``[*B]``.
+        device: Device of the TensorDicts to build.
     """
 
     def __init__(
@@ -40,35 +40,37 @@ class Nest:
     ) -> None:
         self._batch_size = batch_size
         self._device = device
-        self._make = tensordict_maker(batch_size, device)
+        self._factory = make_tensordict_factory(batch_size, device)
         self._shapes: dict[tuple[str, ...], torch.Size] = {
-            key_parts(key): spec.shape
+            split_key(key): spec.shape
             for composite in specs
             for key, spec in composite.items(True)
             if isinstance(spec, Composite)
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_make"}
+        return {name: value for name, value in self.__dict__.items() if name != "_factory"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._make = tensordict_maker(self._batch_size, self._device)
+        self._factory = make_tensordict_factory(self._batch_size, self._device)
 
-    def of_batches(self, num_workers: int) -> Nest:
-        """The nest of as many TensorDicts as there are workers, stacked."""
-        nest = Nest((), torch.Size((num_workers, *self._batch_size)), self._device)
+    def for_batch(self, num_workers: int) -> TensorDictBuilder:
+        """Return the builder for stacked TensorDicts of all workers."""
+        nest = TensorDictBuilder((), torch.Size((num_workers, *self._batch_size)), self._device)
         nest._shapes = {
             path: torch.Size((num_workers, *shape)) for path, shape in self._shapes.items()
         }
         return nest
 
-    def kept(self, sources: Iterable[TensorDictBase | None], like: TensorDictBase) -> TensorDict:
-        """The row of an env that is not reset: each entry from the first source that has it.
+    def keep_row(
+        self, sources: Iterable[TensorDictBase | None], like: TensorDictBase
+    ) -> TensorDict:
+        """Build the row of an env that is not reset, from the first source that has each entry.
 
         Args:
-            sources: what was given for that row, and what it held before.
-            like: a row whose keys to take; its own values are the last resort.
+            sources: Input of that row, and its last output.
+            like: Row whose keys are used. Its values are used if no source has the key.
         """
         found = [source for source in (*sources, like) if source is not None]
         fields = {}
@@ -78,37 +80,39 @@ class Nest:
         return self.build(fields)
 
     def build_rows(self, keys: list[NestedKey], columns: list[Any]) -> list[TensorDict]:
-        """A TensorDict for each worker, from the entries of all workers by key."""
+        """Build a TensorDict for each worker from the entries of all workers by key."""
         rows = [dict(zip(keys, parts, strict=True)) for parts in zip(*columns, strict=True)]
-        build: Any = self._make if all(type(key) is str for key in keys) else self.build
+        build: Any = self._factory if all(type(key) is str for key in keys) else self.build
         return [build(row) for row in rows]
 
     def build(self, fields: dict[NestedKey, Any]) -> TensorDict:
-        """A TensorDict over tensors that already have the batch size and the device.
+        """Build a TensorDict of tensors that already have the batch size and the device.
 
         Args:
-            fields: the entries by key; the TensorDict takes the dict over.
+            fields: Entries by key. The TensorDict takes ownership of the dict.
         """
         if all(type(key) is str for key in fields):
-            return self._make(cast("dict[str, Any]", fields))
+            return self._factory(cast("dict[str, Any]", fields))
         root: dict[str, Any] = {}
         nodes: dict[tuple[str, ...], dict[str, Any]] = {(): root}
         for key, value in fields.items():
             if type(key) is str:
                 root[key] = value
             else:
-                parts = key_parts(key)
-                _node(nodes, parts[:-1])[parts[-1]] = value
-        # The longest paths first, so that a node is whole before it is put into the one above.
+                parts = split_key(key)
+                _find_node(nodes, parts[:-1])[parts[-1]] = value
+        # Longest paths first, so that a node is complete before it is added to its parent.
         for path in sorted(nodes, key=len, reverse=True)[:-1]:
             shape = self._shapes.get(path, self._batch_size)
             nodes[path[:-1]][path[-1]] = new_tensordict(nodes[path], shape, self._device)
-        return self._make(root)
+        return self._factory(root)
 
 
-def _node(nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]) -> dict[str, Any]:
+def _find_node(
+    nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]
+) -> dict[str, Any]:
     if path not in nodes:
-        _node(nodes, path[:-1])
+        _find_node(nodes, path[:-1])
         nodes[path] = {}
     return nodes[path]
 
@@ -119,16 +123,16 @@ def stack_rows(
     device: torch.device,
     path: tuple[str, ...] = (),
 ) -> TensorDictBase:
-    """The rows along a new first dim: ``n`` of ``[*B]`` to one of ``[n, *B]``.
+    """Stack rows along a new first dim: ``n`` of ``[*B]`` to ``[n, *B]``.
 
     Args:
-        rows: one for each worker.
-        like: the one whose keys are stacked.
-        device: where the rows' tensors live.
-        path: where they are nested.
+        rows: One TensorDict for each worker.
+        like: Row whose keys are stacked.
+        device: Device of the rows.
+        path: Key of the rows, if they are nested.
 
     Raises:
-        EnvError: the rows differ in keys, shapes or dtypes.
+        EnvError: The rows differ in keys, shapes or dtypes.
     """
     if type(like) is not TensorDict:
         return LazyStackedTensorDict.lazy_stack(list(rows), 0)
@@ -149,21 +153,21 @@ def stack_rows(
         except EnvError:
             raise
         except (RuntimeError, TypeError, AttributeError) as error:
-            raise _odd_one_out((*path, name), parts) from error
+            raise _mismatch_error((*path, name), parts) from error
     return new_tensordict(fields, torch.Size((len(rows), *like.batch_size)), device)
 
 
-def _odd_one_out(key: NestedKey, parts: list[Any]) -> EnvError:
-    kinds = [_kind(part) for part in parts]
+def _mismatch_error(key: NestedKey, parts: list[Any]) -> EnvError:
+    kinds = [_describe(part) for part in parts]
     odd = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0)
     return EnvError(
         f"worker 0 wrote {kinds[0]}, worker {odd} wrote {kinds[odd]}",
-        hint="envs of one batch write the same keys, shapes and dtypes in every step",
-        where=Where(key=normal_key(key)),
+        hint="all envs of a batch must return the same keys, shapes and dtypes in every step",
+        where=Where(key=normalize_key(key)),
     )
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Tensor):

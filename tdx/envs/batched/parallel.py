@@ -1,4 +1,4 @@
-"""``ParallelEnv``: several envs, each in a process of its own."""
+"""``ParallelEnv``: several envs, each in its own process."""
 
 from __future__ import annotations
 
@@ -11,56 +11,53 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
-from tdx.envs.batched.batch_buffers import BatchBuffers
 from tdx.envs.batched.batched_env import BatchedEnv
+from tdx.envs.batched.buffers import BatchBuffers, ValueEntries
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.processes import ProcessOptions, WorkerPool, start_method_or_default
-from tdx.envs.batched.rows import Others
 from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool, resolve_start_method
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
 
 
 class ParallelEnv(BatchedEnv):
-    """Several envs, each in a process of its own, as one env with a dim more.
+    """Several envs, each in its own process, as one env with an additional dim.
 
-    Tensors go through shared memory; what is not a tensor, or differs between the envs in its
-    shape, is sent by value. The envs are made in their processes only, when the batch is made.
-    Use it as a context manager or call :meth:`close`; otherwise the processes end with the
-    object or with the program. A script needs ``if __name__ == "__main__":`` around its work.
+    Tensors are exchanged through shared memory. Non-tensor values, and tensors whose shape differs
+    between the envs, are sent by value. Each env is created in its own process only. Use the batch
+    as a context manager or call :meth:`close`; otherwise the processes end with the object or with
+    the program. A script needs ``if __name__ == "__main__":`` around its work.
 
-    A public attribute or method that the batch lacks is that of each env: reading it gives a
-    list with a value for each worker, calling it a list of results.
+    Public attributes and methods that the batch does not have are forwarded to each env: reading
+    an attribute returns a list with a value for each worker, calling a method a list of results.
 
     Args:
-        num_workers: how many envs and processes.
-        create_env_fn: makes an env; or a list with one such function for each worker. Lambdas
-            and local functions can be sent too.
-        create_env_kwargs: passed to ``create_env_fn``; or a list of them.
-        device: where the batch's tensors live; the envs stay on their own device, and what they
-            take and return is moved. By default that of the envs.
-        non_blocking: whether copies to the device may be asynchronous.
-        serial_for_single: whether a single env is run without a process: the result is then a
-            :class:`SerialEnv`.
-        num_threads: torch threads of this process from now on; unchanged by default.
-        num_sub_threads: torch threads of each worker.
-        mp_start_method: ``forkserver``, ``spawn`` or ``fork``; ``forkserver`` by default, which
-            is safe beside threads and CUDA, and loads torch once for all workers.
-        use_buffers: whether tensors go through shared memory; they do by default.
-        daemon: whether the processes are daemons, whose envs may not have processes of their
-            own.
-        shutdown_timeout: seconds that the workers get to close their envs.
-        worker_timeout: seconds without an answer from any worker after which those that are
-            waited for count as hung; ``None`` to wait for ever.
+        num_workers: Number of envs and processes.
+        create_env_fn: Function that creates an env, or a list with one for each worker. Lambdas
+            and local functions are supported.
+        create_env_kwargs: Keyword arguments for ``create_env_fn``, or a list of them.
+        device: Device of the batch. The envs keep their own device, and data is copied between
+            them. ``None``: the device of the envs.
+        non_blocking: True to allow asynchronous copies to the device.
+        serial_for_single: True to return a :class:`SerialEnv` if there is a single env.
+        num_threads: Number of torch threads of this process from now on; unchanged by default.
+        num_sub_threads: Number of torch threads of each worker.
+        mp_start_method: ``forkserver``, ``spawn`` or ``fork``. ``None``: ``forkserver``, which is
+            safe with threads and CUDA, and imports torch once for all workers.
+        use_buffers: False to send tensors by value instead of through shared memory.
+        daemon: True for daemon processes, whose envs cannot start processes.
+        shutdown_timeout: Seconds for the workers to close their envs.
+        worker_timeout: Seconds without a reply from any worker until the pending ones count as
+            hung. ``None``: no limit.
 
     Raises:
-        ArgumentError: the functions or their arguments do not fit the number of workers, or the
-            envs do not fit each other.
-        WorkerError: a worker raised or died, now or in any later call; all workers are ended
-            then. Its cause is the worker's own exception, with the traceback as a note.
-        WorkerTimeoutError: a worker hung; all are ended.
+        ArgumentError: The functions or arguments do not match the number of workers, or the envs
+            have different batch sizes.
+        WorkerError: A worker raised an error or exited, now or in a later call. All workers are
+            ended. The cause is the worker's exception, with its traceback as a note.
+        WorkerTimeoutError: A worker hung. All workers are ended.
 
     Example:
         >>> from tdx import ParallelEnv, PendulumEnv
@@ -95,10 +92,10 @@ class ParallelEnv(BatchedEnv):
         if worker_timeout is not None and not worker_timeout > 0:
             raise ArgumentError(
                 f"worker_timeout must be above 0, got {worker_timeout}",
-                hint="None waits for ever",
+                hint="pass None for no limit",
             )
         self._options = ProcessOptions(
-            start_method=start_method_or_default(mp_start_method),
+            start_method=resolve_start_method(mp_start_method),
             threads=num_sub_threads,
             daemon=daemon,
             timeout=worker_timeout,
@@ -144,7 +141,7 @@ class ParallelEnv(BatchedEnv):
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process ids of the workers; empty after :meth:`close`."""
+        """Process ids of the workers; empty after :meth:`close`."""
         return self._pool.pids
 
     def _ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -152,7 +149,7 @@ class ParallelEnv(BatchedEnv):
         try:
             return self._pool.ask(messages)
         except BaseException:
-            # The pool has ended its workers.
+            # The pool has already ended its workers.
             self.close()
             raise
 
@@ -169,7 +166,7 @@ class ParallelEnv(BatchedEnv):
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
         memory = self._memory
         assert memory is not None
-        inputs, mask = self._inputs_of(tensordict), read(tensordict, "_step")
+        inputs, mask = self._collect_inputs(tensordict), read(tensordict, "_step")
         if mask is not None:
             return self._step_some(memory, {**inputs, "_step": mask}, mask)
         present, others = memory.put(inputs)
@@ -181,20 +178,20 @@ class ParallelEnv(BatchedEnv):
                 for index, row in enumerate(others)
             }
         replies = self._ask(messages)
-        news = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return memory.take("step", news, self._device)
+        report = {index: protocol.unpack(reply) for index, reply in replies.items()}
+        return memory.take("step", report, self._device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
     ) -> TensorDictBase:
-        """The step of the rows that the mask asks for, right after one of all rows."""
+        """Step the rows that the mask selects, after a step of all rows."""
         present, others = memory.put(inputs)
         messages = {
             index: protocol.pack(protocol.STEP, (present, others[index]))
             for index in self._rows_to_step(mask)
         }
-        news = {index: protocol.unpack(reply) for index, reply in self._ask(messages).items()}
-        return memory.take("step", news, self._device, memory.given(present, others))
+        report = {index: protocol.unpack(reply) for index, reply in self._ask(messages).items()}
+        return memory.take("step", report, self._device, memory.given(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -202,22 +199,22 @@ class ParallelEnv(BatchedEnv):
         memory = self._memory
         assert memory is not None
         masks = reset_masks(tensordict, self._keys.masks)
-        inputs = {} if tensordict is None else self._inputs_of(tensordict) | masks
+        inputs = {} if tensordict is None else self._collect_inputs(tensordict) | masks
         present, others = memory.put(inputs)
         messages = {}
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             if some:
                 left_out = set(masks) if every else set()
-                news = _without(present, others[index], left_out)
-                messages[index] = protocol.pack(protocol.RESET, (*news, kwargs[index]))
+                report = _drop_keys(present, others[index], left_out)
+                messages[index] = protocol.pack(protocol.RESET, (*report, kwargs[index]))
         replies = self._ask(messages) if messages else {}
-        answers = {index: protocol.unpack(reply) for index, reply in replies.items()}
+        reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
         given = memory.given(present, others)
-        return memory.take("reset", answers, self._device, given)
+        return memory.take("reset", reports, self._device, given)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {
-            index: protocol.pack(protocol.STEP_ROW, _sendable(row))
+            index: protocol.pack(protocol.STEP_ROW, _copy_for_sending(row))
             for index, row in enumerate(rows)
         }
         replies = self._ask(messages)
@@ -228,7 +225,7 @@ class ParallelEnv(BatchedEnv):
     ) -> dict[int, TensorDictBase]:
         messages = {
             index: protocol.pack(
-                protocol.RESET_ROW, (None if row is None else _sendable(row), kwargs[index])
+                protocol.RESET_ROW, (None if row is None else _copy_for_sending(row), kwargs[index])
             )
             for index, row in rows.items()
         }
@@ -240,7 +237,7 @@ class ParallelEnv(BatchedEnv):
         replies = self._ask(dict.fromkeys(range(self.num_workers), message))
         for index in range(self.num_workers):
             if replies[index][:1] == protocol.REFUSED:
-                raise AttributeError(_refusal(replies[index], index).message)
+                raise AttributeError(_refused_error(replies[index], index).message)
         if any(reply == protocol.DONE for reply in replies.values()):
             return self._caller(name)
         return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
@@ -251,7 +248,7 @@ class ParallelEnv(BatchedEnv):
             replies = self._ask(dict.fromkeys(range(self.num_workers), message))
             for index in range(self.num_workers):
                 if replies[index][:1] == protocol.REFUSED:
-                    raise _refusal(replies[index], index, name)
+                    raise _refused_error(replies[index], index, name)
             return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
 
         return call
@@ -294,18 +291,18 @@ class ParallelEnv(BatchedEnv):
             unexpected_keys.extend(f"{prefix}worker{index}.{key}" for key in unexpected)
 
 
-def _without(
-    present: list[NestedKey], others: Others, keys: set[NestedKey]
-) -> tuple[list[NestedKey], Others]:
+def _drop_keys(
+    present: list[NestedKey], others: ValueEntries, keys: set[NestedKey]
+) -> tuple[list[NestedKey], ValueEntries]:
     kept = {key: value for key, value in others.items() if key not in keys}
     return [key for key in present if key not in keys], kept
 
 
-def _sendable(row: TensorDictBase) -> TensorDictBase:
-    # A view would be sent with all of the memory that it looks into.
+def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:
+    # A view would be sent with the whole memory that it is a view of.
     return row.detach().cpu().clone()
 
 
-def _refusal(reply: bytes, index: int, doing: str = "") -> Any:
+def _refused_error(reply: bytes, index: int, operation: str = "") -> Any:
     failure: protocol.Failure = protocol.unpack(reply)
-    return failure.raised_in(index, doing)
+    return failure.to_worker_error(index, operation)

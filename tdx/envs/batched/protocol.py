@@ -1,7 +1,7 @@
-"""What a worker and its parent say to each other.
+"""Messages between a worker process and its parent.
 
-A message is one byte that says what it is, followed by a pickle where there is more to say.
-Tensors in that pickle go by value: those that matter for speed lie in shared memory.
+A message is one byte for its kind, followed by a pickle of its content if there is any. Tensors in
+the pickle are sent by value. The inputs and outputs of steps go through shared memory.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ COMMANDS = {
     STEP_ROW: "step",
     RESET_ROW: "reset",
     SET_SEED: "set_seed",
-    ATTRIBUTE: "an attribute",
-    CALL: "a method",
+    ATTRIBUTE: "attribute access",
+    CALL: "a method call",
     STATE_DICT: "state_dict",
     LOAD_STATE_DICT: "load_state_dict",
     TRAIN: "train",
-    ATTACH: "start",
+    ATTACH: "startup",
     CLOSE: "close",
 }
 
@@ -51,7 +51,7 @@ FAILED = b"e"
 
 
 def pack(kind: bytes, content: Any) -> bytes:
-    """A message with content."""
+    """Create a message with content."""
     try:
         return kind + pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -59,19 +59,19 @@ def pack(kind: bytes, content: Any) -> bytes:
 
 
 def unpack(message: bytes) -> Any:
-    """The content of a message, or ``None``."""
+    """Return the content of a message, or ``None``."""
     return pickle.loads(memoryview(message)[1:]) if len(message) > 1 else None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception on its way from a worker to its parent.
+    """An exception of a worker, in a form that can be sent to the parent.
 
     Args:
-        kind: the exception's class name.
-        message: what it says.
-        trace: its traceback as text.
-        exception: the exception, pickled, or ``None`` where it cannot be.
+        kind: Class name of the exception.
+        message: Message of the exception.
+        trace: Traceback as text.
+        exception: Pickled exception. ``None``: it cannot be pickled.
     """
 
     kind: str
@@ -81,46 +81,51 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception is."""
+        """Convert an exception."""
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, _text_of(error), trace, _pickled(error))
+        return cls(type(error).__name__, _get_message(error), trace, _pickle(error))
 
-    def raised_in(self, worker: int, doing: str) -> WorkerError:
-        """The error to raise in the parent; the worker's own one is its cause."""
+    def to_worker_error(self, worker: int, operation: str) -> WorkerError:
+        """Create the error to raise in the parent, with the worker's exception as its cause.
+
+        Args:
+            worker: Index of the worker.
+            operation: Operation that failed.
+        """
         original, hint, where = self.original(worker), OWN_ERROR, None
         if isinstance(original, TdxError):
-            told = f"worker {worker} failed in {doing}: {original.message}"
+            message = f"worker {worker} failed during {operation}: {original.message}"
             hint, where = original.hint or hint, original.where
         else:
             first = self.message.strip().split("\n")[0]
-            told = f"worker {worker} raised {self.kind} in {doing}" + (
+            message = f"worker {worker} raised {self.kind} during {operation}" + (
                 f": {first}" if first else ""
             )
-        error = WorkerError(told, hint=hint, where=where)
+        error = WorkerError(message, hint=hint, where=where)
         error.__cause__ = original
         return error
 
     def original(self, worker: int) -> BaseException:
-        """The worker's exception, with its traceback there as a note."""
-        error = _unpickled(self.exception)
+        """Return the worker's exception, with its traceback as a note."""
+        error = _unpickle(self.exception)
         if error is None:
             error = EnvError(f"{self.kind}: {self.message}", hint=OWN_ERROR)
         error.add_note(f"traceback in worker {worker}:\n{self.trace}")
         return error
 
-    def is_own(self) -> bool:
-        """Whether it is an error that tdx raised on purpose."""
-        return isinstance(_unpickled(self.exception), TdxError)
+    def is_tdx_error(self) -> bool:
+        """Return True if tdx raised the exception on purpose."""
+        return isinstance(_unpickle(self.exception), TdxError)
 
 
-def _text_of(error: BaseException) -> str:
+def _get_message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
         return ""
 
 
-def _pickled(error: BaseException) -> bytes | None:
+def _pickle(error: BaseException) -> bytes | None:
     try:
         data = cloudpickle.dumps(error)
         pickle.loads(data)
@@ -129,7 +134,7 @@ def _pickled(error: BaseException) -> bytes | None:
     return data
 
 
-def _unpickled(data: bytes | None) -> BaseException | None:
+def _unpickle(data: bytes | None) -> BaseException | None:
     try:
         error = None if data is None else pickle.loads(data)
     except Exception:

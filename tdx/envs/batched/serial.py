@@ -1,4 +1,4 @@
-"""``SerialEnv``: several envs in this process, one after another."""
+"""``SerialEnv``: several envs in this process, stepped one after another."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.nesting import Nest, stack_rows
+from tdx.envs.batched.nesting import TensorDictBuilder, stack_rows
 from tdx.envs.batched.worker import is_method
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
 
 
 class SerialEnv(BatchedEnv):
-    """Several envs run one after another in this process, as one env with a dim more.
+    """Several envs, stepped one after another in this process, as one env with an additional dim.
 
-    A public attribute or method that the batch lacks is that of each env: reading it gives a
-    list with a value for each worker, calling it a list of results.
+    Public attributes and methods that the batch does not have are forwarded to each env: reading
+    an attribute returns a list with a value for each worker, calling a method a list of results.
 
     Args:
-        num_workers: how many envs.
-        create_env_fn: makes an env; or a list with one such function for each worker. An env
-            that is already made serves one worker.
-        create_env_kwargs: passed to ``create_env_fn``; or a list of them.
-        device: where the batch's tensors live; the envs stay on their own device, and what they
-            take and return is moved. By default that of the envs.
-        non_blocking: whether copies between devices may be asynchronous.
-        serial_for_single: taken, like all that follow, so that the class can stand in for
-            :class:`ParallelEnv`; there are no processes that they could apply to.
-        num_threads: see there.
-        num_sub_threads: see there.
-        mp_start_method: see there.
-        use_buffers: see there.
-        daemon: see there.
-        shutdown_timeout: see there.
-        worker_timeout: see there.
+        num_workers: Number of envs.
+        create_env_fn: Function that creates an env, or a list with one for each worker. An
+            existing env can be used for one worker.
+        create_env_kwargs: Keyword arguments for ``create_env_fn``, or a list of them.
+        device: Device of the batch. The envs keep their own device, and data is copied between
+            them. ``None``: the device of the envs.
+        non_blocking: True to allow asynchronous copies between devices.
+        serial_for_single: Has no effect. This argument and the following are accepted so that the
+            class can replace :class:`ParallelEnv`.
+        num_threads: Has no effect.
+        num_sub_threads: Has no effect.
+        mp_start_method: Has no effect.
+        use_buffers: Has no effect.
+        daemon: Has no effect.
+        shutdown_timeout: Has no effect.
+        worker_timeout: Has no effect.
 
     Raises:
-        ArgumentError: the functions or their arguments do not fit the number of workers, or the
-            envs do not fit each other.
+        ArgumentError: The functions or arguments do not match the number of workers, or the envs
+            have different batch sizes.
 
     Example:
         >>> from tdx import PendulumEnv, SerialEnv
@@ -86,8 +86,8 @@ class SerialEnv(BatchedEnv):
             self.add_module(f"worker{index}", env)
         metadata = [EnvMetaData.of(env) for env in self._envs]
         first = metadata[0]
-        self._nest = Nest(first.parts, first.batch_size, first.device)
-        # What each env returned last, for the rows that a partial reset leaves alone.
+        self._builder = TensorDictBuilder(first.parts, first.batch_size, first.device)
+        # Last output of each env, for the rows that a partial reset does not reset.
         self._last_rows: list[TensorDictBase | None] = [None] * len(self._envs)
         return metadata
 
@@ -106,7 +106,7 @@ class SerialEnv(BatchedEnv):
         return tuple(raw for raws in each if raws is not None for raw in raws)
 
     def _stepped_raw(self, last: dict[NestedKey, Any]) -> None:
-        self._last_rows[:] = self._nest.build_rows(
+        self._last_rows[:] = self._builder.build_rows(
             list(last), [value.unbind(0) for value in last.values()]
         )
 
@@ -114,7 +114,7 @@ class SerialEnv(BatchedEnv):
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
-        inputs = self._inputs_of(tensordict)
+        inputs = self._collect_inputs(tensordict)
         mask = read(tensordict, "_step")
         if mask is not None:
             return self._step_some(inputs, mask)
@@ -123,10 +123,10 @@ class SerialEnv(BatchedEnv):
             for env, row in zip(self._envs, self._split(inputs), strict=True)
         ]
         self._last_rows[:] = rows
-        return self._joined(rows, rows[0])
+        return self._stack(rows, rows[0])
 
     def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
-        """The step of the rows that the mask asks for; the others hold what they held."""
+        """Step the rows that the mask selects. The others keep their last outputs."""
         given = self._split({**inputs, "_step": mask})
         stepped = {
             index: self._envs[index]._completed_step(given[index])
@@ -135,13 +135,13 @@ class SerialEnv(BatchedEnv):
         like = next(iter(stepped.values()))
         rows: list[TensorDictBase] = []
         for index, last in enumerate(self._last_rows):
-            # A row that was only reset has no reward yet.
+            # A row that was reset but not stepped has no reward yet.
             if index not in stepped:
-                rows.append(self._nest.kept([last, given[index]], like))
+                rows.append(self._builder.keep_row([last, given[index]], like))
             else:
                 rows.append(stepped[index])
                 self._last_rows[index] = stepped[index]
-        return self._joined(rows, like)
+        return self._stack(rows, like)
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -149,7 +149,7 @@ class SerialEnv(BatchedEnv):
         masks = reset_masks(tensordict, self._keys.masks)
         inputs: Sequence[TensorDictBase | None] = [None] * self.num_workers
         if tensordict is not None:
-            inputs = self._split(self._inputs_of(tensordict) | masks)
+            inputs = self._split(self._collect_inputs(tensordict) | masks)
         reset: dict[int, TensorDictBase] = {}
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             row = inputs[index]
@@ -164,29 +164,31 @@ class SerialEnv(BatchedEnv):
         rows = [
             reset[index]
             if index in reset
-            else self._nest.kept([self._last_rows[index], inputs[index], self._zeros(index)], like)
+            else self._builder.keep_row(
+                [self._last_rows[index], inputs[index], self._zeros(index)], like
+            )
             for index in range(self.num_workers)
         ]
-        return self._joined(rows, like)
+        return self._stack(rows, like)
 
     def _zeros(self, index: int) -> TensorDictBase:
         env = self._envs[index]
         return env.full_observation_spec.zero().update(env.full_done_spec.zero())
 
     def _split(self, inputs: dict[NestedKey, Any]) -> list[TensorDict]:
-        """What each env takes, ``[*B]``, from entries of shape ``[num_workers, *B, ...]``."""
+        """Split entries of shape ``[num_workers, *B, ...]`` into an input ``[*B]`` for each env."""
         if not inputs:
-            return [self._nest.build({}) for _ in self._envs]
+            return [self._builder.build({}) for _ in self._envs]
         target = self._envs[0].device
         values = list(inputs.values())
         if target != self._device:
             values = [value.to(target) for value in values]
-        rows = self._nest.build_rows(list(inputs), [value.unbind(0) for value in values])
+        rows = self._builder.build_rows(list(inputs), [value.unbind(0) for value in values])
         if self._env_device is None:
             return [row.to(env.device) for row, env in zip(rows, self._envs, strict=True)]
         return rows
 
-    def _joined(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
+    def _stack(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
         if self._env_device is None:
             rows = [row.to(self._device) for row in rows]
             return stack_rows(rows, like, self._device)
@@ -216,7 +218,7 @@ class SerialEnv(BatchedEnv):
         return _call_each(values) if all(map(is_method, values)) else values
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Leave the envs on their device and dtype: only what the batch hands out is moved."""
+        """Leave the envs on their device and dtype: only the outputs of the batch are converted."""
         moved: Self = super()._apply(fn, recurse=False)  # type: ignore[no-untyped-call]
         return moved
 

@@ -16,32 +16,32 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A tensor's shape and dtype."""
+    """Shape and dtype of a tensor."""
 
     shape: torch.Size
     dtype: torch.dtype
 
     @classmethod
     def of(cls, tensor: Tensor) -> Field:
-        """The shape and dtype of ``tensor``."""
+        """Return the shape and dtype of ``tensor``."""
         return cls(tensor.shape, tensor.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return self.shape.numel() * self.dtype.itemsize
 
 
 class TensorBlock:
-    """Tensors laid out one behind the other in a single block of CPU memory.
+    """Tensors laid out consecutively in a single block of CPU memory.
 
-    Sent to another process it arrives as the same memory if it is shared. One block needs one
-    file descriptor however many tensors it holds, and its file has no name, so that nothing is
-    left behind when the processes end, however they end.
+    A shared block that is sent to another process refers to the same memory there. It needs one
+    file descriptor regardless of the number of tensors, and its file has no name, so nothing is
+    left behind however the processes end.
 
     Args:
-        fields: shape and dtype of each tensor, by name.
-        shared: whether other processes see the same memory, or get a copy.
+        fields: Shape and dtype of each tensor, by name.
+        shared: True to share the memory with other processes, which get a copy otherwise.
     """
 
     def __init__(self, fields: Mapping[Any, Field], *, shared: bool = True) -> None:
@@ -58,12 +58,12 @@ class TensorBlock:
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._fields, self._offsets)
         if not self._memory.is_shared():
-            return _rebuilt_block, (state, b"", self._memory)
-        # What pickles this may be a plain pickler, which would copy a shared tensor.
-        return _rebuilt_block, (state, bytes(ForkingPickler.dumps(self._memory)), None)
+            return _rebuild_block, (state, b"", self._memory)
+        # A plain pickler would copy a shared tensor.
+        return _rebuild_block, (state, bytes(ForkingPickler.dumps(self._memory)), None)
 
     def tensors(self) -> dict[Any, Tensor]:
-        """A view of each tensor, by name."""
+        """Return a view of each tensor, by name."""
         return {name: self._view(name, field) for name, field in self._fields.items()}
 
     def _view(self, name: Any, field: Field) -> Tensor:
@@ -71,7 +71,7 @@ class TensorBlock:
         return self._memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
 
 
-def _rebuilt_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -> TensorBlock:
+def _rebuild_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -> TensorBlock:
     block = TensorBlock.__new__(TensorBlock)
     block._fields, block._offsets = state
     block._memory = pickle.loads(handle) if copy is None else copy

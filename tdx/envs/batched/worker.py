@@ -1,12 +1,17 @@
-"""What runs in a worker process: one env, and the answers to what the parent asks of it."""
+"""Worker process of an env: its signals, and a server that executes the parent's commands."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
@@ -15,20 +20,19 @@ from torch import nn
 
 from tdx.core.envs import EnvBase
 from tdx.envs.batched import protocol
+from tdx.envs.batched.buffers import RowBuffers
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.rows import RowBuffers
-from tdx.envs.batched.signals import end_with_parent, ignore_interrupts
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How a worker process is set up.
+    """Settings of a worker process.
 
     Args:
-        seed: for the global generators of torch, NumPy and Python.
-        num_threads: how many threads torch may use.
-        environ: the parent's environment variables, which a fork server may have older ones of.
+        seed: Seed of the global generators of torch, NumPy and Python.
+        num_threads: Number of threads for torch.
+        environ: Environment variables of the parent; those of a fork server may be outdated.
     """
 
     seed: int
@@ -40,30 +44,30 @@ def run_worker(
     factory: EnvFactory,
     connection: Connection,
     settings: WorkerSettings,
-    not_mine: Sequence[Connection] = (),
+    inherited: Sequence[Connection] = (),
 ) -> None:
-    """Make the env and serve it until the parent closes it or is gone.
+    """Create the env, and serve it until the parent closes it or exits.
 
     Args:
-        factory: makes the env.
-        connection: to the parent.
-        settings: how to set this process up.
-        not_mine: connections that a forked process inherits; while it holds them open, nobody
-            else can see that they have ended.
+        factory: Creates the env.
+        connection: Connection to the parent.
+        settings: Settings of this process.
+        inherited: Connections of other workers, inherited by a forked process. They are closed,
+            since an open copy hides from their owners that the other side has exited.
     """
     ignore_interrupts()
-    for other in not_mine:
+    for other in inherited:
         other.close()
     end_with_parent()
     _prepare(settings)
-    _say(connection, protocol.DONE)
+    _send(connection, protocol.DONE)
     try:
         env = factory()
         ready = protocol.pack(protocol.VALUE, EnvMetaData.of(env))
     except BaseException as error:
-        _say(connection, protocol.pack(protocol.FAILED, protocol.Failure.of(error)))
+        _send(connection, protocol.pack(protocol.FAILED, protocol.Failure.of(error)))
         return
-    _say(connection, ready)
+    _send(connection, ready)
     try:
         _Server(env, connection).serve()
     finally:
@@ -78,20 +82,20 @@ def _prepare(settings: WorkerSettings) -> None:
     random.seed(settings.seed)
 
 
-def _say(connection: Connection, message: bytes) -> None:
+def _send(connection: Connection, message: bytes) -> None:
     try:
         connection.send_bytes(message)
     except OSError:
-        # The parent is gone; the next read says so too, and ends the worker.
+        # The parent has exited. The next read fails too, which ends the worker.
         return
 
 
 class _Server:
-    """Answers one message after another.
+    """Executes commands of the parent.
 
     Args:
-        env: the worker's env.
-        connection: to the parent.
+        env: Env of the worker.
+        connection: Connection to the parent.
     """
 
     def __init__(self, env: EnvBase, connection: Connection) -> None:
@@ -124,38 +128,40 @@ class _Server:
                 reply = self._answers[message[:1]](protocol.unpack(message))
             except BaseException as error:
                 reply = protocol.pack(protocol.FAILED, protocol.Failure.of(error))
-            _say(self._connection, reply)
+            _send(self._connection, reply)
 
     def _attach(self, _: None) -> bytes:
-        # The buffers come by themselves: what they hold cannot be pickled by value.
+        # Received separately, because shared memory cannot be pickled by value.
         buffers = self._connection.recv()
         self._buffers = RowBuffers(self._env, *buffers)
         return protocol.DONE
 
-    def _step(self, news: Any) -> bytes:
+    def _step(self, content: Any) -> bytes:
         assert self._buffers is not None
-        following = self._env._completed_step(self._buffers.step_input(news))
-        return _noted(self._buffers.put_step(following))
+        following = self._env._completed_step(self._buffers.step_input(content))
+        return _pack_report(self._buffers.put_step(following))
 
-    def _reset(self, news: Any) -> bytes:
+    def _reset(self, content: Any) -> bytes:
         assert self._buffers is not None
-        present, others, kwargs = news
+        present, others, kwargs = content
         tensordict = self._buffers.reset_input(present, others)
-        return _noted(self._buffers.put_reset(self._env._completed_reset(tensordict, **kwargs)))
+        return _pack_report(
+            self._buffers.put_reset(self._env._completed_reset(tensordict, **kwargs))
+        )
 
     def _step_row(self, tensordict: Any) -> bytes:
         following = self._env._completed_step(tensordict.to(self._env.device))
         return protocol.pack(protocol.VALUE, following.detach().cpu())
 
-    def _reset_row(self, news: Any) -> bytes:
-        tensordict, kwargs = news
+    def _reset_row(self, content: Any) -> bytes:
+        tensordict, kwargs = content
         if tensordict is not None:
             tensordict = tensordict.to(self._env.device)
         result = self._env.reset(tensordict, **kwargs)
         return protocol.pack(protocol.VALUE, result.detach().cpu())
 
-    def _set_seed(self, news: Any) -> bytes:
-        seed, static_seed = news
+    def _set_seed(self, content: Any) -> bytes:
+        seed, static_seed = content
         return protocol.pack(protocol.VALUE, self._env.set_seed(seed, static_seed=static_seed))
 
     def _attribute(self, name: str) -> bytes:
@@ -165,17 +171,17 @@ class _Server:
             return protocol.pack(protocol.REFUSED, protocol.Failure.of(error))
         if is_method(value):
             return protocol.DONE
-        return self._sent_or_refused(value)
+        return self._pack_or_refuse(value)
 
-    def _call(self, news: Any) -> bytes:
-        name, args, kwargs = news
+    def _call(self, content: Any) -> bytes:
+        name, args, kwargs = content
         try:
             value = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
             return protocol.pack(protocol.REFUSED, protocol.Failure.of(error))
-        return self._sent_or_refused(value)
+        return self._pack_or_refuse(value)
 
-    def _sent_or_refused(self, value: Any) -> bytes:
+    def _pack_or_refuse(self, value: Any) -> bytes:
         try:
             return protocol.pack(protocol.VALUE, value)
         except Exception as error:
@@ -193,10 +199,55 @@ class _Server:
         return protocol.DONE
 
 
-def _noted(others: Any) -> bytes:
+def _pack_report(others: Any) -> bytes:
     return protocol.DONE if others is None else protocol.pack(protocol.VALUE, others)
 
 
 def is_method(value: Any) -> bool:
-    """Whether an env's attribute is something to call; a module is a value, though callable."""
+    """Return True if an attribute of an env is a method. Modules are values, although callable."""
     return callable(value) and not isinstance(value, (nn.Module, type))
+
+
+_GRACE = 5.0
+
+
+@contextmanager
+def delay_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C until the block ends.
+
+    A process that is started in the block inherits the blocked signal, so it cannot be interrupted
+    and print a traceback before it ignores the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+    # Blocking is not enough: another thread may receive the signal, and this one handles it.
+    handler = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if pending and callable(handler):
+            handler(signal.SIGINT, None)
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which the parent handles, and let ``SIGTERM`` end this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def end_with_parent() -> None:
+    """End this process soon after its parent has exited, even if it is busy."""
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after_parent, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after_parent(sentinel: int) -> None:
+    wait([sentinel])
+    time.sleep(_GRACE)
+    os._exit(1)

@@ -1,4 +1,4 @@
-"""The pair of functions that carry values between a Gymnasium space and a spec."""
+"""Codecs: conversion of values between a Gymnasium space and a spec."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Decode = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How the values of one space are held in a TensorDict.
+    """Conversion of the values of one space to and from entries of a TensorDict.
 
     Args:
-        spec: what the encoded values are like, on the CPU, ``[*B, ...]``.
-        encode: a value that the env handed out to a tensor (or a nested TensorDict, or a
-            non-tensor entry) that shares no memory with it.
-        decode: the reverse, for actions; may share memory with its input.
-        held: the dtype in which ``encode`` copies arrays, where that is all that it and
-            ``decode`` do; the step of such an env is put together without calling them.
-        decode_rows: ``decode`` of many values at once, ``[T, ...]``, as a sequence of what the
-            env takes, where there is a way that costs less than one by one.
-        decode_value: of an action codec with the one key ``action``: ``decode`` of its entry.
+        spec: Spec of the encoded values, on the CPU, ``[*B, ...]``.
+        encode: Converts a value of the env to a tensor, a nested TensorDict or a non-tensor entry
+            that shares no memory with it.
+        decode: Converts an action back; the result may share memory with its input.
+        held: Dtype to which ``encode`` copies arrays, if ``encode`` and
+            ``decode`` only copy. Steps of such an env do not call them. ``None``: they do more.
+        decode_rows: Decodes several values, ``[T, ...]``, to a sequence. ``None``: decoding them
+            one by one is as fast.
+        decode_value: Decodes the entry ``action``, in an action codec with this single key.
     """
 
     spec: TensorSpec
@@ -42,13 +42,13 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the codecs of one env have in common.
+    """Properties that the codecs of one env share.
 
     Args:
-        rows: the number of envs in a vector env, none for a single env. Values of a vector env
-            are batched the way Gymnasium batches them.
-        categorical: whether discrete values are indices; one-hot vectors otherwise.
-        remap_state: whether the entry ``state`` of a dict becomes ``observation``.
+        rows: Number of envs in a vector env. ``None``: a single env. Values of a vector env are
+            batched as Gymnasium batches them.
+        categorical: True to encode discrete values as indices, False as one-hot vectors.
+        remap_state: True to rename the entry ``state`` of a dict to ``observation``.
     """
 
     rows: int | None
@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The batch dims."""
+        """Batch shape."""
         return () if self.rows is None else (self.rows,)
 
 
@@ -70,9 +70,9 @@ _WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
 
 
 def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
-    """The dtype that holds a NumPy dtype's values in a tensor, in both spellings.
+    """Return the dtype in which a tensor holds values of a NumPy dtype, as NumPy and torch dtype.
 
-    Torch computes little with unsigned integers of more than 8 bits, so these get a wider one.
+    Unsigned integers of more than 8 bits get a wider dtype, since torch supports them poorly.
 
     Example:
         >>> tensor_dtype(np.uint16)[1]
@@ -84,5 +84,5 @@ def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
 
 
 def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array; a gradient is let go."""
+    """Return a tensor's memory as an array, without its gradient."""
     return (tensor.detach() if tensor.requires_grad else tensor).numpy()

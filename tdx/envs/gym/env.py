@@ -1,4 +1,4 @@
-"""A Gymnasium env by its id."""
+"""``GymEnv``: a Gymnasium env by its id."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from tdx.errors import ArgumentError, Where
 
 
 class GymEnv(GymWrapper):
-    """A Gymnasium env made from its id; see :class:`GymWrapper` for keys and spaces.
+    """A Gymnasium env created from its id; see :class:`GymWrapper` for keys and spaces.
 
-    An id of ``ale_py``, ``minigrid`` and other known packages is found without an import; any
-    other package can be named before it: ``"module:EnvId-v0"``.
+    Envs of ``ale_py``, ``minigrid`` and other known packages are found without importing the
+    package first. For other packages add the module: ``"module:EnvId-v0"``.
 
     Args:
-        env_name: the id, with or without its version.
-        categorical_action_encoding: whether discrete values are indices; one-hot otherwise.
-        num_envs: 0 for a single env, batch size ``[]``; else a vector env of that many,
-            batch size ``[num_envs]``, whose rows start over only when tdx resets them.
-        vectorization_mode: ``"sync"``, all envs in this process, or ``"async"``, a process each.
-        from_pixels: whether what the env renders is added at ``pixels``, uint8 ``[*B, H, W, C]``.
-        pixels_only: whether ``pixels`` then replace the env's own observation.
-        frame_skip: how often each action is applied; rewards are summed. Atari envs, which skip 4
-            frames by default, skip this many instead.
-        device: where the results live; the CPU by default.
-        seed: as by ``set_seed``.
-        disable_env_checker: whether Gymnasium's own checks of the env are left out.
+        env_name: Id of the env, with or without version.
+        categorical_action_encoding: True to encode discrete values as indices, False as one-hot
+            vectors.
+        num_envs: Number of envs in a vector env with batch size ``[num_envs]``, whose rows are
+            reset only by tdx. 0: a single env with batch size ``[]``.
+        vectorization_mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
+        from_pixels: True to add the rendered frame at ``pixels``, uint8 ``[*B, H, W, C]``.
+        pixels_only: True to leave out the env's own observation with ``from_pixels``.
+        frame_skip: Number of times that each action is applied, with rewards summed. Atari envs,
+            which skip 4 frames by default, skip this many instead.
+        device: Device of the results; the CPU by default.
+        seed: Seed, as for ``set_seed``.
+        disable_env_checker: True to disable Gymnasium's checks of the env.
         env_kwargs: Arguments for the env, whatever their names. An env may take a ``frame_skip``
             or ``device`` of its own.
         **kwargs: Arguments for the env whose names are none of the above.
 
     Raises:
-        EnvNotFoundError: no env of this id is registered.
-        MissingPackageError: a package that it needs is not installed.
-        ArgumentError: an argument is wrong, or the env takes none of that name.
-        EnvError: the env raised when it was made.
+        EnvNotFoundError: No env with this id is registered.
+        MissingPackageError: A required package is not installed.
+        ArgumentError: An argument is invalid, or unknown to the env.
+        EnvError: The env raised an error during construction.
 
     Example:
         >>> env = GymEnv("Pendulum-v1")
@@ -72,23 +73,25 @@ class GymEnv(GymWrapper):
             from_pixels=from_pixels,
             pixels_only=pixels_only,
             frame_skip=frame_skip,
-            kwargs=_merged(kwargs, env_kwargs or {}, env_name),
+            kwargs=_merge_kwargs(kwargs, env_kwargs or {}, env_name),
             disable_env_checker=disable_env_checker,
         )
-        self._begin(env, env_name, categorical_action_encoding, device, seed)
+        self._initialize(env, env_name, categorical_action_encoding, device, seed)
 
     @property
     def env_name(self) -> str:
-        """The id, as it was given."""
+        """Id of the env, as given."""
         return self._name
 
 
-def _merged(kwargs: Mapping[str, Any], more: Mapping[str, Any], env_name: str) -> dict[str, Any]:
-    twice = sorted(kwargs.keys() & more.keys())
-    if twice:
+def _merge_kwargs(
+    kwargs: Mapping[str, Any], more: Mapping[str, Any], env_name: str
+) -> dict[str, Any]:
+    duplicates = sorted(kwargs.keys() & more.keys())
+    if duplicates:
         raise ArgumentError(
-            f"{twice[0]} is given twice",
-            hint=f"keep {twice[0]} out of env_kwargs",
+            f"{duplicates[0]} is given twice, by keyword and in env_kwargs",
+            hint=f"remove {duplicates[0]} from env_kwargs",
             where=Where(env=env_name),
         )
     return {**kwargs, **more}

@@ -12,7 +12,7 @@ from tensordict import NonTensorStack, TensorDictBase
 from tdx.envs.gym.codec import tensor_dtype
 from tdx.envs.gym.objects import encode_object
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
 from tdx.tensordicts import write
 
@@ -20,9 +20,9 @@ Info = Mapping[str, Any]
 
 
 class InfoReader(Protocol):
-    """Writes what it wants of an ``info`` into the TensorDict that a reset or a step returns.
+    """Copies entries of ``info`` to the TensorDict that a reset or step returns.
 
-    A reader may have an ``info_spec`` (a ``Composite`` of what it writes, ``[*B]``), which then
+    A reader may have an ``info_spec``, a ``Composite`` of the entries that it writes, ``[*B]``. It
     becomes part of the env's observation spec.
     """
 
@@ -30,17 +30,18 @@ class InfoReader(Protocol):
 
 
 class default_info_dict_reader:  # noqa: N801  the documented name
-    """Reads entries of ``info`` by name.
+    """Copies entries of ``info`` by name.
 
-    Entries are numbers, arrays, nested dicts of these, or any other object, which is kept as it
-    is. What an ``info`` leaves out (many envs give entries at a step only, not at a reset) is
-    written as zeros.
+    Entries are numbers, arrays, nested dicts of these, or any other object, which becomes a
+    non-tensor entry. An entry that is missing in an ``info`` is written as zeros; many envs have
+    entries in steps only, not in resets.
 
     Args:
-        keys: which entries to read; all by default.
-        spec: their specs, in the keys' order or by key, ``[*B, ...]``. By default the specs are
-            read off a reset and a few random steps when the reader is given to an env.
-        ignore_private: whether entries that begin with an underscore are left out.
+        keys: Entries to copy; all by default.
+        spec: Specs of the entries, in the order of ``keys`` or by key, ``[*B, ...]``. By default
+            they are inferred from a reset and a few random steps when the reader is added to an
+            env.
+        ignore_private: True to leave out entries whose names begin with an underscore.
 
     Example:
         >>> from tdx import GymEnv
@@ -56,22 +57,22 @@ class default_info_dict_reader:  # noqa: N801  the documented name
         spec: Sequence[TensorSpec] | Mapping[NestedKey, TensorSpec] | Composite | None = None,
         ignore_private: bool = True,
     ) -> None:
-        self.keys = None if keys is None else [normal_key(key) for key in keys]
+        self.keys = None if keys is None else [normalize_key(key) for key in keys]
         self.ignore_private = ignore_private
-        self.info_spec = _given_spec(self.keys, spec)
+        self.info_spec = _as_composite(self.keys, spec)
         self._leaves: list[tuple[NestedKey, TensorSpec]] = []
         if self.info_spec is not None:
             self._set_leaves(self.info_spec)
 
     def learn(self, infos: Sequence[Info], batch_size: torch.Size) -> None:
-        """Take the specs from examples of ``info``, where none were given.
+        """Infer the specs from examples of ``info``, unless they were given.
 
         Args:
-            infos: what resets and steps returned.
-            batch_size: the env's batch size.
+            infos: Infos of resets and steps.
+            batch_size: Batch size of the env.
 
         Raises:
-            ArgumentError: a key is in none of them.
+            ArgumentError: A key is in none of the infos.
         """
         if self.info_spec is not None:
             return
@@ -79,40 +80,42 @@ class default_info_dict_reader:  # noqa: N801  the documented name
         for info in infos:
             for key, value in _entries(info, self.ignore_private):
                 values.setdefault(key, []).append(value)
-        seen = {key: _spec_of(examples, batch_size) for key, examples in values.items()}
+        inferred = {key: _infer_spec(examples, batch_size) for key, examples in values.items()}
         if self.keys is not None:
-            self._check_found(seen)
-            seen = {key: spec for key, spec in seen.items() if self._wanted(key)}
+            self._check_keys_exist(inferred)
+            inferred = {key: spec for key, spec in inferred.items() if self._is_selected(key)}
         self.info_spec = Composite(shape=batch_size)
-        for key, spec in seen.items():
+        for key, spec in inferred.items():
             self.info_spec[key] = spec
         self._set_leaves(self.info_spec)
 
-    def _wanted(self, key: NestedKey) -> bool:
+    def _is_selected(self, key: NestedKey) -> bool:
         assert self.keys is not None
-        parts = key_parts(key)
-        return any(parts[: len(key_parts(want))] == key_parts(want) for want in self.keys)
+        parts = split_key(key)
+        return any(
+            parts[: len(split_key(requested))] == split_key(requested) for requested in self.keys
+        )
 
-    def _check_found(self, seen: Mapping[NestedKey, TensorSpec]) -> None:
-        for want in self.keys or ():
-            parts = key_parts(want)
-            if not any(key_parts(key)[: len(parts)] == parts for key in seen):
-                known = ", ".join(sorted({key_parts(key)[0] for key in seen})) or "none"
+    def _check_keys_exist(self, inferred: Mapping[NestedKey, TensorSpec]) -> None:
+        for requested in self.keys or ():
+            parts = split_key(requested)
+            if not any(split_key(key)[: len(parts)] == parts for key in inferred):
+                known = ", ".join(sorted({split_key(key)[0] for key in inferred})) or "none"
                 raise ArgumentError(
-                    f"a reset and a few steps gave no info entry {want!r}",
-                    hint=f"entries seen: {known}; give its spec where it comes later",
+                    f"a reset and a few steps have no info entry {requested!r}",
+                    hint=f"entries found: {known}; pass its spec if it appears later",
                 )
 
     def _set_leaves(self, spec: Composite) -> None:
-        self._leaves = [(normal_key(key), leaf) for key, leaf in spec.items(True, True)]
+        self._leaves = [(normalize_key(key), leaf) for key, leaf in spec.items(True, True)]
 
     def __call__(self, info: Info, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self._leaves:
-            write(tensordict, key, _encoded(_lookup(info, key), spec))
+            write(tensordict, key, _encode(_lookup(info, key), spec))
         return tensordict
 
 
-def _given_spec(
+def _as_composite(
     keys: list[NestedKey] | None,
     spec: Sequence[TensorSpec] | Mapping[NestedKey, TensorSpec] | Composite | None,
 ) -> Composite | None:
@@ -123,7 +126,7 @@ def _given_spec(
     elif keys is None or len(keys) != len(spec):
         raise ArgumentError(
             f"{len(spec)} specs for {'all' if keys is None else len(keys)} keys",
-            hint="give one spec a key, or a dict of specs by key",
+            hint="pass one spec for each key, or a dict of specs by key",
         )
     else:
         pairs = list(zip(keys, spec, strict=True))
@@ -140,25 +143,25 @@ def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
             continue
         if isinstance(value, Mapping):
             inner = _entries(value, ignore_private)
-            found += [((str(name), *key_parts(key)), leaf) for key, leaf in inner]
+            found += [((str(name), *split_key(key)), leaf) for key, leaf in inner]
         else:
             found.append((str(name), value))
     return found
 
 
-def _spec_of(examples: list[Any], batch_size: torch.Size) -> TensorSpec:
-    """The spec of an entry's values: of numbers where all are, and of one shape."""
-    arrays = [array for array in map(_numbers, examples) if array is not None]
+def _infer_spec(examples: list[Any], batch_size: torch.Size) -> TensorSpec:
+    """Infer the spec of an entry: numeric if all values are numbers of the same shape."""
+    arrays = [array for array in map(_to_numbers, examples) if array is not None]
     if len(arrays) < len(examples) or len({array.shape for array in arrays}) > 1:
         last = examples[-1]
         return NonTensor(shape=batch_size, example_data=last[0] if batch_size else last)
-    # An env may give 1 at a reset and 0.5 at a step.
+    # An env may return 1 from a reset and 0.5 from a step.
     dtype = np.result_type(*(array.dtype for array in arrays))
     return Unbounded(shape=arrays[0].shape, dtype=tensor_dtype(dtype)[1])
 
 
-def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
-    """The value as an array of numbers, none where it is something else."""
+def _to_numbers(value: Any) -> np.ndarray[Any, Any] | None:
+    """Convert a value to an array of numbers; ``None`` if it is not numeric."""
     if not isinstance(value, (bool, int, float, list, np.generic, np.ndarray, torch.Tensor)):
         return None
     try:
@@ -169,16 +172,16 @@ def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _lookup(info: Any, key: NestedKey) -> Any:
-    for part in key_parts(key):
+    for part in split_key(key):
         if not isinstance(info, Mapping) or part not in info:
             return None
         info = info[part]
     return info
 
 
-def _encoded(value: Any, spec: TensorSpec) -> Any:
+def _encode(value: Any, spec: TensorSpec) -> Any:
     if isinstance(spec, NonTensor):
-        return _encoded_object(value, spec)
+        return _encode_object(value, spec)
     if value is None:
         return spec.zero().cpu()
     held = torch.empty(0, dtype=spec.dtype).numpy().dtype
@@ -188,19 +191,19 @@ def _encoded(value: Any, spec: TensorSpec) -> Any:
     return torch.from_numpy(np.array(value, held, order="C").reshape(tuple(spec.shape)))
 
 
-def _encoded_object(value: Any, spec: TensorSpec) -> Any:
+def _encode_object(value: Any, spec: TensorSpec) -> Any:
     if not spec.shape:
         return encode_object(value)
     rows = [None] * spec.shape[0] if value is None else list(value)
     return NonTensorStack(*[encode_object(row) for row in rows])
 
 
-def merged_final_info(info: Info) -> Info:
-    """The info of a step after which rows reset themselves, with those rows' last info.
+def merge_final_info(info: Info) -> Info:
+    """Replace the info of rows that reset in the same step by their final info.
 
     Args:
-        info: of a vector env that resets in the same step, which keeps the last info of ended
-            rows at ``final_info``.
+        info: Info of a vector env that resets in the same step, with the final info of ended rows
+            at ``final_info``.
     """
     final = info.get("final_info")
     if not isinstance(final, Mapping):
@@ -212,7 +215,7 @@ def merged_final_info(info: Info) -> Info:
             continue
         if isinstance(last, Mapping):
             inner = {**merged.get(name, {}), "final_info": last}
-            merged[name] = merged_final_info(inner)
+            merged[name] = merge_final_info(inner)
         elif isinstance(merged.get(name), np.ndarray):
             kept = merged[name].copy()
             kept[rows] = last[rows]

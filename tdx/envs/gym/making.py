@@ -1,7 +1,9 @@
-"""Making Gymnasium envs, and the wrappers for pixels and frame skip."""
+"""Construction of single and vector Gymnasium envs, with wrappers for pixels and frame skip."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,11 +11,22 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from tdx.envs.gym.containers import is_image
-from tdx.envs.gym.failures import making_failed
-from tdx.envs.gym.mujoco_warnings import logged_once
+from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.env_codecs import entry_key, is_image, reward_encoder, reward_space_of
+from tdx.envs.gym.failures import construction_error, log_mujoco_warnings
 from tdx.envs.gym.registry import find_env
+from tdx.envs.gym.spaces import codec_of
+from tdx.envs.gym.values import (
+    Check,
+    WrongValueError,
+    checked_array,
+    checked_elements,
+    checked_mapping,
+    missing_value,
+    reward_array,
+)
 from tdx.errors import ArgumentError, EnvError, did_you_mean
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -23,20 +36,19 @@ _MODES = ("sync", "async")
 
 
 class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds what the env renders to its observation, at ``pixels``.
+    """Adds the rendered frame to the observation, at ``pixels``.
 
     Args:
-        env: made with ``render_mode="rgb_array"``.
-        pixels_only: whether the env's own observation is left out.
+        env: Env with ``render_mode="rgb_array"``.
+        pixels_only: True to leave out the env's own observation.
     """
 
     def __init__(self, env: AnyEnv, pixels_only: bool) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
             raise ArgumentError(
-                f"from_pixels needs an env that renders arrays, this one has render_mode "
-                f"{env.render_mode!r}",
-                hint='make it with gymnasium.make(..., render_mode="rgb_array")',
+                f"from_pixels needs render_mode 'rgb_array', got {env.render_mode!r}",
+                hint='create the env with gymnasium.make(..., render_mode="rgb_array")',
             )
         self._pixels_only = pixels_only
         env.reset()
@@ -56,7 +68,7 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not isinstance(frame, np.ndarray):
             raise EnvError(
                 f"render() returned {type(frame).__name__} instead of an array",
-                hint='make the env with render_mode="rgb_array"',
+                hint='create the env with render_mode="rgb_array"',
             )
         return frame
 
@@ -79,11 +91,11 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Repeats every action and sums the rewards; stops early where the episode ends.
+    """Repeats every action and sums the rewards. Stops early if the episode ends.
 
     Args:
-        env: any single env.
-        steps: how often an action is applied, at least 1.
+        env: Single env.
+        steps: Number of times that an action is applied, at least 1.
     """
 
     def __init__(self, env: AnyEnv, steps: int) -> None:
@@ -100,10 +112,12 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, total, terminated, truncated, info
 
 
-def wrapped(env: AnyEnv, *, from_pixels: bool, pixels_only: bool, frame_skip: int | None) -> AnyEnv:
-    """The env with frames skipped and pixels added as asked for.
+def wrap_env(
+    env: AnyEnv, *, from_pixels: bool, pixels_only: bool, frame_skip: int | None
+) -> AnyEnv:
+    """Wrap an env to skip frames and add pixels.
 
-    An env whose observation is an image (or has ``pixels``) already needs nothing rendered.
+    An env whose observation is an image, or has ``pixels``, is not rendered.
     """
     if frame_skip is not None:
         env = FrameSkip(env, frame_skip)
@@ -117,11 +131,15 @@ def _has_pixels(space: spaces.Space[Any]) -> bool:
 
 
 def check_frame_skip(frame_skip: int | None) -> None:
-    """Raise where the number of frames is no positive integer."""
+    """Check the number of frames to skip.
+
+    Raises:
+        ArgumentError: It is not a positive integer.
+    """
     if frame_skip is not None and (isinstance(frame_skip, bool) or frame_skip < 1):
         raise ArgumentError(
             f"frame_skip must be at least 1, got {frame_skip!r}",
-            hint="1 applies each action once; leave it out for the env's own number of frames",
+            hint="use 1 to apply each action once, or leave it out for the env's default",
         )
 
 
@@ -136,19 +154,19 @@ def make_env(
     kwargs: dict[str, Any],
     disable_env_checker: bool = True,
 ) -> AnyEnv | AnyVectorEnv:
-    """Make a registered env, or a vector env of it that never resets on its own.
+    """Create a registered env, or a vector env of it that never resets by itself.
 
     Args:
-        env_id: see :func:`~tdx.envs.gym.registry.find_env`.
-        num_envs: 0 for a single env.
+        env_id: Id of the env, see :func:`~tdx.envs.gym.registry.find_env`.
+        num_envs: Number of envs in a vector env. 0: a single env.
         vectorization_mode: ``"sync"`` or ``"async"``.
-        from_pixels: whether ``pixels`` are rendered.
-        pixels_only: whether they replace the env's own observation.
-        frame_skip: how often an action is repeated.
+        from_pixels: True to add ``pixels``.
+        pixels_only: True to leave out the env's own observation.
+        frame_skip: Number of times that an action is applied. ``None``: the env's default.
         kwargs: Arguments for the env, whatever their names.
-        disable_env_checker: True leaves out Gymnasium's own checks of the env.
+        disable_env_checker: True to disable Gymnasium's checks of the env.
     """
-    _check(num_envs, vectorization_mode)
+    _check_arguments(num_envs, vectorization_mode)
     check_frame_skip(frame_skip)
     spec = find_env(env_id)
     own = sorted(kwargs.keys() & {"max_episode_steps", "disable_env_checker"})
@@ -157,26 +175,24 @@ def make_env(
     if from_pixels:
         kwargs = {"render_mode": "rgb_array", **kwargs}
     if frame_skip is not None and "frameskip" in spec.kwargs and "frameskip" not in kwargs:
-        # Atari's envs skip frames themselves, 4 by default: the two would multiply.
+        # Atari envs skip 4 frames by default, which would be multiplied by frame_skip.
         kwargs, frame_skip = {**kwargs, "frameskip": frame_skip}, None
-    # In the spec no name of theirs can collide with a parameter of gymnasium.make.
+    # Set in the spec, since names could collide with parameters of gymnasium.make.
     spec = replace(spec, kwargs={**spec.kwargs, **kwargs})
     build = partial(_make_single, spec, from_pixels, pixels_only, frame_skip, options)
     try:
         if not num_envs:
             return build()
-        from tdx.envs.gym.vector_making import make_vector_env
-
         return make_vector_env([partial(build, row) for row in range(num_envs)], vectorization_mode)
     except Exception as error:
-        raise making_failed(env_id, spec.entry_point, error) from error
+        raise construction_error(env_id, spec.entry_point, error) from error
 
 
-def _check(num_envs: object, vectorization_mode: str) -> None:
+def _check_arguments(num_envs: object, vectorization_mode: str) -> None:
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 0:
         raise ArgumentError(
-            f"num_envs must be a whole number from 0, got {num_envs!r}",
-            hint="0 is a single env without a batch dim",
+            f"num_envs must be an integer of at least 0, got {num_envs!r}",
+            hint="use 0 for a single env without a batch dim",
         )
     if vectorization_mode not in _MODES:
         raise ArgumentError(
@@ -193,15 +209,171 @@ def _make_single(
     options: dict[str, Any],
     row: int | None = None,
 ) -> AnyEnv:
-    with logged_once(spec.entry_point):
+    with log_mujoco_warnings(spec.entry_point):
         env = gymnasium.make(spec, **options)
     try:
-        env = wrapped(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
+        env = wrap_env(env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip)
         if row is None:
             return env
-        from tdx.envs.gym.vector_making import CheckedValues
-
         return CheckedValues(env, row)
     except Exception:
         env.close()
         raise
+
+
+_SINGLE = Layout(None, categorical=True, remap_state=True)
+
+Build = Callable[[], gymnasium.Env[Any, Any]]
+
+
+class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks the observations and rewards of an env of a vector env.
+
+    Gymnasium copies the values of all envs into one array, and ``None`` or a number that does
+    not fit would change there unnoticed.
+
+    Args:
+        env: The env.
+        row: Its index in the vector env.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
+        super().__init__(env)
+        self._row = row
+        self._check_observation = _root_check(env.observation_space)
+        space = reward_space_of(env)
+        self._check_reward = reward_array if space is None else reward_encoder(space, _SINGLE)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        self._checked(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._checked(observation)
+        if type(reward) is not float:
+            try:
+                self._check_reward(reward)
+            except WrongValueError as wrong:
+                raise wrong.in_row(self._row) from None
+        return observation, reward, terminated, truncated, info
+
+    def _checked(self, observation: Any) -> None:
+        try:
+            self._check_observation(observation)
+        except WrongValueError as wrong:
+            raise wrong.in_row(self._row) from None
+
+
+def _root_check(space: spaces.Space[Any]) -> Check:
+    if isinstance(space, spaces.Dict):
+        return _check_of(space)
+    check, key = _check_of(space), "pixels" if is_image(space) else "observation"
+
+    def check_root(value: Any) -> None:
+        try:
+            check(value)
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
+
+    return check_root
+
+
+def _check_of(space: spaces.Space[Any]) -> Check:
+    """Create the check of a space, which raises ``WrongValueError`` and does not copy arrays."""
+    if isinstance(space, spaces.Box):
+        return _box_check(space)
+    if isinstance(space, spaces.Dict):
+        return _dict_check(space)
+    if isinstance(space, spaces.Tuple):
+        checks = [_check_of(inner) for inner in space.spaces]
+
+        def check_elements(value: Any) -> None:
+            parts = zip(checks, checked_elements(value, len(checks)), strict=True)
+            for index, (check, part) in enumerate(parts):
+                try:
+                    check(part)
+                except WrongValueError as wrong:
+                    raise wrong.below(str(index)) from None
+
+        return check_elements
+    return codec_of(space, _SINGLE).encode
+
+
+def _box_check(space: spaces.Box) -> Check:
+    held, shape = np.dtype(space.dtype), space.shape
+
+    def check(value: Any) -> None:
+        if type(value) is not np.ndarray or value.dtype is not held or value.shape != shape:
+            checked_array(value, held, shape)
+
+    return check
+
+
+def _dict_check(space: spaces.Dict) -> Check:
+    names = list(space.spaces)
+    parts = [
+        (name, entry_key(name, names, _SINGLE), _check_of(inner))
+        for name, inner in space.spaces.items()
+    ]
+
+    def check(value: Any) -> None:
+        given = checked_mapping(value, names)
+        for name, key, check_entry in parts:
+            if name not in given:
+                raise missing_value(name).below(key)
+            try:
+                check_entry(given[name])
+            except WrongValueError as wrong:
+                raise wrong.below(key) from None
+
+    return check
+
+
+class SyncRows(SyncVectorEnv):
+    """A ``SyncVectorEnv`` whose rewards may be arrays."""
+
+    def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
+        super().__init__(env_fns, **kwargs)
+        self.single_reward_space = reward_space_of(self.envs[0])
+        if self.single_reward_space is not None:
+            self._rewards = np.zeros((self.num_envs, *self.single_reward_space.shape))
+
+
+class AsyncRows(AsyncVectorEnv):
+    """An ``AsyncVectorEnv`` whose rewards may be arrays, and whose errors are only raised."""
+
+    def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
+        found: list[spaces.Box | None] = []
+
+        def first() -> gymnasium.Env[Any, Any]:
+            env = env_fns[0]()
+            found.append(reward_space_of(env))
+            return env
+
+        # It makes the first env in this process, to read the spaces.
+        super().__init__([first, *env_fns[1:]], **kwargs)
+        self.single_reward_space = found[0] if found else None
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        if all(successes):
+            return
+        with warnings.catch_warnings():
+            # Gymnasium reports the traceback of the worker as warnings.
+            warnings.simplefilter("ignore")
+            super()._raise_if_errors(successes)
+
+
+def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVectorEnv:
+    """Create a vector env that never resets by itself.
+
+    Args:
+        builds: Functions that create one env each.
+        mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
+    """
+    kind: Any = SyncRows if mode == "sync" else AsyncRows
+    created: SyncVectorEnv | AsyncVectorEnv = kind(
+        builds, copy=False, autoreset_mode=AutoresetMode.DISABLED
+    )
+    return created

@@ -1,4 +1,4 @@
-"""Spaces whose values stay Python objects: their spec and their codec."""
+"""Spaces whose values are arbitrary Python objects: spec and codec."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ONE = torch.Size([])
 
 
 class SpaceValue(NonTensor):
-    """A member of a Gymnasium space, as the Python object that it is.
+    """A member of a Gymnasium space, as a Python object.
 
     Args:
-        space: the space; a copy is kept.
-        shape: the batch shape, a member each.
-        **kwargs: what :class:`~tdx.specs.NonTensor` takes.
+        space: Gymnasium space, which is copied.
+        shape: Batch shape, with a member for each element.
+        **kwargs: More arguments of :class:`~tdx.specs.NonTensor`.
 
     Example:
         >>> from gymnasium.spaces import Text
@@ -48,32 +48,32 @@ class SpaceValue(NonTensor):
         return kinds[0] if kinds else type(self._members).__name__
 
     def rand(self, shape: Any = ()) -> Any:
-        """A random member an element, drawn from torch's global generator."""
-        return self._filled(self._sizes(shape), self._drawn)
+        """Sample a member for each element, seeded from torch's global generator."""
+        return self._stack_values(self._full_shape(shape), self._sample)
 
     def zero(self, shape: Any = ()) -> Any:
-        """The same member for every element."""
-        return self._filled(self._sizes(shape), lambda: self.example_data)
+        """Return the same member for every element."""
+        return self._stack_values(self._full_shape(shape), lambda: self.example_data)
 
     def one(self, shape: Any = ()) -> Any:
-        """The same member for every element."""
+        """Return the same member for every element."""
         return self.zero(shape)
 
-    def _drawn(self) -> Any:
+    def _sample(self) -> Any:
         self._members.seed(int(torch.randint(2**31 - 1, ())))
         return self._members.sample()
 
-    def _filled(self, sizes: torch.Size, value: Any) -> Any:
+    def _stack_values(self, sizes: torch.Size, value: Any) -> Any:
         if not sizes:
             return NonTensorData(value(), batch_size=_ONE, device=self._device)
-        return NonTensorStack(*(self._filled(sizes[1:], value) for _ in range(sizes[0])))
+        return NonTensorStack(*(self._stack_values(sizes[1:], value) for _ in range(sizes[0])))
 
     def _contains(self, val: Any) -> bool:
         if isinstance(val, NonTensorStack):
             return all(self._contains(inner) for inner in val.tensordicts)
         return bool(self._members.contains(decode_object(val)))
 
-    def _equals(self, other: Any) -> bool:
+    def _has_same_space(self, other: Any) -> bool:
         return bool(self._members == other._members)
 
     def _arguments(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class SpaceValue(NonTensor):
 
 
 def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
-    """The codec of a space whose values are kept as they are, one object an env."""
+    """Create the codec of a space whose values are kept as objects, one for each env."""
     spec = SpaceValue(space, shape=layout.lead)
     expected = f"a member of its {type(space).__name__} space"
 
@@ -103,18 +103,18 @@ def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
 
 
 def encode_object(value: Any) -> NonTensorData:
-    """A non-tensor entry that holds a copy of the value."""
-    # An env may go on writing to the arrays inside.
+    """Copy a value to a non-tensor entry."""
+    # The env may continue to write to arrays in the value.
     kept = value if isinstance(value, str) else copy.deepcopy(value)
     return NonTensorData(kept, batch_size=_ONE, device=_CPU)
 
 
 def decode_object(entry: Any) -> Any:
-    """The Python object of a non-tensor entry."""
+    """Return the Python object of a non-tensor entry."""
     return entry.data if isinstance(entry, NonTensorData) else entry
 
 
 def _example_of(space: spaces.Space[Any]) -> Any:
-    """A member, always the same one."""
+    """Return a member, always the same one."""
     space.seed(0)
     return space.sample()

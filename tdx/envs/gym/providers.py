@@ -1,4 +1,4 @@
-"""Which package brings which env ids, for ids that exist only once their package is imported."""
+"""Packages that register envs with Gymnasium only when they are imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from tdx.errors import one_line
+from tdx.errors import summarize_error
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,10 +22,10 @@ class Provider:
     """A package that registers envs with Gymnasium when it is imported.
 
     Args:
-        module: what to import.
-        package: its name in the package index.
-        ids: what its env ids begin with, as a regular expression.
-        install: what to give to ``pip install``, where that is not ``package``.
+        module: Module to import.
+        package: Name in the package index.
+        ids: Regular expression that the ids of its envs match at the start.
+        install: Argument of ``pip install``; ``package`` if not given.
     """
 
     module: str
@@ -35,7 +35,7 @@ class Provider:
 
     @property
     def installed(self) -> bool:
-        """True if the module is there; its import may still fail."""
+        """True if the module is found; importing it may still fail."""
         name = self.module.partition(".")[0]
         try:
             return name in sys.modules or find_spec(name) is not None
@@ -44,25 +44,25 @@ class Provider:
 
     @property
     def hint(self) -> str:
-        """What to do where it is not installed."""
+        """How to install the package."""
         return install_hint(self.install or self.package)
 
     def provides(self, env_id: str) -> bool:
-        """Whether an id looks like one of its own."""
+        """Return True if an id has the form of the package's ids."""
         return re.match(self.ids, env_id) is not None
 
     def load(self) -> BrokenProvider | None:
-        """Import it, which registers its envs; what it prints goes to the log.
+        """Import the package, which registers its envs, and log what it prints.
 
         Returns:
-            Why it cannot be imported; ``None`` if it was.
+            Why it cannot be imported. ``None``: it was imported.
         """
         if self.module in sys.modules:
             return None
         printed = io.StringIO()
         try:
             with redirect_stderr(printed), redirect_stdout(printed), warnings.catch_warnings():
-                # A filter that turns warnings into errors is meant for the user's own code.
+                # A filter that turns warnings into errors is meant for the user's code.
                 warnings.simplefilter("ignore")
                 module = import_module(self.module)
                 if self.module == "ale_py":
@@ -79,11 +79,11 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class BrokenProvider:
-    """A package that is installed and cannot be imported.
+    """A package that is installed but cannot be imported.
 
     Args:
         provider: The package.
-        error: What its import raised.
+        error: Error of the import.
     """
 
     provider: Provider
@@ -91,17 +91,17 @@ class BrokenProvider:
 
     @property
     def message(self) -> str:
-        """What is wrong with it, on one line."""
+        """Description of the problem, on one line."""
         return f"{self.provider.package} is installed, but cannot be imported: {self.reason}"
 
     @property
     def reason(self) -> str:
         """Type and first line of the error."""
-        return one_line(self.error)
+        return summarize_error(self.error)
 
     @property
     def hint(self) -> str:
-        """The next step."""
+        """How to repair the package."""
         package = self.provider.install or self.provider.package
         return install_hint(package).replace("install", "install --force-reinstall", 1)
 
@@ -137,7 +137,7 @@ PROVIDERS = (
 )
 
 REQUIREMENTS = (
-    # Where the env's class lives, the module that it needs, what installs it.
+    # Prefix of the entry point, module that it needs, package that provides the module.
     ("gymnasium.envs.box2d", "Box2D", "gymnasium[box2d]"),
     ("gymnasium.envs.mujoco", "mujoco", "gymnasium[mujoco]"),
     ("gymnasium.envs.phys2d", "jax", "gymnasium[jax]"),
@@ -146,7 +146,7 @@ REQUIREMENTS = (
 
 
 def install_hint(package: str) -> str:
-    """How to install a package, extras in quotes.
+    """Return the command that installs a package, with extras quoted.
 
     Example:
         >>> install_hint("gymnasium[mujoco]")
@@ -155,24 +155,24 @@ def install_hint(package: str) -> str:
     return f"pip install '{package}'" if "[" in package else f"pip install {package}"
 
 
-def requirement(entry_point: object) -> tuple[str, str] | None:
-    """The module that an env's class needs beside its own package, and what installs it."""
+def find_requirement(entry_point: object) -> tuple[str, str] | None:
+    """Return the module that an env's class also needs, and the package that provides it."""
     for prefix, module, package in REQUIREMENTS:
         if str(entry_point).startswith(prefix):
             return module, package
     return None
 
 
-def provider_of(env_id: str) -> Provider | None:
-    """The package that ids of this form come from, where that is known."""
+def find_provider(env_id: str) -> Provider | None:
+    """Return the known package whose ids have the form of an id; ``None`` if there is none."""
     return next((each for each in PROVIDERS if each.provides(env_id)), None)
 
 
 def load_installed() -> tuple[BrokenProvider, ...]:
-    """Import every known package that is installed, so that its envs are registered.
+    """Import all known, installed packages, so that their envs are registered.
 
     Returns:
-        Those that cannot be imported, each once.
+        Packages that cannot be imported, each once.
     """
     by_module = {provider.module: provider for provider in PROVIDERS if provider.installed}
     loaded = [provider.load() for provider in by_module.values()]

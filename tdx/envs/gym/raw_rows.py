@@ -1,4 +1,4 @@
-"""A Gymnasium env without TensorDicts: what a loop over many steps calls by itself."""
+"""Gymnasium envs without TensorDicts, for loops over many steps."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs.gym.codec import Codec
+from tdx.envs.gym.conversion import Conversion, Raw
 from tdx.envs.gym.env_codecs import root_spec
-from tdx.envs.gym.stepping import Conversion, Raw
 from tdx.envs.gym.values import WrongValueError, checked_array, first_lost, reward_rows
 from tdx.errors import TdxError
 
 
 @dataclass(frozen=True, slots=True)
 class RawEnv:
-    """A single Gymnasium env and the way from many of its values to tensors and back.
+    """A single Gymnasium env, with the conversion of many of its values to and from tensors.
 
-    What is kept of the steps becomes tensors at once in the end, which costs a tenth of a
-    TensorDict each.
+    Values of several steps are converted at once, which costs a tenth of a TensorDict per step.
 
     Args:
-        step: the env's own step.
-        reset: the env's own reset, with the seed that waits, if any; returns the observation.
-        keep: an observation as it can be kept: it shares no memory with the env.
-        stack: kept observations, as entries ``[T, ...]``.
-        one: a kept observation, as entries.
-        decode: actions in a TensorDict ``[T]``, as a sequence of what ``step`` takes.
-        decode_value: one action, the entry ``action``, as ``step`` takes it; ``None`` where the
-            env's actions are several entries.
-        conversion: from and to TensorDicts, for a single value.
-        flat: whether an observation's entries are all at the root.
-        dense: whether an observation is one array, not a dict of some.
-        block: gives ``keep`` for so many observations, with memory for all of them.
+        step: The env's own step.
+        reset: Resets the env with the pending seed, and returns the observation.
+        keep: Copies an observation, so that it shares no memory with the env.
+        stack: Converts copied observations to entries ``[T, ...]``.
+        one: Converts one copied observation to entries.
+        decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
+        decode_value: Converts the entry ``action`` for ``step``. ``None``: the action has several
+            entries.
+        conversion: Conversion of single values from and to TensorDicts.
+        flat: True if all entries of an observation are at the root.
+        dense: True if an observation is a single array.
+        block: Returns ``keep`` for a number of observations, with memory allocated for all.
     """
 
     step: Callable[[Any], Raw]
@@ -54,13 +53,13 @@ class RawEnv:
     block: Callable[[int], Callable[[Any], Any]] | None = None
 
     def mapping(self, function: Callable[..., Any], shape: tuple[int, ...]) -> RawEnv:
-        """The same with each observation mapped as it is kept, to an array of its own.
+        """Return the env with each observation mapped to a new array when it is kept.
 
-        It is for envs that are ``dense``.
+        Only for envs with a single array as observation (``dense``).
 
         Args:
-            function: takes an observation and ``out``, an array to write to.
-            shape: of what it makes, float32.
+            function: Maps an observation; its second argument is the output array or ``None``.
+            shape: Shape of the mapped observation, float32.
         """
         checked = self._checked
 
@@ -74,37 +73,37 @@ class RawEnv:
         return replace(self, keep=keep, block=block)
 
     def _checked(self, observation: Any) -> Any:
-        """An observation of the shape and dtype of the space."""
+        """Convert an observation to the shape and dtype of the space."""
         key, shape, held = _dense_form(self.conversion.observation)
         is_array = type(observation) is np.ndarray
         if is_array and observation.shape == shape and observation.dtype is held:
             return observation
-        return _converted(observation, key, shape, held)
+        return _convert(observation, key, shape, held)
 
     def store(self, length: int) -> DenseStore | None:
-        """Memory for so many observations, if they are arrays and kept as they are."""
+        """Allocate memory for observations; ``None`` unless they are single, unmapped arrays."""
         if not self.dense or self.block is not None:
             return None
         return DenseStore(self.conversion.observation, length)
 
     def keeping(self, length: int) -> Callable[[Any], Any]:
-        """:attr:`keep` for up to so many observations, which then lie side by side."""
+        """Return :attr:`keep` for a number of observations, which are stored contiguously."""
         return self.keep if self.block is None else self.block(length)
 
     def failure(self, phase: str, error: Exception, row: int | None = None) -> TdxError:
-        """The error to raise instead of what the env raised, as env ``row`` of a batch."""
+        """Create the error to raise for an error of the env, which is env ``row`` of a batch."""
         if row is not None and isinstance(error, WrongValueError):
             error.in_row(row)
         return self.conversion.failure(None, phase, error)
 
 
 def raw_env(env: Any, take_seed: Callable[[], int | None], conversion: Conversion) -> RawEnv | None:
-    """The env without TensorDicts; ``None`` where more belongs to its step than can be kept.
+    """Create the env without TensorDicts; ``None`` if its step does more than that supports.
 
     Args:
-        env: a single Gymnasium env.
-        take_seed: the seed for its next reset, once.
-        conversion: from and to TensorDicts.
+        env: Single Gymnasium env.
+        take_seed: Returns the seed for its next reset, once.
+        conversion: Conversion from and to TensorDicts.
     """
     if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
         return None
@@ -130,13 +129,13 @@ _Keeping = tuple[
 
 
 def _dense_form(codec: Codec) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    """Key, shape and dtype of an observation that is one array."""
+    """Return key, shape and dtype of an observation that is a single array."""
     ((key, spec),) = root_spec(codec).items()
     assert codec.held is not None
     return str(key), tuple(spec.shape), codec.held
 
 
-def _converted(
+def _convert(
     observation: Any, key: str, shape: tuple[int, ...], held: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
     try:
@@ -146,13 +145,13 @@ def _converted(
 
 
 class DenseStore:
-    """Memory for the observations of many steps, each one array.
+    """Memory for observations of many steps, each a single array.
 
-    A chunk of float64 observations of a float32 space is kept as it comes and converted at once
-    by :meth:`rows`, which costs less than a conversion in each step.
+    Float64 observations of a float32 space are stored as they are and converted together by
+    :meth:`rows`, which costs less than a conversion in each step.
 
     Args:
-        codec: of the observation.
+        codec: Codec of the observation.
         length: Number of observations.
     """
 
@@ -161,35 +160,35 @@ class DenseStore:
         self._rows = np.empty((length, *self._shape), self._held)
 
     def putter(self) -> Callable[[int, Any], None]:
-        """Return what stores an observation at its place.
+        """Return the function that stores an observation at a position.
 
-        The function raises ``WrongValueError`` for an observation that does not fit the space.
+        The function raises ``WrongValueError`` for an observation that is not in the space.
         """
         shape, held, key = self._shape, self._held, self._key
         rows, taken = self._rows, held
 
-        def put(place: int, observation: Any) -> None:
+        def put(position: int, observation: Any) -> None:
             nonlocal rows, taken
             try:
                 if observation.dtype is taken and observation.shape == shape:
-                    rows[place] = observation
+                    rows[position] = observation
                     return
-                if not place and _is_wider(observation.dtype, taken):
+                if not position and _is_wider(observation.dtype, taken):
                     taken = observation.dtype
                     self._rows = rows = np.empty(rows.shape, taken)
-                    put(place, observation)
+                    put(position, observation)
                     return
             except AttributeError:
                 pass
-            rows[place] = _converted(observation, key, shape, held)
+            rows[position] = _convert(observation, key, shape, held)
 
         return put
 
     def rows(self, length: int) -> np.ndarray[Any, Any]:
-        """The first observations in the dtype of the space, ``[length, ...]``.
+        """Return the first observations in the dtype of the space, ``[length, ...]``.
 
         Raises:
-            WrongValueError: A number does not fit into the dtype; ``index`` says which one.
+            WrongValueError: A number does not fit the dtype; ``index`` is its position.
         """
         rows = self._rows[:length]
         if rows.dtype == self._held:
@@ -201,11 +200,11 @@ class DenseStore:
             return held
         index = lost // max(math.prod(self._shape), 1)
         try:
-            _converted(rows[index], self._key, self._shape, self._held)
+            _convert(rows[index], self._key, self._shape, self._held)
         except WrongValueError as wrong:
             wrong.index = index
             raise
-        raise AssertionError("a number was lost and not found again")
+        raise AssertionError("the conversion of a single row did not fail")
 
 
 def _is_wider(found: object, held: np.dtype[Any]) -> bool:
@@ -222,7 +221,7 @@ def _dense(codec: Codec) -> _Keeping:
                 return array(observation)
         except AttributeError:
             pass
-        return _converted(observation, key, shape, held)
+        return _convert(observation, key, shape, held)
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
         if isinstance(rows, np.ndarray):
@@ -264,12 +263,12 @@ def _decoder(codec: Codec) -> Callable[[TensorDictBase], Sequence[Any]]:
 
 
 def reward_column(rewards: Sequence[Any]) -> Tensor:
-    """The rewards of ``T`` steps, float32, ``[T, 1]``.
+    """Convert the rewards of ``T`` steps to float32 of shape ``[T, 1]``.
 
     Args:
-        rewards: numbers, or arrays of one number.
+        rewards: Numbers, or arrays of one number.
 
     Raises:
-        WrongValueError: one is no number, or too large; ``index`` says which.
+        WrongValueError: A reward is not a number, or too large; ``index`` is its position.
     """
     return torch.from_numpy(reward_rows(rewards))

@@ -1,40 +1,53 @@
-"""The env ids that Gymnasium knows: finding one, listing all. Loads no torch."""
+"""Registered env ids: lookup, listing, suggestions and the cache file. Does not import torch."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdx.envs.gym.nearest_ids import nearest_ids
 from tdx.envs.gym.providers import (
     PROVIDERS,
     BrokenProvider,
+    find_provider,
+    find_requirement,
     install_hint,
     load_installed,
-    provider_of,
-    requirement,
 )
-from tdx.envs.gym.registry_cache import read_entries, write_entries
-from tdx.errors import EnvNotFoundError, MissingPackageError, Where, one_line
+from tdx.errors import (
+    ArgumentError,
+    EnvNotFoundError,
+    MissingPackageError,
+    Where,
+    find_similar_names,
+    summarize_error,
+)
+from tdx.files import write_atomically
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-_OTHERWISE = "`tdx list envs` shows every id; for other packages name the module: module:EnvId-v0"
+
+_LIST_HINT = "`tdx list envs` shows all ids; for other packages use module:EnvId-v0"
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredEnv:
-    """One env id.
+    """A registered env.
 
     Args:
-        id: what ``GymEnv`` takes.
-        package: the package that registers it.
-        installed: whether all that it needs to run is installed.
-        hint: what to install where it is not.
+        id: Id of the env, as ``GymEnv`` takes it.
+        package: Package that registers the env.
+        installed: True if all packages that the env needs are installed.
+        hint: How to install them. ``None``: they are installed.
     """
 
     id: str
@@ -44,15 +57,14 @@ class RegisteredEnv:
 
 
 def find_env(env_id: str) -> EnvSpec:
-    """The registered spec of an env id; imports the package that registers it where need be.
+    """Return the spec of a registered env, importing the package that registers it if needed.
 
     Args:
-        env_id: an id, with or without its version, or ``module:id`` for one that ``module``
-            registers on import.
+        env_id: Id with or without version, or ``module:id`` to import a module first.
 
     Raises:
-        EnvNotFoundError: nothing of that id is registered.
-        MissingPackageError: the package that brings it is not installed, or cannot be imported.
+        EnvNotFoundError: No env with that id is registered.
+        MissingPackageError: The package of the env is not installed, or cannot be imported.
 
     Example:
         >>> find_env("Pendulum").id
@@ -63,29 +75,29 @@ def find_env(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         _import_registering(module, env_id)
-    found = _registered(name)
+    found = _find_registered(name)
     if found is not None:
         return found
-    broken = _load_provider_of(name, env_id)
-    found = _registered(name)
-    if found is None and broken is None and provider_of(name) is None:
-        # An id of no known form may be registered by any of the packages.
+    broken = _load_provider(name, env_id)
+    found = _find_registered(name)
+    if found is None and broken is None and find_provider(name) is None:
+        # Any of the packages may register an id of unknown form.
         broken = next(iter(load_installed()), None)
-        found = _registered(name)
+        found = _find_registered(name)
     if found is None:
-        raise _unknown(env_id, name, list(gymnasium.registry.items()), broken)
+        raise _not_found_error(env_id, name, list(gymnasium.registry.items()), broken)
     return found
 
 
-def _load_provider_of(name: str, env_id: str) -> BrokenProvider | None:
-    """Import the package that brings an id, where that is known from its form or the cache.
+def _load_provider(name: str, env_id: str) -> BrokenProvider | None:
+    """Import the package of an env, if it is known from the id or from the cache.
 
     Raises:
-        MissingPackageError: It is not installed, or its import fails.
+        MissingPackageError: The package is not installed, or cannot be imported.
     """
-    provider = provider_of(name)
+    provider = find_provider(name)
     if provider is None:
-        return _load_remembered(name)
+        return _load_cached_provider(name)
     if not provider.installed:
         raise MissingPackageError(
             f"the env needs the package {provider.package}, which is not installed",
@@ -100,9 +112,9 @@ def _load_provider_of(name: str, env_id: str) -> BrokenProvider | None:
     return None
 
 
-def _load_remembered(name: str) -> BrokenProvider | None:
-    """Import the package that brought the id when the list of envs was cached."""
-    for entry in read_entries() or ():
+def _load_cached_provider(name: str) -> BrokenProvider | None:
+    """Import the package that had the env when the list was cached."""
+    for entry in read_cache() or ():
         env_id = entry["id"]
         if env_id == name or env_id.rpartition("-v")[0] == name:
             for provider in PROVIDERS:
@@ -111,16 +123,18 @@ def _load_remembered(name: str) -> BrokenProvider | None:
     return None
 
 
-def _unknown(
+def _not_found_error(
     env_id: str, name: str, known: list[tuple[str, EnvSpec]], broken: BrokenProvider | None
 ) -> EnvNotFoundError:
-    near = nearest_ids(name, (each for each, spec in known if _missing(each, spec) is None))
-    near = near or nearest_ids(name, (each for each, _ in known))
-    hint = f"did you mean {' or '.join(near)}?" if near else _OTHERWISE
+    near = find_similar_ids(
+        name, (each for each, spec in known if _install_or_upgrade_hint(each, spec) is None)
+    )
+    near = near or find_similar_ids(name, (each for each, _ in known))
+    hint = f"did you mean {' or '.join(near)}?" if near else _LIST_HINT
     if broken is not None and not near:
         return EnvNotFoundError(
             f"no env of this id is registered; {broken.message}",
-            hint=f"if {broken.provider.package} brings it: {broken.hint}",
+            hint=f"if {broken.provider.package} provides it: {broken.hint}",
             where=Where(env=env_id),
         )
     namespace, slash, _ = name.rpartition("/")
@@ -130,7 +144,7 @@ def _unknown(
     return EnvNotFoundError(message, hint=hint, where=Where(env=env_id))
 
 
-def _registered(name: str) -> EnvSpec | None:
+def _find_registered(name: str) -> EnvSpec | None:
     from gymnasium import error
     from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
 
@@ -145,7 +159,7 @@ def _registered(name: str) -> EnvSpec | None:
 
 
 def newer_version(env_id: str) -> str | None:
-    """The id of an env's newest version, where the one named is older.
+    """Return the id of an env's newest version; ``None`` if the given id is the newest.
 
     Example:
         >>> newer_version("Pendulum-v1") is None
@@ -171,22 +185,23 @@ def _import_registering(module: str, env_id: str) -> None:
         missing = error.name or module
         raise MissingPackageError(
             f"the module {missing} is not installed",
-            hint=f"install the package that brings {missing}, or fix the part before the colon",
+            hint=f"install the package that provides {missing}, or fix the part before the colon",
             where=Where(env=env_id),
         ) from error
     except Exception as error:
         raise MissingPackageError(
-            f"the module {module} cannot be imported: {one_line(error)}",
+            f"the module {module} cannot be imported: {summarize_error(error)}",
             hint=f"fix the module: python -c 'import {module}' shows where it fails",
             where=Where(env=env_id),
         ) from error
 
 
 def available_envs() -> list[RegisteredEnv]:
-    """Every env id of Gymnasium and of the known packages that are installed, sorted.
+    """Return the envs of Gymnasium and of known, installed packages, sorted by id.
 
-    Where Gymnasium is not loaded yet the answer comes from a cache file, kept until a package
-    is installed, updated or removed; ids that a running process registered itself are always there.
+    If Gymnasium is not imported yet, the list comes from a cache file, which is valid until a
+    package is installed, updated or removed. Envs registered by the running process are included
+    otherwise.
 
     Example:
         >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
@@ -197,11 +212,11 @@ def available_envs() -> list[RegisteredEnv]:
 
 @dataclass(frozen=True, slots=True)
 class EnvSurvey:
-    """The env ids, and the packages that may bring more.
+    """Registered envs, and packages that could not be imported.
 
     Args:
-        envs: The ids, sorted.
-        broken: Known packages that are installed and cannot be imported.
+        envs: Registered envs, sorted by id.
+        broken: Known packages that are installed but cannot be imported.
     """
 
     envs: list[RegisteredEnv]
@@ -209,50 +224,50 @@ class EnvSurvey:
 
 
 def survey_envs() -> EnvSurvey:
-    """:func:`available_envs`, with the packages whose envs are missing there.
+    """Return :func:`available_envs`, with the packages whose envs are missing.
 
-    While a package is broken nothing is cached: it may be repaired at any time.
+    The list is not cached while a package is broken, since it may be repaired at any time.
     """
     if "gymnasium" in sys.modules:
-        return _surveyed()
-    kept = read_entries()
+        return _survey()
+    kept = read_cache()
     if kept is not None:
         return EnvSurvey([RegisteredEnv(**entry) for entry in kept], ())
-    survey = _surveyed()
+    survey = _survey()
     if not survey.broken:
-        write_entries([asdict(env) for env in survey.envs])
+        write_cache([asdict(env) for env in survey.envs])
     return survey
 
 
-def _surveyed() -> EnvSurvey:
+def _survey() -> EnvSurvey:
     import gymnasium
 
     broken = load_installed()
     packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
     listed = []
     for env_id, spec in gymnasium.registry.items():
-        module, hint = _module_of(spec), _missing(env_id, spec)
+        module, hint = _module_of(spec), _install_or_upgrade_hint(env_id, spec)
         package = packages.get(module, module)
         listed.append(RegisteredEnv(env_id, package, hint is None, hint))
     return EnvSurvey(sorted(listed, key=lambda env: env.id), broken)
 
 
-def _missing(env_id: str, spec: EnvSpec) -> str | None:
-    """What to do before an env can be made; none where it can."""
-    needed = requirement(spec.entry_point)
+def _install_or_upgrade_hint(env_id: str, spec: EnvSpec) -> str | None:
+    """Return what to do before an env can be created; ``None`` if it can be."""
+    needed = find_requirement(spec.entry_point)
     if needed is not None and find_spec(needed[0]) is None:
         return install_hint(needed[1])
-    # Gymnasium keeps the ids of envs that it no longer has: making one only raises.
+    # Gymnasium keeps the ids of removed envs, with an entry point that raises.
     gone = getattr(spec.entry_point, "__name__", "").startswith("_raise")
-    return elsewhere(env_id) if gone else None
+    return find_replacement_hint(env_id) if gone else None
 
 
-def elsewhere(env_id: str) -> str | None:
-    """Where an env has gone that is registered and cannot be made; none where nobody knows."""
+def find_replacement_hint(env_id: str) -> str | None:
+    """Return a hint for a registered env that cannot be created; ``None`` if there is none."""
     newer = newer_version(env_id)
     if newer is not None:
         return f"use {newer}"
-    provider = provider_of(env_id)
+    provider = find_provider(env_id)
     return provider.hint if provider is not None and not provider.installed else None
 
 
@@ -260,3 +275,116 @@ def _module_of(spec: EnvSpec) -> str:
     entry = spec.entry_point or spec.vector_entry_point
     name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     return name.partition(":")[0].partition(".")[0]
+
+
+_MIN_PREFIX = 4
+
+
+class _Parts(NamedTuple):
+    id: str
+    namespace: str
+    name: str
+    version: int
+
+
+def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Find ids with the same name in another version or namespace, then those with similar names.
+
+    Args:
+        env_id: The unknown id.
+        known: Registered ids.
+        limit: Maximum number of results.
+
+    Example:
+        >>> find_similar_ids("cartpole-v9", ["CartPole-v0", "CartPole-v1", "phys2d/CartPole-v1"])
+        ['CartPole-v1', 'CartPole-v0', 'phys2d/CartPole-v1']
+        >>> find_similar_ids("PongDeterministic-v4", ["ALE/Pong-v5", "Pendulum-v1"])
+        ['ALE/Pong-v5']
+    """
+    target = _parts(env_id)
+    by_name: dict[str, list[_Parts]] = {}
+    for parts in map(_parts, known):
+        by_name.setdefault(parts.name, []).append(parts)
+    longer = [name for name in by_name if len(name) >= _MIN_PREFIX and target.name.startswith(name)]
+    names = [*find_similar_names(target.name, by_name), *sorted(longer, key=len, reverse=True)]
+    found: list[str] = []
+    for name in dict.fromkeys(names):
+        ids = sorted(by_name[name], key=lambda each: _distance(each, target))
+        found += [each.id for each in (ids if name == target.name else _newest(ids))]
+    return found[:limit]
+
+
+def _parts(env_id: str) -> _Parts:
+    namespace, _, rest = env_id.rpartition("/")
+    name, version = re.fullmatch(r"(.*?)(?:-v(\d+))?", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    return _Parts(env_id, namespace, name.casefold(), int(version or 0))
+
+
+def _distance(parts: _Parts, target: _Parts) -> tuple[bool, str, int]:
+    return parts.namespace != target.namespace, parts.namespace, -parts.version
+
+
+def _newest(ids: list[_Parts]) -> list[_Parts]:
+    """Return the first id of each namespace."""
+    return list({parts.namespace: parts for parts in reversed(ids)}.values())[::-1]
+
+
+Entry = Mapping[str, Any]
+_FIELDS: dict[str, Any] = {
+    "id": str,
+    "package": str,
+    "installed": bool,
+    "hint": (str, type(None)),
+}
+
+
+def read_cache() -> list[Entry] | None:
+    """Read the cached entries; ``None`` if they are missing, invalid or outdated."""
+    try:
+        stored = json.loads(_cache_path().read_text(encoding="utf-8"))
+        if stored["of"] != _fingerprint():
+            return None
+        entries = list(stored["envs"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return entries if all(map(_is_entry, entries)) else None
+
+
+def write_cache(entries: Sequence[Entry]) -> None:
+    """Write entries to the cache, if it is writable."""
+    path = _cache_path()
+    text = json.dumps({"of": _fingerprint(), "envs": entries})
+    with suppress(OSError, ArgumentError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text, sync=False)
+
+
+def _cache_path() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tdx") / "envs.json"
+
+
+def _fingerprint() -> dict[str, Any]:
+    """Return what the list depends on: interpreter, installed packages and this code."""
+    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    sources = [str(Path(__file__).with_name(name)) for name in ("registry.py", "providers.py")]
+    return {
+        "python": sys.version,
+        "changed": {path: _modification_time(path) for path in [*folders, *sources]},
+    }
+
+
+def _modification_time(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == _FIELDS.keys()
+        and all(isinstance(entry[name], kind) for name, kind in _FIELDS.items())
+    )

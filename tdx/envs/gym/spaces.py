@@ -31,14 +31,14 @@ _from_numpy = torch.from_numpy
 
 @singledispatch
 def codec_of(space: spaces.Space[Any], layout: Layout) -> Codec:
-    """The codec of a space.
+    """Create the codec of a space.
 
-    A space that is no array of numbers of a fixed shape (Text, Sequence, Graph, OneOf, a
-    package's own) is kept as the Python object that the env returns.
+    Values of a space that is not an array of numbers of fixed shape (Text, Sequence, Graph, OneOf
+    and custom spaces) are kept as Python objects.
 
     Args:
-        space: a space of a single env, also where ``layout`` says that the env is a vector env.
-        layout: what the codecs of one env have in common.
+        space: Space of a single env, even if ``layout`` is that of a vector env.
+        layout: Properties that the codecs of one env share.
     """
     return object_codec(space, layout)
 
@@ -66,7 +66,7 @@ def _box(space: spaces.Box, layout: Layout) -> Codec:
 
 
 def _array_encoder(held: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
-    """The encoder of arrays of one dtype and shape; anything else is a ``WrongValueError``."""
+    """Create the encoder of arrays of one dtype and shape; others raise ``WrongValueError``."""
     array = np.ndarray
 
     def encode(value: Any) -> torch.Tensor:
@@ -80,7 +80,7 @@ def _array_encoder(held: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any
 def _box_spec(
     space: spaces.Box, held: np.dtype[Any], dtype: torch.dtype, shape: tuple[int, ...]
 ) -> TensorSpec:
-    least, most = _ends(space.dtype)
+    least, most = _dtype_range(space.dtype)
     if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
         return Unbounded(shape=shape, dtype=dtype)
     low, high = (
@@ -90,7 +90,7 @@ def _box_spec(
     return Bounded(low, high, shape=shape, dtype=dtype)
 
 
-def _ends(dtype: Any) -> tuple[Any, Any]:
+def _dtype_range(dtype: Any) -> tuple[Any, Any]:
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return False, True
@@ -157,7 +157,7 @@ def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
         spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
     else:
         spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
-    return _indices(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
+    return _index_codec(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
 
 
 @codec_of.register
@@ -174,10 +174,10 @@ def _multi_discrete(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
         spec = MultiCategorical(torch.from_numpy(sizes.copy()), shape=shape, dtype=torch.int64)
     else:
         spec = MultiOneHot(sizes.flatten().tolist(), shape=(*layout.lead, total), dtype=torch.int64)
-    return _indices(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
+    return _index_codec(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
 
 
-def _indices(
+def _index_codec(
     spec: TensorSpec,
     sizes: Array,
     start: Any,
@@ -185,7 +185,7 @@ def _indices(
     shape: tuple[int, ...],
     layout: Layout,
 ) -> Codec:
-    """The codec of indices ``[*B, ...]`` that begin at ``start``, each below its own size."""
+    """Create the codec of indices ``[*B, ...]`` from ``start``, each below its own size."""
     if layout.categorical:
 
         def encode(value: Any) -> torch.Tensor:
@@ -195,18 +195,18 @@ def _indices(
             return (array_of(tensor).reshape(shape) + start).astype(dtype, copy=False)
 
         return Codec(spec, encode, decode)
-    return _one_hot_indices(spec, sizes, start, dtype, shape, layout)
+    return _one_hot_codec(spec, sizes, start, dtype, shape, layout)
 
 
 def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
-    """Integers of a shape; those of a vector env may have dims of one element."""
+    """Convert a value to integers of a shape. Those of a vector env may have dims of size 1."""
     source = np.asarray(value)
     if source.size == math.prod(shape) and source.dtype.kind in "biu":
         return source.astype(np.int64).reshape(shape)
     return checked_array(value, np.dtype(np.int64), shape)
 
 
-def _one_hot_indices(
+def _one_hot_codec(
     spec: TensorSpec,
     sizes: Array,
     start: Any,

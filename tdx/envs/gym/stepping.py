@@ -1,120 +1,42 @@
-"""The step and the reset of a single Gymnasium env, put together once from what it needs."""
+"""Step and reset of a single Gymnasium env."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.envs.gym.codec import Codec
-from tdx.envs.gym.failures import env_failed
-from tdx.envs.gym.infos import InfoReader
+from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw, keep_current_values
+from tdx.envs.gym.raw_rows import RawEnv, raw_env
 from tdx.envs.gym.values import reward_array
-from tdx.errors import KeyNotFoundError, TdxError, Where
-from tdx.keys import NestedKey, format_key
-from tdx.tensordicts import read, tensordict_maker
-
-if TYPE_CHECKING:
-    from tdx.envs.gym.raw_rows import RawEnv
+from tdx.tensordicts import make_tensordict_factory, read
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
-Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 _CPU = torch.device("cpu")
 # Copies of these are the cheapest way to a fresh flag tensor.
 _TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
 
 
-@dataclass(slots=True)
-class PendingSeed:
-    """The seed for the next reset; Gymnasium seeds nowhere else.
-
-    Args:
-        value: none once it is used.
-    """
-
-    value: int | None = None
-
-    def take(self) -> int | None:
-        """The seed, once."""
-        taken, self.value = self.value, None
-        return taken
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """All that stands between an env's own values and TensorDicts.
-
-    Args:
-        name: the env, as the user named it.
-        observation: ``encode`` gives the root's entries by key.
-        action: ``decode`` takes the whole TensorDict.
-        action_keys: where its parts are.
-        reward: the codec of an env that declares a reward space; otherwise one number an env.
-        readers: what is read from ``info``.
-        batch_size: the env's.
-        device: the env's.
-    """
-
-    name: str
-    observation: Codec
-    action: Codec
-    action_keys: tuple[NestedKey, ...]
-    reward: Codec | None
-    readers: tuple[InfoReader, ...]
-    batch_size: torch.Size
-    device: torch.device
-
-    def act(self) -> Callable[[TensorDictBase], Any]:
-        """The action of a TensorDict as the env takes it."""
-        decode, keys = self.action.decode, self.action_keys
-        if self.device.type == "cpu":
-            return decode
-        return lambda tensordict: decode(tensordict.select(*keys).to(_CPU))
-
-    def finish(self) -> Callable[[TensorDict, Any], TensorDict] | None:
-        """What is left to do with a result and its info; nothing in the common case."""
-        readers, device = self.readers, self.device
-        if not readers and device.type == "cpu":
-            return None
-
-        def finished(result: TensorDict, info: Any) -> TensorDict:
-            for reader in readers:
-                read_into = reader(info, result)
-                result = result if read_into is None else read_into
-            return result if device.type == "cpu" else result.to(device)
-
-        return finished
-
-    def failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
-        """The error to raise instead of ``error``."""
-        if tensordict is not None:
-            for key in self.action_keys:
-                if read(tensordict, key) is None:
-                    return KeyNotFoundError(
-                        f"the step's input has no {format_key(key)!r}",
-                        hint="write an action first: env.rand_action(td), or a policy",
-                        where=Where(env=self.name),
-                    )
-        return env_failed(self.name, phase, error)
-
-
-def single_step(
-    env_step: Callable[[Any], Raw], conversion: Conversion, begin: Callable[[], Any]
+def make_step(
+    env_step: Callable[[Any], Raw], conversion: Conversion, reset_env: Callable[[], Any]
 ) -> StepFields:
-    """The step of a single env: from the action's TensorDict to a plain dict, and the info.
+    """Create the step function of a single env, which returns a plain dict and the info.
 
     Args:
-        env_step: the env's own step.
-        conversion: from and to TensorDicts.
-        begin: called where the env says that it was never reset.
+        env_step: The env's own step.
+        conversion: Conversion from and to TensorDicts.
+        reset_env: Resets the env; called if the env was never reset.
     """
-    act, observe, failure = conversion.act(), conversion.observation.encode, conversion.failure
+    act, observe, failure = (
+        conversion.action_decoder(),
+        conversion.observation.encode,
+        conversion.failure,
+    )
     reward_of = None if conversion.reward is None else conversion.reward.encode
     tensor = torch.from_numpy
     true, false = _TRUE.copy, _FALSE.copy
@@ -124,7 +46,7 @@ def single_step(
             try:
                 observation, reward, terminated, truncated, info = env_step(act(tensordict))
             except ResetNeeded:
-                begin()
+                reset_env()
                 observation, reward, terminated, truncated, info = env_step(act(tensordict))
             fields = observe(observation)
             if reward_of is None:
@@ -145,9 +67,9 @@ class SingleEnv:
     """Steps and resets one env.
 
     Args:
-        env: the Gymnasium env.
-        seed: for its next reset.
-        conversion: from and to TensorDicts.
+        env: Gymnasium env.
+        seed: Seed for its next reset.
+        conversion: Conversion from and to TensorDicts.
     """
 
     def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
@@ -156,36 +78,34 @@ class SingleEnv:
         self.use(conversion)
 
     def use(self, conversion: Conversion) -> None:
-        """Convert in another way from now on."""
+        """Replace the conversion."""
         env, seed = self._env, self._seed
         self._conversion = conversion
-        self._finish = conversion.finish()
-        self._make = tensordict_maker(conversion.batch_size, _CPU)
-        self._fields = single_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
+        self._finish = conversion.result_finisher()
+        self._make = make_tensordict_factory(conversion.batch_size, _CPU)
+        self._fields = make_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
     @property
     def raw(self) -> RawEnv | None:
-        """The env without TensorDicts, where nothing but its step belongs to a step."""
-        from tdx.envs.gym.raw_rows import raw_env
-
+        """The env without TensorDicts; ``None`` if a step needs more than the env's own step."""
         return raw_env(self._env, self._seed.take, self._conversion)
 
     @property
     def step_fields(self) -> StepFields | None:
-        """The step as a plain dict, where nothing else is to be done with it."""
+        """Step function that returns a plain dict; ``None`` if results need further processing."""
         return self._fields if self._finish is None else None
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
-        """One step."""
+        """Step the env."""
         fields, info = self._fields(tensordict)
         result = self._make(fields)
         return result if self._finish is None else self._finish(result, info)
 
     def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        """Begin an episode, unless the ``_reset`` mask says not to."""
+        """Start an episode, unless the ``_reset`` mask is false."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         if tensordict is not None and mask is not None and not bool(mask.any()):
-            return unchanged(tensordict, self._conversion)
+            return keep_current_values(tensordict, self._conversion)
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._env.reset(seed=seed, **kwargs)
@@ -198,7 +118,7 @@ class SingleEnv:
         return result if self._finish is None else self._finish(result, info)
 
     def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
-        """The infos of a reset and of a few steps."""
+        """Return the infos of a reset and a few steps."""
         env = self._env
         infos = [env.reset()[1]]
         for action in actions:
@@ -207,9 +127,3 @@ class SingleEnv:
             if terminated or truncated:
                 break
         return infos
-
-
-def unchanged(tensordict: TensorDictBase, conversion: Conversion) -> TensorDictBase:
-    """What the TensorDict holds already, for a reset that resets no row."""
-    others = ["_reset", "next", *conversion.action_keys]
-    return tensordict.exclude(*others)

@@ -61,12 +61,12 @@ class WrongValueError(ValueError):
 
 
 def wrong_value(value: Any, expected: str) -> WrongValueError:
-    """The error for a value of another kind than its space's."""
+    """Create the error for a value of another type than its space."""
     return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
 
 
 def missing_value(name: Any) -> WrongValueError:
-    """The error for an entry that a dict lacks."""
+    """Create the error for a missing entry of a dict."""
     return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
 
 
@@ -75,7 +75,7 @@ def _space_hint() -> str:
 
 
 def describe(value: Any) -> str:
-    """Say in a few words what a value is, without its content.
+    """Describe the type of a value briefly, without its content.
 
     Example:
         >>> describe(None), describe(np.zeros(2)), describe("a")
@@ -107,7 +107,7 @@ def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Ar
         shape: Shape that the space declares. ``()`` also accepts one element.
 
     Raises:
-        WrongValueError: The value is no array of numbers, has another shape, or holds a number that
+        WrongValueError: The value is not a numeric array, has another shape, or holds a number that
             ``held`` cannot represent.
     """
     source = _numbers(value, array_text(held, shape))
@@ -119,7 +119,7 @@ def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 
 def _numbers(value: Any, expected: str) -> Array:
     try:
-        # An object array would keep what is no number.
+        # An object array would keep non-numeric values.
         source: Array = np.asarray(value)
         if source.dtype.kind == "O" and isinstance(value, int):
             source = np.asarray(float(value))
@@ -133,7 +133,7 @@ def _numbers(value: Any, expected: str) -> Array:
 
 
 def _odd_element(source: Array) -> Any:
-    """The first element that is no number."""
+    """Return the first element that is not a number."""
     if source.dtype.kind != "O":
         return source.flat[0].item() if source.size else source
     for element in source.flat:
@@ -163,7 +163,7 @@ def _range_hint(held: np.dtype[Any]) -> str:
 
 
 def first_lost(source: Array, result: Array) -> int | None:
-    """Flat index of the first number that a cast has changed beyond rounding.
+    """Return the flat index of the first number that a cast changed by more than rounding.
 
     Args:
         source: The numbers.
@@ -187,10 +187,10 @@ def first_lost(source: Array, result: Array) -> int | None:
 
 
 def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
-    """Return a value that must be a dict.
+    """Check that a value is a dict, and return it.
 
     Raises:
-        WrongValueError: It is something else.
+        WrongValueError: The value has another type or length.
     """
     if not isinstance(value, Mapping):
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
@@ -199,10 +199,10 @@ def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
 
 
 def checked_elements(value: Any, count: int) -> Sequence[Any]:
-    """Return a value that must be a sequence of ``count`` elements.
+    """Check that a value is a sequence of ``count`` elements, and return it.
 
     Raises:
-        WrongValueError: It is something else.
+        WrongValueError: The value has another type or length.
     """
     try:
         found = len(value)
@@ -223,7 +223,7 @@ def checked_index(value: Any, start: int, count: int) -> int:
         count: Number of elements.
 
     Raises:
-        WrongValueError: It is no integer of the space.
+        WrongValueError: The value is not an integer of the space.
     """
     expected = f"an integer from {start} to {start + count - 1}"
     try:
@@ -242,7 +242,7 @@ def reward_array(reward: Any) -> Array:
     """Convert one reward to a new float32 array of shape ``[1]``.
 
     Raises:
-        WrongValueError: It is no number, or too large for float32.
+        WrongValueError: The reward is not a number, or too large for float32.
     """
     if type(reward) is float and -_REWARD_MAX <= reward <= _REWARD_MAX:
         return np.array(reward, _REWARD_DTYPE, ndmin=1)
@@ -256,7 +256,8 @@ def reward_rows(rewards: Sequence[Any]) -> Array:
         rewards: Numbers, or arrays of one number.
 
     Raises:
-        WrongValueError: One is no number, or too large for float32; ``index`` says which.
+        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
+            position.
     """
     try:
         source: Array = np.asarray(rewards)

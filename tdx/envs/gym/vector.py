@@ -1,4 +1,4 @@
-"""The step and the reset of Gymnasium's vector envs, in each of their autoreset modes."""
+"""Step and reset of Gymnasium's vector envs, in each of their autoreset modes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.envs.gym.infos import merged_final_info
-from tdx.envs.gym.stepping import Conversion, PendingSeed, unchanged
+from tdx.envs.gym.conversion import Conversion, PendingSeed, keep_current_values
+from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.values import reward_rows
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
@@ -23,23 +23,22 @@ _CPU = torch.device("cpu")
 
 
 class VectorEnvRows:
-    """Steps and resets a vector env so that tdx alone decides when a row begins anew.
+    """Steps and resets a vector env so that only tdx decides when a row starts a new episode.
 
-    Whatever the env's autoreset mode, ``next`` holds an ended row's terminal observation, the row
-    starts over when it is reset, and until then it stands still: the same observation, the same
-    flags, no reward.
+    In every autoreset mode ``next`` has the terminal observation of an ended row. Until the row is
+    reset, steps repeat its last observation and flags, with a reward of 0.
 
     Args:
-        env: the vector env.
-        seed: for its next reset.
-        conversion: from and to TensorDicts.
+        env: Vector env.
+        seed: Seed for its next reset.
+        conversion: Conversion from and to TensorDicts.
     """
 
     step_fields: ClassVar[None] = None
-    """Its step has no form as a plain dict."""
+    """``None``: its step returns no plain dict."""
 
     raw: ClassVar[None] = None
-    """Nor has it one without TensorDicts: rows that ended stand still."""
+    """``None``: it cannot be stepped without TensorDicts, since ended rows repeat their values."""
 
     def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
@@ -49,20 +48,20 @@ class VectorEnvRows:
         self._resets_rows = resets_rows(env, self._mode)
         self._rows = conversion.batch_size[0]
         self._ended: Rows = np.zeros(self._rows, np.bool_)
-        """Rows that ended and that nobody has reset since."""
+        """Rows that ended and have not been reset since."""
         self._over: Rows = np.zeros(self._rows, np.bool_)
-        """Rows that ended in the env's last step."""
+        """Rows that ended in the last step."""
         self._last: TensorDictBase | None = None
         self._current: tuple[Any, Any] | None = None
-        """What the env returned last: observation and info."""
+        """Last observation and info of the env."""
 
     def use(self, conversion: Conversion) -> None:
-        """Convert in another way from now on."""
+        """Replace the conversion."""
         self._conversion = conversion
-        self._act, self._finish = conversion.act(), conversion.finish()
+        self._act, self._finish = conversion.action_decoder(), conversion.result_finisher()
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
-        """One step of every row that has not ended."""
+        """Step every row that has not ended."""
         try:
             if self._current is None:
                 self._env.reset(seed=self._seed.take())
@@ -73,14 +72,14 @@ class VectorEnvRows:
             current = (observation, info)
             if self._mode is AutoresetMode.SAME_STEP and over.any():
                 observation = self._with_final(observation, info, over)
-                info = merged_final_info(info)
+                info = merge_final_info(info)
             fields = self._conversion.observation.encode(observation)
             fields["reward"] = self._reward(reward)
         except Exception as error:
             raise self._conversion.failure(tensordict, "step", error) from error
         self._over, self._current = over, current
         fields.update(self._flags(self._over, terminated, truncated))
-        return self._held(self._finished(fields, info))
+        return self._hold_ended_rows(self._finish_result(fields, info))
 
     def _reward(self, reward: Any) -> torch.Tensor:
         if self._conversion.reward is not None:
@@ -94,15 +93,15 @@ class VectorEnvRows:
             for name, rows in named.items()
         }
 
-    def _finished(self, fields: dict[str, Any], info: Any) -> TensorDict:
+    def _finish_result(self, fields: dict[str, Any], info: Any) -> TensorDict:
         result = new_tensordict(fields, self._conversion.batch_size, _CPU)
         if self._finish is None:
             return result
         hidden = ("final_obs", "final_info", "final_observation")
         return self._finish(result, {k: v for k, v in info.items() if k not in hidden})
 
-    def _held(self, result: TensorDict) -> TensorDict:
-        """The result with the rows that ended earlier standing still."""
+    def _hold_ended_rows(self, result: TensorDict) -> TensorDict:
+        """Restore the last values of rows that ended in an earlier step."""
         if self._last is not None and self._ended.any():
             keep_rows(result, self._last, self._ended)
             rows = torch.from_numpy(self._ended).to(self._conversion.device)
@@ -113,12 +112,12 @@ class VectorEnvRows:
         return result
 
     def _with_final(self, observation: Any, info: Any, over: Rows) -> Any:
-        """The observation with the terminal one in the rows that have reset themselves."""
+        """Replace the observation of rows that reset themselves by their terminal observation."""
         final = info.get("final_obs", info.get("final_observation"))
         if final is None:
             raise EnvError(
                 "rows ended and reset themselves, but info has no final_obs",
-                hint="wrap it with autoreset_mode=AutoresetMode.DISABLED if it can",
+                hint="create the env with autoreset_mode=AutoresetMode.DISABLED if it supports it",
                 where=Where(env=self._conversion.name),
             )
         space, single = self._env.observation_space, self._env.single_observation_space
@@ -129,11 +128,11 @@ class VectorEnvRows:
         return concatenate(single, rows, empty)
 
     def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        """Begin an episode in every row, or in those of the ``_reset`` mask."""
+        """Reset the rows in the ``_reset`` mask; all rows without a mask."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         rows = None if mask is None else mask.reshape(-1).cpu().numpy().copy()
         if tensordict is not None and rows is not None and not rows.any():
-            return unchanged(tensordict, self._conversion)
+            return keep_current_values(tensordict, self._conversion)
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._reset_env(rows, seed, kwargs)
@@ -143,7 +142,7 @@ class VectorEnvRows:
             raise self._conversion.failure(None, "reset", error) from error
         none = np.zeros(self._rows, np.bool_)
         fields.update(self._flags(none, none, none))
-        result = self._finished(fields, info)
+        result = self._finish_result(fields, info)
         if tensordict is not None and rows is not None and not rows.all():
             keep_rows(result, tensordict, ~rows)
         return result
@@ -167,12 +166,12 @@ class VectorEnvRows:
     def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
         if not self._resets_rows:
             raise EnvError(
-                f"{type(self._env.unwrapped).__name__} resets its rows on its own "
-                f"({mode_name(self._mode)}) and cannot be told to reset some of them",
-                hint='make it with vectorization_mode="sync", or reset all rows at once',
+                f"{type(self._env.unwrapped).__name__} resets rows by itself "
+                f"({mode_name(self._mode)}) and cannot reset only some of them",
+                hint='create it with vectorization_mode="sync", or reset all rows at once',
                 where=Where(env=self._conversion.name),
             )
-        # The env takes the mask out of the options, so they must be a dict of its own.
+        # A new dict, because the env removes the mask from the options.
         options = {**(kwargs.pop("options", None) or {}), "reset_mask": rows.copy()}
         seeds = None
         if seed is not None:
@@ -180,11 +179,11 @@ class VectorEnvRows:
         return self._env.reset(seed=seeds, options=options, **kwargs)
 
     def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
-        """The infos of a reset and of a few steps."""
+        """Return the infos of a reset and a few steps."""
         infos = [self._env.reset()[1]]
         for action in actions:
             _, _, terminated, truncated, info = self._env.step(action)
-            infos.append(dict(merged_final_info(info)))
+            infos.append(dict(merge_final_info(info)))
             if np.logical_or(terminated, truncated).any():
                 break
         hidden = ("final_obs", "final_observation")

@@ -1,4 +1,4 @@
-"""A made Gymnasium env as a tdx env."""
+"""``GymWrapper``: an existing Gymnasium env as a tdx env."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tensordict import TensorDictBase
 
 from tdx.core.envs import EnvBase
 from tdx.envs.gym.codec import Layout
-from tdx.envs.gym.env_codecs import env_codecs, root_spec
+from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw
+from tdx.envs.gym.env_codecs import create_env_codecs, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
-from tdx.envs.gym.making import check_frame_skip, wrapped
+from tdx.envs.gym.making import check_frame_skip, wrap_env
 from tdx.envs.gym.registry import available_envs
-from tdx.envs.gym.stepping import Conversion, PendingSeed, Raw, SingleEnv, StepFields
+from tdx.envs.gym.stepping import SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
 if TYPE_CHECKING:
@@ -27,38 +28,38 @@ _PROBE_STEPS = 3
 
 
 class _AvailableEnvs:
-    """Reads the list of ids from the class as from an env."""
+    """Descriptor that lists the env ids on the class and on instances."""
 
     def __get__(self, instance: object, owner: type | None = None) -> list[str]:
         return [env.id for env in available_envs()]
 
 
 class GymWrapper(EnvBase):
-    """A Gymnasium env, or a vector env, over TensorDicts.
+    """A Gymnasium env or vector env with TensorDicts.
 
-    Observations are at ``observation`` (an image at ``pixels``, the entries of a dict space at
-    their own keys), the action at ``action``, the reward ``[*B, 1]`` at ``reward``, and ``done``,
-    ``terminated`` and ``truncated`` are ``[*B, 1]``. Unlike elements of a tuple space are at
-    ``"0"``, ``"1"``, ...; alike ones make one block. Discrete values count from 0 whatever the
-    space's ``start``. Spaces that hold no array of numbers (Text, Sequence, Graph, OneOf, a
-    package's own) keep the Python object as a non-tensor entry.
+    Keys: observations are at ``observation`` (an image at ``pixels``, entries of a dict space at
+    their own keys), the action at ``action``, and ``reward``, ``done``, ``terminated`` and
+    ``truncated`` have shape ``[*B, 1]``. Elements of a tuple space are stacked if they are alike,
+    else they are at ``"0"``, ``"1"`` and so on. Discrete values count from 0, whatever the space's
+    ``start``. Values of other spaces (Text, Sequence, Graph, OneOf and custom spaces) are kept as
+    non-tensor entries.
 
-    An attribute that the wrapper does not have is looked up in the Gymnasium env.
+    Attributes that the wrapper does not have are looked up in the Gymnasium env.
 
     Args:
-        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``.
-        categorical_action_encoding: whether discrete values, actions and observations both, are
-            indices; one-hot vectors otherwise.
-        from_pixels: whether what the env renders is added at ``pixels``, uint8 ``[H, W, C]``. An
-            env that observes images already is left as it is.
-        pixels_only: whether ``pixels`` then replace the env's own observation.
-        frame_skip: how often each action is applied; rewards are summed.
-        device: where the results live; the CPU by default. The env itself runs on the CPU.
-        seed: as by :meth:`set_seed`.
+        env: A ``gymnasium.Env`` or ``gymnasium.vector.VectorEnv``.
+        categorical_action_encoding: True to encode discrete values, of actions and observations,
+            as indices, False as one-hot vectors.
+        from_pixels: True to add the rendered frame at ``pixels``, uint8 ``[H, W, C]``. Has no
+            effect for an env that observes images.
+        pixels_only: True to leave out the env's own observation with ``from_pixels``.
+        frame_skip: Number of times that each action is applied, with rewards summed.
+        device: Device of the results; the CPU by default. The env itself runs on the CPU.
+        seed: Seed, as for :meth:`set_seed`.
 
     Raises:
-        ArgumentError: ``env`` is no made env, or cannot do what is asked of it.
-        SpecError: an entry of the observation has the name of one of tdx's own.
+        ArgumentError: ``env`` is not an env, or does not support an option.
+        SpecError: An observation entry has the key of an action or result.
 
     Example:
         >>> import gymnasium
@@ -72,7 +73,7 @@ class GymWrapper(EnvBase):
     _writes_all_outputs: ClassVar[bool] = True
 
     available_envs = _AvailableEnvs()
-    """Every id that ``GymEnv`` takes: Gymnasium's and those of known, installed packages."""
+    """Ids of the envs of Gymnasium and of known, installed packages."""
 
     def __init__(
         self,
@@ -89,16 +90,16 @@ class GymWrapper(EnvBase):
         vector = _is_vector(env)
         if vector and (from_pixels or frame_skip is not None):
             raise ArgumentError(
-                "from_pixels and frame_skip need a single env, not a made vector env",
+                "from_pixels and frame_skip need a single env, got a vector env",
                 hint="use GymEnv(env_id, num_envs=...), which wraps each env",
             )
         if not vector:
-            env = wrapped(
+            env = wrap_env(
                 env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip
             )
-        self._begin(env, _name_of(env), categorical_action_encoding, device, seed)
+        self._initialize(env, _name_of(env), categorical_action_encoding, device, seed)
 
-    def _begin(
+    def _initialize(
         self,
         env: Any,
         name: str,
@@ -113,9 +114,9 @@ class GymWrapper(EnvBase):
         self._layout = Layout(rows, bool(categorical), remap_state=True)
         self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
-        self._codecs = env_codecs(env, name, self._layout)
+        self._codecs = create_env_codecs(env, name, self._layout)
         self._set_specs()
-        self._program = self._new_program()
+        self._stepper = self._create_stepper()
 
     def _set_specs(self) -> None:
         codecs = self._codecs
@@ -124,15 +125,15 @@ class GymWrapper(EnvBase):
         if codecs.reward is not None:
             self.full_reward_spec = codecs.reward.spec
 
-    def _new_program(self) -> SingleEnv | VectorEnvRows:
-        self._conversion = self._new_conversion()
+    def _create_stepper(self) -> SingleEnv | VectorEnvRows:
+        self._conversion = self._create_conversion()
         if self._layout.rows is None:
             return SingleEnv(self._env, self._seed, self._conversion)
         from tdx.envs.gym.vector import VectorEnvRows
 
         return VectorEnvRows(self._env, self._seed, self._conversion)
 
-    def _new_conversion(self) -> Conversion:
+    def _create_conversion(self) -> Conversion:
         codecs = self._codecs
         return Conversion(
             name=self._name,
@@ -145,16 +146,16 @@ class GymWrapper(EnvBase):
             device=self.device,
         )
 
-    def _convert_anew(self) -> None:
-        self._conversion = self._new_conversion()
-        self._program.use(self._conversion)
-        # A chain around this env may hold the step of before.
+    def _update_conversion(self) -> None:
+        self._conversion = self._create_conversion()
+        self._stepper.use(self._conversion)
+        # A chain around this env may have cached the previous step function.
         self._forget_specs()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "_step" in cls.__dict__:
-            # The two short cuts around _step would leave out what the subclass does there.
+            # The two shortcuts around _step would skip the subclass's own.
             setattr(cls, "_completed_step", EnvBase._completed_step)  # noqa: B010
             setattr(cls, "_step_fields", None)  # noqa: B010
         if {"_step", "_reset", "_completed_step", "_completed_reset", "step", "reset"} & set(
@@ -164,11 +165,11 @@ class GymWrapper(EnvBase):
             setattr(cls, "_raw_envs", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._program.step(tensordict)
+        return self._stepper.step(tensordict)
 
     @property
     def _step_fields(self) -> StepFields | None:
-        return self._program.step_fields
+        return self._stepper.step_fields
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
@@ -176,28 +177,28 @@ class GymWrapper(EnvBase):
 
     @property
     def _raw_envs(self) -> tuple[RawEnv, ...] | None:
-        raw = self._program.raw
+        raw = self._stepper.raw
         return None if raw is None else (raw,)
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        return self._program.step(tensordict)
+        return self._stepper.step(tensordict)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return self._program.reset(tensordict, **kwargs)
+        return self._stepper.reset(tensordict, **kwargs)
 
     def _set_seed(self, seed: int | None) -> None:
-        # Gymnasium seeds in reset; a reset of its own here would use up the first episode.
+        # Gymnasium seeds in reset; an additional reset would consume the first episode.
         self._seed.value = seed
 
     @property
     def autoreset_mode(self) -> str:
-        """When rows begin anew on their own: ``"disabled"``, ``"next_step"`` or ``"same_step"``.
+        """When rows reset by themselves: ``"disabled"``, ``"next_step"`` or ``"same_step"``.
 
-        A vector env that ``GymEnv`` makes is ``"disabled"``: rows start over when tdx resets
-        them. A made vector env keeps its own mode, and tdx hides it: ``next`` holds the terminal
-        observation and an ended row stands still until it is reset.
+        Vector envs of ``GymEnv`` are ``"disabled"``: rows are reset only by tdx. An existing
+        vector env keeps its mode, which tdx hides: ``next`` has the terminal observation, and an
+        ended row does not change until it is reset.
         """
         if self._layout.rows is None:
             return "disabled"
@@ -208,17 +209,17 @@ class GymWrapper(EnvBase):
     def set_info_dict_reader(
         self, info_dict_reader: InfoReader | None = None, ignore_private: bool = True
     ) -> Self:
-        """Read entries of ``info`` at each reset and step.
+        """Copy entries of ``info`` to the TensorDict in each reset and step.
 
-        A :class:`~tdx.envs.gym.default_info_dict_reader` without specs learns them from a reset
+        A :class:`~tdx.envs.gym.default_info_dict_reader` without specs infers them from a reset
         and a few random steps, so the env must be reset afterwards.
 
         Args:
-            info_dict_reader: called with the info and the result; by default one that reads all.
-            ignore_private: whether the default one leaves out what begins with an underscore.
+            info_dict_reader: Called with the info and the result. ``None``: reads all entries.
+            ignore_private: True to leave out names with a leading underscore by default.
 
         Returns:
-            this env.
+            The env.
         """
         reader = info_dict_reader or default_info_dict_reader(ignore_private=ignore_private)
         if isinstance(reader, default_info_dict_reader) and reader.info_spec is None:
@@ -227,29 +228,29 @@ class GymWrapper(EnvBase):
         if added is not None:
             self._add_observations(added)
         self.info_dict_reader.append(reader)
-        self._convert_anew()
+        self._update_conversion()
         return self
 
     def auto_register_info_dict(
         self, ignore_private: bool = True, *, info_dict_reader: InfoReader | None = None
     ) -> Self:
-        """Read every entry of ``info``, or what the reader reads; see :meth:`set_info_dict_reader`.
+        """Copy all entries of ``info``; see :meth:`set_info_dict_reader`.
 
         Args:
-            ignore_private: whether what begins with an underscore is left out.
-            info_dict_reader: the reader to use.
+            ignore_private: True to leave out names with a leading underscore.
+            info_dict_reader: Reader to use instead of the default one.
 
         Returns:
-            this env.
+            The env.
         """
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
     def _probe(self) -> list[dict[str, Any]]:
         with torch.random.fork_rng(devices=[]):
-            drawn = [self.rand_action() for _ in range(_PROBE_STEPS)]
-        act = self._conversion.act()
+            actions = [self.rand_action() for _ in range(_PROBE_STEPS)]
+        act = self._conversion.action_decoder()
         try:
-            return self._program.probe([act(tensordict) for tensordict in drawn])
+            return self._stepper.probe([act(tensordict) for tensordict in actions])
         except Exception as error:
             raise self._conversion.failure(None, "a trial step", error) from error
 
@@ -257,28 +258,28 @@ class GymWrapper(EnvBase):
         whole = self.observation_spec.clone()
         whole.unlock_()
         for key, leaf in added.items(True, True):
-            if normal_key(key) in self.observation_keys:
+            if normalize_key(key) in self.observation_keys:
                 raise SpecError(
-                    f"the info entry {key!r} has the name of an observation",
-                    hint="read other keys: default_info_dict_reader(keys=[...])",
+                    f"the info entry {key!r} has the same key as an observation",
+                    hint="select other keys: default_info_dict_reader(keys=[...])",
                     where=Where(env=self._name),
                 )
             whole[key] = leaf.to(self.device)
         self.observation_spec = whole
 
     def read_action(self, tensordict: TensorDictBase) -> Any:
-        """The action of a TensorDict, ``[*B]``, as the Gymnasium env takes it."""
-        return self._conversion.act()(tensordict)
+        """Convert the action in a TensorDict ``[*B]`` for the Gymnasium env."""
+        return self._conversion.action_decoder()(tensordict)
 
     def read_obs(self, observation: Any) -> dict[str, Any]:
-        """What the Gymnasium env observed, as entries of a TensorDict, on the CPU."""
+        """Convert an observation of the Gymnasium env to entries of a TensorDict, on the CPU."""
         return self._conversion.observation.encode(observation)
 
     def raw_reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset the Gymnasium env with the seed that waits, if any; nothing is converted.
+        """Reset the Gymnasium env with the pending seed, without conversion.
 
         Raises:
-            EnvError: the env raised.
+            EnvError: The env raised an error.
         """
         seed = kwargs.pop("seed", self._seed.take())
         try:
@@ -287,10 +288,10 @@ class GymWrapper(EnvBase):
             raise self._conversion.failure(None, "reset", error) from error
 
     def raw_step(self, action: Any) -> Raw:
-        """Step the Gymnasium env with its own kind of action; nothing is converted.
+        """Step the Gymnasium env with one of its actions, without conversion.
 
         Raises:
-            EnvError: the env raised.
+            EnvError: The env raised an error.
         """
         try:
             return self._env.step(action)
@@ -299,16 +300,16 @@ class GymWrapper(EnvBase):
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
-        self._convert_anew()
+        self._update_conversion()
 
     def close(self) -> None:
-        """Close the Gymnasium env; a second time does nothing."""
+        """Close the Gymnasium env. Closing it again has no effect."""
         if not self.is_closed:
             super().close()
             self._env.close()
 
     def __del__(self) -> None:
-        # At the interpreter's end parts of the env may be gone already.
+        # At interpreter shutdown, parts of the env may be gone already.
         try:
             self.close()
         except Exception:
@@ -324,14 +325,14 @@ class GymWrapper(EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = self.__dict__.copy()
-        for compiled in ("_codecs", "_program", "_conversion"):
+        for compiled in ("_codecs", "_stepper", "_conversion"):
             kept.pop(compiled, None)
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._codecs = env_codecs(self._env, self._name, self._layout)
-        self._program = self._new_program()
+        self._codecs = create_env_codecs(self._env, self._name, self._layout)
+        self._stepper = self._create_stepper()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode
@@ -348,8 +349,8 @@ def _is_vector(env: Any) -> bool:
     if isinstance(env, gymnasium.Env):
         return False
     raise ArgumentError(
-        f"GymWrapper takes a made Gymnasium env, got {type(env).__name__}",
-        hint=f"use GymEnv({env!r})" if isinstance(env, str) else "make it with gymnasium.make(id)",
+        f"GymWrapper needs a Gymnasium env, got {type(env).__name__}",
+        hint=f"use GymEnv({env!r})" if isinstance(env, str) else "create it by gymnasium.make(id)",
     )
 
 

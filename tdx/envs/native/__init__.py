@@ -1,4 +1,4 @@
-"""Envs written in torch: any batch size and device, all rows at once."""
+"""Envs implemented in torch, for any batch size and device."""
 
 from tdx.envs.native.cart_pole import CartPoleEnv
 from tdx.envs.native.native_env import NativeEnv

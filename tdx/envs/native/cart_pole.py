@@ -1,4 +1,4 @@
-"""The pole that is to be balanced on a cart, as Gymnasium's ``CartPole-v1``."""
+"""``CartPoleEnv``: balance a pole on a cart, as Gymnasium's ``CartPole-v1``."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ MAX_ANGLE = 12 * 2 * math.pi / 360
 
 
 class CartPoleEnv(NativeEnv):
-    """Gymnasium's ``CartPole-v1``, for a batch of carts at once.
+    """Gymnasium's ``CartPole-v1``, for a batch of carts.
 
-    Its ``state`` is the cart's position and speed, the pole's angle and angular speed,
-    ``[*B, 4]``. Without :meth:`set_seed` two envs draw different first states, as in Gymnasium.
+    The ``state`` is the cart's position and velocity, and the pole's angle and angular velocity,
+    ``[*B, 4]``. Like in Gymnasium, envs start in different states unless :meth:`set_seed` is
+    called.
 
     Args:
-        sutton_barto_reward: whether the reward is 0 for each step and -1 for the fall, instead
-            of 1 for each step.
-        categorical_action_encoding: whether an action is an index ``[*B]`` instead of a one-hot
-            vector ``[*B, 2]``.
-        max_episode_steps: the step at which an episode is truncated; ``None`` for no limit.
-        batch_size: how many envs are run at once, ``[*B]``; empty for one.
-        device: where the env's tensors live; the CPU by default.
-        state_dtype: what the dynamics are computed in; float64 is what Gymnasium does.
+        sutton_barto_reward: True for a reward of 0 in each step and -1 for the fall, instead of 1
+            in each step.
+        categorical_action_encoding: True for actions as indices ``[*B]`` instead of one-hot vectors
+            ``[*B, 2]``.
+        max_episode_steps: Step at which an episode is truncated. ``None``: no limit.
+        batch_size: Batch size, ``[*B]``. ``None``: a single env.
+        device: Device of the env; the CPU by default.
+        state_dtype: Dtype of the dynamics. Gymnasium uses float64.
 
     Raises:
-        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` no floating type.
+        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` is not a
+            floating-point dtype.
 
     Example:
         >>> env = CartPoleEnv(batch_size=[4], categorical_action_encoding=True)
@@ -76,14 +78,14 @@ class CartPoleEnv(NativeEnv):
         self.observation_spec = Composite(
             observation=Bounded(-high, high, device=self.device), shape=batch, device=self.device
         )
-        self.action_spec = self._push_spec()
+        self.action_spec = self._create_action_spec()
 
-    def _push_spec(self) -> TensorSpec:
+    def _create_action_spec(self) -> TensorSpec:
         if self.categorical_action_encoding:
             return Categorical(2, self.batch_size, device=self.device, dtype=torch.int64)
         return OneHot(2, (*self.batch_size, 2), device=self.device, dtype=torch.int64)
 
-    def _begin(self, rows: Tensor | None) -> None:
+    def _begin_episode(self, rows: Tensor | None) -> None:
         if rows is None or self._fallen is None:
             self._fallen = None
         else:
@@ -95,23 +97,29 @@ class CartPoleEnv(NativeEnv):
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         right = action if self.categorical_action_encoding else action[..., 1]
         force = right.to(state.dtype) * (2 * FORCE) - FORCE
-        position, speed, angle, turn = state.unbind(-1)
+        position, velocity, angle, angular_velocity = state.unbind(-1)
         cos, sin = angle.cos(), angle.sin()
-        push = (force + POLE_MASS_LENGTH * turn.square() * sin) / TOTAL_MASS
-        turning = (GRAVITY * sin - cos * push) / (
+        push = (force + POLE_MASS_LENGTH * angular_velocity.square() * sin) / TOTAL_MASS
+        angular_acceleration = (GRAVITY * sin - cos * push) / (
             HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cos.square() / TOTAL_MASS)
         )
-        pulling = push - POLE_MASS_LENGTH * turning * cos / TOTAL_MASS
-        position = position + TIME_STEP * speed
-        angle = angle + TIME_STEP * turn
+        acceleration = push - POLE_MASS_LENGTH * angular_acceleration * cos / TOTAL_MASS
+        position = position + TIME_STEP * velocity
+        angle = angle + TIME_STEP * angular_velocity
         state = torch.stack(
-            (position, speed + TIME_STEP * pulling, angle, turn + TIME_STEP * turning), -1
+            (
+                position,
+                velocity + TIME_STEP * acceleration,
+                angle,
+                angular_velocity + TIME_STEP * angular_acceleration,
+            ),
+            -1,
         )
         terminated = (position.abs() > MAX_POSITION) | (angle.abs() > MAX_ANGLE)
         return state, self._reward(terminated), terminated
 
     def _reward(self, terminated: Tensor) -> Tensor:
-        """The reward ``[*B]``: past the fall, standing is worth nothing more."""
+        """Return the reward ``[*B]``, which is 0 in steps after the fall."""
         if self.sutton_barto_reward:
             return -terminated.to(torch.float32)
         fallen = self._fallen

@@ -1,4 +1,4 @@
-"""What the envs written in torch share: their state, time limit, seeding and resets."""
+"""Base class of envs implemented in torch: state, time limit, seeding and resets."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ class NativeEnv(EnvBase):
     """A batch of envs whose dynamics are tensor operations over all rows.
 
     A subclass sets its specs and implements :meth:`_initial_state`, :meth:`_advance` and
-    :meth:`_observation`. Neither a step nor a reset looks at a value on the host, so on an
-    accelerator both only launch kernels.
+    :meth:`_observation`. Steps and resets never copy a value to the host, so on an accelerator they
+    only launch kernels.
 
     Args:
-        max_episode_steps: the step at which an episode is truncated; ``None`` for no limit.
-        batch_size: how many envs are run at once, ``[*B]``; empty for one.
-        device: where the env's tensors live; the CPU by default.
-        state_dtype: what the dynamics are computed in; float64 is what Gymnasium does. What the
-            env returns is float32 in either case.
+        max_episode_steps: Step at which an episode is truncated. ``None``: no limit.
+        batch_size: Batch size, ``[*B]``. ``None``: a single env.
+        device: Device of the env; the CPU by default.
+        state_dtype: Dtype of the dynamics. Gymnasium uses float64. Observations and rewards are
+            float32 in either case.
 
     Raises:
-        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` no floating type.
+        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` is not a
+            floating-point dtype.
     """
 
     _writes_all_outputs = True
     _steps_some_rows = True
 
     state_size: ClassVar[int]
-    """How many numbers the physical state of one env is."""
+    """Number of elements of the physical state of one env."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class NativeEnv(EnvBase):
         if not state_dtype.is_floating_point:
             raise ArgumentError(
                 f"state_dtype must be a floating type, got {state_dtype}",
-                hint="torch.float64 is what Gymnasium computes in",
+                hint="use torch.float64, as Gymnasium does",
             )
         self.max_episode_steps = max_episode_steps
         self.state_dtype = state_dtype
@@ -80,42 +81,42 @@ class NativeEnv(EnvBase):
 
     @abstractmethod
     def _initial_state(self) -> Tensor:
-        """The states of new episodes, ``[*B, state_size]``, drawn with :meth:`_uniform`."""
+        """Return states of new episodes, ``[*B, state_size]``, sampled with :meth:`_uniform`."""
 
     @abstractmethod
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """One step of the dynamics.
+        """Compute one step of the dynamics.
 
         Args:
-            state: ``[*B, state_size]``.
-            action: as the action spec says.
+            state: Current state, ``[*B, state_size]``.
+            action: Action in the action spec.
 
         Returns:
-            the next state ``[*B, state_size]``, the reward ``[*B]``, and whether the episode
-            terminated ``[*B]``, or ``None`` where it never does.
+            Next state ``[*B, state_size]``, reward ``[*B]``, and whether the episode terminated
+            ``[*B]``, or ``None`` if it never does.
         """
 
     @abstractmethod
     def _observation(self, state: Tensor) -> Tensor:
-        """What is seen of a state, ``[*B, ...]``, float32."""
+        """Return the observation of a state, ``[*B, ...]``, float32."""
 
-    def _begin(self, rows: Tensor | None) -> None:
-        """Forget what the dynamics keep of an episode beside the state.
+    def _begin_episode(self, rows: Tensor | None) -> None:
+        """Reset variables of an episode that are not part of the state.
 
         Args:
-            rows: the rows that begin anew, ``[*B, 1]``; ``None`` for all.
+            rows: Mask of the rows that start an episode, ``[*B, 1]``. ``None``: all rows.
         """
 
     # State
 
     @property
     def state(self) -> Tensor:
-        """The physical state, ``[*B, state_size]``, in Gymnasium's order.
+        """Physical state, ``[*B, state_size]``, in Gymnasium's order.
 
-        A step puts a new tensor in its place, so one that was kept stays as it is.
+        A step replaces the tensor, so a reference to it does not change.
 
         Raises:
-            EnvError: the env was not reset yet.
+            EnvError: The env previous never reset.
         """
         if self._state is None:
             raise EnvError(
@@ -126,37 +127,37 @@ class NativeEnv(EnvBase):
 
     @property
     def elapsed_steps(self) -> Tensor:
-        """The steps made since each episode began, int64, ``[*B, 1]``."""
+        """Number of steps since each episode started, int64, ``[*B, 1]``."""
         if self._elapsed is None:
             shape = (*self.batch_size, 1)
             self._elapsed = torch.zeros(shape, dtype=torch.int64, device=self.device)
         return self._elapsed
 
     def set_state(self, state: Tensor, elapsed_steps: Tensor | int = 0) -> None:
-        """Put every env into a given state.
+        """Set the state of every env.
 
         Args:
-            state: ``[*B, state_size]`` or what broadcasts to it, in Gymnasium's order.
-            elapsed_steps: the steps counted so far, ``[*B, 1]`` or one number for all.
+            state: ``[*B, state_size]`` or broadcastable to it, in Gymnasium's order.
+            elapsed_steps: Number of steps since the episode started, ``[*B, 1]`` or an integer.
 
         Raises:
-            ArgumentError: the shape of one does not broadcast.
+            ArgumentError: A shape does not broadcast.
         """
         rows = torch.as_tensor(state, dtype=self.state_dtype, device=self.device)
         steps = torch.as_tensor(elapsed_steps, dtype=torch.int64, device=self.device)
         self._state = _broadcast(rows, (*self.batch_size, self.state_size), "state")
         self._elapsed = _broadcast(steps, (*self.batch_size, 1), "elapsed_steps")
-        self._begin(None)
+        self._begin_episode(None)
 
     def _uniform(self, high: float | Tensor) -> Tensor:
-        """Numbers from ``[-high, high)``, ``[*B, state_size]``, from the env's own generator."""
-        drawn = torch.rand(
+        """Sample from ``[-high, high)``, ``[*B, state_size]``, with the env's own generator."""
+        sample = torch.rand(
             (*self.batch_size, self.state_size),
             generator=self._generator,
             dtype=self.state_dtype,
             device=self.device,
         )
-        return (drawn * 2 - 1) * high
+        return (sample * 2 - 1) * high
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is None:
@@ -174,7 +175,7 @@ class NativeEnv(EnvBase):
                 self.__dict__[name] = value.to(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy begins a graph of its own: torch copies no tensor that is inside of one.
+        # Detached, because torch cannot copy tensors inside an autograd graph.
         return {
             name: value.detach() if isinstance(value, Tensor) else value
             for name, value in self.__dict__.items()
@@ -187,11 +188,11 @@ class NativeEnv(EnvBase):
         fresh = self._initial_state()
         if mask is None or self._state is None:
             self._state, self._elapsed = fresh, None
-            self._begin(None)
+            self._begin_episode(None)
         else:
             self._state = fresh.where(mask, self._state)
             self._elapsed = self.elapsed_steps.masked_fill(mask, 0)
-            self._begin(mask)
+            self._begin_episode(mask)
         flags = {name: self._no_flag() for name in ("done", "terminated", "truncated")}
         fields = {"observation": self._observation(self._state), **flags}
         return new_tensordict(fields, self._batch_size, self._device)
@@ -205,7 +206,7 @@ class NativeEnv(EnvBase):
             return self._step_some(tensordict.exclude("_step"), rows)
         action = read(tensordict, "action")
         if action is None:
-            raise _no_action(self.action_key)
+            raise _missing_action(self.action_key)
         state, reward, terminated = self._advance(self.state, action)
         self._state = state
         ended = self._no_flag() if terminated is None else terminated.unsqueeze(-1)
@@ -225,7 +226,7 @@ class NativeEnv(EnvBase):
         return new_tensordict(fields, self._batch_size, self._device)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What the env keeps of each row, by attribute."""
+        """Return the attributes that have a value for each row."""
         found = {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
         count = len(self._batch_size)
         return {
@@ -233,18 +234,20 @@ class NativeEnv(EnvBase):
         }
 
     def _step_some(self, tensordict: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """One step of these rows ``[*B]``; the others stay where they are."""
+        """Step the rows in a mask ``[*B]``. The others keep their state."""
         before = self._tensors()
         result = self._step(tensordict)
         for name, value in self._tensors().items():
-            was = before.get(name)
+            previous = before.get(name)
             mask = rows.reshape(*rows.shape, *[1] * (value.ndim - rows.ndim))
-            self.__dict__[name] = value.where(mask, torch.zeros_like(value) if was is None else was)
+            self.__dict__[name] = value.where(
+                mask, torch.zeros_like(value) if previous is None else previous
+            )
         return result
 
 
 def _generator_on(device: torch.device) -> torch.Generator:
-    # There is no generator on the meta device, and nothing that it would draw.
+    # The meta device has no generator and needs none.
     return torch.Generator("cpu" if device.type == "meta" else device)
 
 
@@ -253,12 +256,12 @@ def _broadcast(value: Tensor, shape: tuple[int, ...], argument: str) -> Tensor:
         return value.expand(shape).clone()
     except RuntimeError:
         raise ArgumentError(
-            f"{argument} has shape {tuple(value.shape)}, it must broadcast to {shape}",
+            f"{argument} of shape {tuple(value.shape)} does not broadcast to {shape}",
             hint="pass a number, or a tensor of the env's batch size",
         ) from None
 
 
-def _no_action(key: NestedKey) -> EnvError:
+def _missing_action(key: NestedKey) -> EnvError:
     return EnvError(
         f"the TensorDict has no {key!r}", hint="write one first: env.rand_action(tensordict)"
     )

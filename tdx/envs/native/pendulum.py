@@ -1,4 +1,4 @@
-"""The pendulum that is to be swung up and held, as Gymnasium's ``Pendulum-v1``."""
+"""``PendulumEnv``: swing up a pendulum, as Gymnasium's ``Pendulum-v1``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ TIME_STEP = 0.05
 
 
 class PendulumEnv(NativeEnv):
-    """Gymnasium's ``Pendulum-v1``, for a batch of pendulums at once.
+    """Gymnasium's ``Pendulum-v1``, for a batch of pendulums.
 
-    Its ``state`` is the angle (0 is up, in radians) and the angular speed, ``[*B, 2]``. Without
-    :meth:`set_seed` two envs draw different first states, as in Gymnasium.
+    The ``state`` is the angle in radians (0 is upright) and the angular velocity, ``[*B, 2]``. Like
+    in Gymnasium, envs start in different states unless :meth:`set_seed` is called.
 
     Args:
-        g: the gravity, in m/s².
-        max_episode_steps: the step at which an episode is truncated; ``None`` for no limit.
-        batch_size: how many envs are run at once, ``[*B]``; empty for one.
-        device: where the env's tensors live; the CPU by default.
-        state_dtype: what the dynamics are computed in; float64 is what Gymnasium does.
+        g: Gravity, in m/s².
+        max_episode_steps: Step at which an episode is truncated. ``None``: no limit.
+        batch_size: Batch size, ``[*B]``. ``None``: a single env.
+        device: Device of the env; the CPU by default.
+        state_dtype: Dtype of the dynamics. Gymnasium uses float64.
 
     Raises:
-        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` no floating type.
+        ArgumentError: ``max_episode_steps`` is below 1, or ``state_dtype`` is not a
+            floating-point dtype.
 
     Example:
         >>> env = PendulumEnv(batch_size=[4])
@@ -66,20 +67,20 @@ class PendulumEnv(NativeEnv):
         self.action_spec = Bounded(-MAX_TORQUE, MAX_TORQUE, (*batch, 1), device=self.device)
 
     def _initial_state(self) -> Tensor:
-        drawn = self._uniform(1.0)
-        angle, speed = drawn.unbind(-1)
-        return torch.stack((angle * math.pi, speed), -1)
+        sample = self._uniform(1.0)
+        angle, velocity = sample.unbind(-1)
+        return torch.stack((angle * math.pi, velocity), -1)
 
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        angle, speed = state.unbind(-1)
+        angle, velocity = state.unbind(-1)
         torque = action.squeeze(-1).clamp(-MAX_TORQUE, MAX_TORQUE)
         from_top = (angle + math.pi) % (2 * math.pi) - math.pi
-        cost = from_top**2 + 0.1 * speed**2 + 0.001 * torque**2
+        cost = from_top**2 + 0.1 * velocity**2 + 0.001 * torque**2
         acceleration = 3 * self.g / 2 * angle.sin() + 3.0 * torque
-        speed = (speed + acceleration * TIME_STEP).clamp(-MAX_SPEED, MAX_SPEED)
-        angle = angle + speed * TIME_STEP
-        return torch.stack((angle, speed), -1), -cost, None
+        velocity = (velocity + acceleration * TIME_STEP).clamp(-MAX_SPEED, MAX_SPEED)
+        angle = angle + velocity * TIME_STEP
+        return torch.stack((angle, velocity), -1), -cost, None
 
     def _observation(self, state: Tensor) -> Tensor:
-        angle, speed = state.unbind(-1)
-        return torch.stack((angle.cos(), angle.sin(), speed), -1).to(torch.float32)
+        angle, velocity = state.unbind(-1)
+        return torch.stack((angle.cos(), angle.sin(), velocity), -1).to(torch.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.diff.report import ValueChange
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -23,7 +23,7 @@ def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, .
 
 
 def _leaves(tensordict: TensorDictBase) -> dict[str, Any]:
-    keys = map(normal_key, tensordict.keys(True, True))
+    keys = map(normalize_key, tensordict.keys(True, True))
     return {format_key(key): tensordict.get(key) for key in keys}
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.lint.lineage import Lineage
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.coercion import coerce, read
 from tdx.pipeline.entries import TransformInfo
@@ -63,7 +63,7 @@ class Place:
 def _leaves(spec: Composite | None) -> dict[NestedKey, TensorSpec]:
     if spec is None:
         return {}
-    return {normal_key(key): spec[key] for key in spec.keys(True, True)}
+    return {normalize_key(key): spec[key] for key in spec.keys(True, True)}
 
 
 @dataclass(frozen=True)
@@ -114,21 +114,21 @@ class LintStage:
     def in_keys(self) -> list[NestedKey]:
         """The entries of the env's output that it reads."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.in_keys]
+            return [normalize_key(key) for key in self.transform.in_keys]
         return self._written_keys("in_keys") or self._default_keys()
 
     @cached_property
     def out_keys(self) -> list[NestedKey]:
         """The entries that it writes, one for each in-key."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.out_keys]
+            return [normalize_key(key) for key in self.transform.out_keys]
         return self._written_keys("out_keys") or self.in_keys
 
     @cached_property
     def in_keys_inv(self) -> list[NestedKey]:
         """The inputs of the env that it maps."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.in_keys_inv]
+            return [normalize_key(key) for key in self.transform.in_keys_inv]
         return self._written_keys("in_keys_inv")
 
     @property
@@ -140,7 +140,7 @@ class LintStage:
         value = self.arguments.get(argument)
         if isinstance(value, str):
             return [value]
-        return [normal_key(key) for key in value] if isinstance(value, list | tuple) else []
+        return [normalize_key(key) for key in value] if isinstance(value, list | tuple) else []
 
     def _default_keys(self) -> list[NestedKey]:
         if self.info is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tdx.inspection.ledger import Ledger, Version
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintStage
@@ -73,10 +73,10 @@ def _read_by(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[NestedK
     for argument in _KEYS_BESIDE:
         value = stage.arguments.get(argument)
         if isinstance(value, str | tuple):
-            named.append(normal_key(value))
-    heads = {key_parts(key) for key in named}
+            named.append(normalize_key(value))
+    heads = {split_key(key) for key in named}
     for key in current:
-        parts = key_parts(key)
+        parts = split_key(key)
         if any(parts[:length] in heads for length in range(1, len(parts) + 1)):
             yield key
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.inspection.live.views import EnvCell, EpisodeView
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
@@ -44,7 +44,7 @@ class Ledger:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._flags = {
-            end: [key for key in env.done_keys if key_parts(key)[-1] == end] for end in _ENDS
+            end: [key for key in env.done_keys if split_key(key)[-1] == end] for end in _ENDS
         }
         self._open = [_Open(-1, 0, 0) for _ in range(self.rows)]
         self._finished: deque[EpisodeView] = deque(maxlen=kept)

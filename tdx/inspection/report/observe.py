@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tdx.inspection.report.contents import Episode, Picture, RewardCurve, Rollout
 from tdx.inspection.report.images import is_image, png_of
 from tdx.inspection.seeded import seeded_run
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class _Watch:
         self._count = min(env.batch_size.numel(), MOST_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
-        self._flags = [key for key in env.done_keys if len(key_parts(key)) == 1]
+        self._flags = [key for key in env.done_keys if len(split_key(key)) == 1]
         self._flags = self._flags or list(env.done_keys)
         self._ends: list[list[str]] = []
 
@@ -76,7 +76,7 @@ class _Watch:
         ends = [""] * self._count
         for key in self._flags:
             flags = self._rows(following.get(key)).any(-1).tolist()
-            kind = key_parts(key)[-1]
+            kind = split_key(key)[-1]
             for row, flag in enumerate(flags):
                 if flag and (kind != "done" or not ends[row]):
                     ends[row] = kind

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.episodes import Episode
 from tdx.rollouts.formats.options import Options
 from tdx.rollouts.formats.plan import Plan
@@ -157,7 +157,7 @@ class Picture:
             values = values.to(torch.float64)
             if not bool(((values >= 0) & (values <= 1)).all()):
                 raise ArgumentError(
-                    f"{format_key(normal_key(path))!r} is not within 0 … 1 at step {step}",
+                    f"{format_key(normalize_key(path))!r} is not within 0 … 1 at step {step}",
                     hint="roll out without the stage that scales the pixels",
                 )
             values = (values * 255).round().to(torch.uint8)
@@ -177,7 +177,7 @@ def _pixels(stored: Stored) -> tuple[Parts, Picture]:
         held = ", ".join(_described(stored))
         raise ArgumentError(f"{stored.folder} holds no pixels, but {held}", hint=_GET_PIXELS)
     if len(found) > 1:
-        names = [format_key(normal_key(key)) for key in found]
+        names = [format_key(normalize_key(key)) for key in found]
         raise ArgumentError(
             f"{stored.folder} holds several pixels: {', '.join(names)}",
             hint=f"--keys {names[0]} takes one of them",
@@ -192,7 +192,7 @@ def _described(stored: Stored) -> Iterator[str]:
         key = path[1:] if path[0] == "next" and path[1:] else path
         if key not in seen:
             seen.add(key)
-            yield f"{format_key(normal_key(key))} {list(shape[dims:])}"
+            yield f"{format_key(normalize_key(key))} {list(shape[dims:])}"
 
 
 def plan(stored: Stored, options: Options) -> Plan:

@@ -26,7 +26,7 @@ from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES
 from tdx.rollouts.formats.wire import Array, array_form, to_array
 from tdx.rollouts.manifest import DATA, Manifest
 from tdx.rollouts.track import Parts
-from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
+from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, parse_json, validate_shape
 
 
 def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class _Reader(Reader):
         names = {tuple(each["key"]): each["name"] for each in note["columns"]}
         found = {}
         for path, (dtype, shape) in manifest.data.leaves.items():
-            checked_shape(shape, f"{names[path]!r} in {self._path}")
+            validate_shape(shape, f"{names[path]!r} in {self._path}")
             kind, more = array_form(dtype, splits_complex=True)
             found[names[path]] = (path, Found(kind, (manifest.steps, *shape, *more)))
         return found

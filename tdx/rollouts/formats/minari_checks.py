@@ -10,7 +10,7 @@ from typing import Any
 from tdx.errors import StorageError
 from tdx.rollouts.formats.hdf5_checks import checked_datasets, open_hdf5
 from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES, array_bytes, check_folder
-from tdx.untrusted import checked_shape, parse_json, read_limited
+from tdx.untrusted import parse_json, read_limited, validate_shape
 
 _METADATA, _NUMBERS = "data/metadata.json", "data/main_data.hdf5"
 _MAX_OBJECTS = 10_000_000
@@ -62,7 +62,7 @@ def _check_space(space: Any, folder: Path) -> None:
         dtype, shape = each.get("dtype", "int64"), each.get("shape", [])
         if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
             raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
-        checked_shape(shape, f"a space in {folder}")
+        validate_shape(shape, f"a space in {folder}")
 
 
 def _parts(space: Any) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.data.saved import DTYPES
 from tdx.errors import ArgumentError
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.formats.stored import Column, Stored, columns_of
 from tdx.rollouts.formats.wire import Array, array_form
 from tdx.rollouts.manifest import DATA
@@ -67,7 +67,7 @@ class Layout:
                 if _goes_on(stored, path):
                     made.observations[path] = _space(stored, path, spec)
                 else:
-                    key = format_key(normal_key(path))
+                    key = format_key(normalize_key(path))
                     made.notes.append(f"{key!r} is in the infos: its steps do not follow on")
         made._check(leaves)
         for path in made.observations:

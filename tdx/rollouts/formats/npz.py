@@ -25,7 +25,7 @@ from tdx.rollouts.formats.untrusted_files import (
     is_numeric,
 )
 from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 
 def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class _Reader(Reader):
             )
             # The header is a literal of at most so many characters; objects are never unpickled.
             shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-            checked_shape(shape, f"{name!r} in {self._path}")
+            validate_shape(shape, f"{name!r} in {self._path}")
         except StorageError:
             raise
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:

@@ -14,7 +14,7 @@ from tdx.rollouts.formats.stored import VERSION
 from tdx.rollouts.formats.untrusted_files import check_key
 from tdx.rollouts.formats.wire import Array
 from tdx.rollouts.manifest import Manifest
-from tdx.untrusted import MAX_ENVS, checked_shape, parse_json
+from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
 
 __all__ = ["NOTE", "Found", "Reader", "checked_note", "read_note"]
 
@@ -77,7 +77,7 @@ def checked_note(note: Any, path: Path) -> dict[str, Any]:
             hint="read it with a newer release: pip install -U tdx",
         )
     try:
-        batch = checked_shape(note["manifest"]["batch_size"], "batch_size")
+        batch = validate_shape(note["manifest"]["batch_size"], "batch_size")
         if not 1 <= math.prod(batch) <= MAX_ENVS:
             raise ValueError(f"batch_size is {batch}")
         manifest = Manifest.from_dict(note["manifest"])

@@ -23,7 +23,7 @@ from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
 from tdx.rollouts.formats.stored import Column, Stored, columns_of
 from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
 from tdx.rollouts.formats.wire import Array, to_array
-from tdx.untrusted import checked_shape, parse_json
+from tdx.untrusted import parse_json, validate_shape
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -115,7 +115,7 @@ class _Reader(Reader):
         self, name: str, entry: Mapping[str, Any]
     ) -> tuple[torch.dtype, tuple[int, ...], int]:
         dtype = _DTYPES[entry["dtype"]]
-        shape = checked_shape(entry["shape"], f"{name!r} in {self._path}")
+        shape = validate_shape(entry["shape"], f"{name!r} in {self._path}")
         begin, end = entry["data_offsets"]
         is_whole = isinstance(begin, int) and isinstance(end, int)
         size = math.prod(shape) * dtype.itemsize

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError, UnknownNameError, did_you_mean
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump import Dump
 from tdx.rollouts.episodes import Episode
 from tdx.rollouts.formats.results import Entry
@@ -58,7 +58,7 @@ def columns_of(manifest: Manifest, taken: Sequence[str] = ()) -> list[Column]:
     found, used = [], set(taken)
     for track, _ in manifest.tracks:
         for path in track.leaves:
-            name = format_key(normal_key(path))
+            name = format_key(normalize_key(path))
             name = name if track.name == DATA else f"{track.name}/{name}"
             while name in used:
                 name += "_"
@@ -138,7 +138,7 @@ class Stored:
         found = []
         for each in columns:
             dtype, shape = tracks[each.track].leaves[each.path]
-            name = format_key(normal_key(each.path))
+            name = format_key(normalize_key(each.path))
             key = name if each.track == DATA else f"{each.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
             found.append(Entry(key, each.name, inner, str(dtype).removeprefix("torch.")))
@@ -229,7 +229,7 @@ class Stored:
 
     def span(self, path: Parts, row: int, start: int, stop: int) -> Tensor:
         """Some steps of one env, from the disk: ``[n, ...]``."""
-        leaf: Tensor = self.dump.data.get(normal_key(path))
+        leaf: Tensor = self.dump.data.get(normalize_key(path))
         for place in np.unravel_index(row, self.batch_size) if self.batch_size else ():
             leaf = leaf[int(place)]
         return leaf[start:stop].contiguous()
@@ -287,7 +287,7 @@ def _reduced(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manif
 
 def _keep(track: dict[str, Any], keys: set[str]) -> None:
     track["leaves"] = [
-        leaf for leaf in track["leaves"] if keys & set(names_of(normal_key(tuple(leaf["key"]))))
+        leaf for leaf in track["leaves"] if keys & set(names_of(normalize_key(tuple(leaf["key"]))))
     ]
     paths = [leaf["key"] for leaf in track["leaves"]]
     track["groups"] = [
@@ -299,7 +299,7 @@ def _keep(track: dict[str, Any], keys: set[str]) -> None:
 
 def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:
     assert manifest.data is not None
-    known = {name for path in manifest.data.leaves for name in names_of(normal_key(path))}
+    known = {name for path in manifest.data.leaves for name in names_of(normalize_key(path))}
     for name in keys:
         if name not in known:
             hint = did_you_mean(name, known, f"there are {', '.join(sorted(known))}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from tdx.errors import StorageError
 from tdx.rollouts.formats.found import Found
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 DEFLATE_RATIO = 1100
 """Expansion that deflate (gzip, zip) can reach: 1032 to 1."""
@@ -85,7 +85,7 @@ def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
     Raises:
         StorageError: The shape is impossible.
     """
-    return math.prod(checked_shape(shape, what)) * int(np.dtype(dtype).itemsize)
+    return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:

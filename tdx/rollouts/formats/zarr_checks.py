@@ -24,7 +24,7 @@ from tdx.rollouts.formats.untrusted_files import (
     check_folder,
     is_numeric,
 )
-from tdx.untrusted import checked_shape, parse_json, read_limited
+from tdx.untrusted import parse_json, read_limited, validate_shape
 
 _VERSION_3, _GROUP_2, _ARRAY_2 = "zarr.json", ".zgroup", ".zarray"
 _CODECS = ("bytes", "transpose", "crc32c", "gzip", "zstd", "blosc")
@@ -223,7 +223,7 @@ def _array(
     separator: str,
     compressor: str | None,
 ) -> ZarrArray:
-    whole, chunk = checked_shape(shape, what), checked_shape(chunks, f"a chunk of {what}")
+    whole, chunk = validate_shape(shape, what), validate_shape(chunks, f"a chunk of {what}")
     if separator not in ("/", ".") or len(chunk) != len(whole) or 0 in chunk:
         raise StorageError(f"{what} has impossible chunks", hint=_FORGED)
     size, claimed = array_bytes(chunk, dtype, what), array_bytes(whole, dtype, what)

@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.key_pairs import require_keys
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec
 
 OBSERVED = ("full_observation_spec", "full_reward_spec")
@@ -117,7 +117,7 @@ class DTypeCastTransform(Transform):
 
     def _found(self, spec: Composite, parts: Sequence[str]) -> list[NestedKey]:
         return [
-            normal_key(key)
+            normalize_key(key)
             for part in parts
             for key, leaf in spec[part].items(True, True)
             if leaf.dtype is self.dtype_in
@@ -151,7 +151,7 @@ def _cast_all(
     """Cast every entry of one dtype but flags, in place."""
     for key, value in list(tensordict.items(True, True)):
         is_tensor = isinstance(value, Tensor) and value.dtype is dtype_in
-        if is_tensor and key_parts(key)[-1] not in FLAGS:
+        if is_tensor and split_key(key)[-1] not in FLAGS:
             tensordict.set(key, value.to(dtype_out))
     return tensordict
 

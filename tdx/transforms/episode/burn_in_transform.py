@@ -14,7 +14,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.episodes import refuse_unordered
 from tdx.core.transforms.key_pairs import key_list
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
 
 
 class BurnInTransform(Transform):
@@ -166,8 +166,8 @@ def _checked_modules(modules: Any) -> tuple[nn.Module, ...]:
 
 def _carried(modules: Sequence[Any]) -> list[NestedKey]:
     """The keys that modules write under ``next``, without that."""
-    written = (key_parts(key) for module in modules for key in module.out_keys)
-    return unique_keys(normal_key(key[1:]) for key in written if key[0] == "next" and key[1:])
+    written = (split_key(key) for module in modules for key in module.out_keys)
+    return unique_keys(normalize_key(key[1:]) for key in written if key[0] == "next" and key[1:])
 
 
 def _read_first(modules: Sequence[Any]) -> list[NestedKey]:
@@ -175,6 +175,6 @@ def _read_first(modules: Sequence[Any]) -> list[NestedKey]:
     read: list[NestedKey] = []
     written: set[NestedKey] = set()
     for module in modules:
-        read += [normal_key(key) for key in module.in_keys if normal_key(key) not in written]
-        written.update(normal_key(key) for key in module.out_keys)
+        read += [normalize_key(key) for key in module.in_keys if normalize_key(key) not in written]
+        written.update(normalize_key(key) for key in module.out_keys)
     return unique_keys(read)

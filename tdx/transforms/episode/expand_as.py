@@ -10,7 +10,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, TimeForm
 from tdx.core.transforms.key_pairs import missing_key, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -45,7 +45,7 @@ class ExpandAs(Transform):
         self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None
     ) -> None:
         super().__init__([in_key], None if out_key is None else [out_key])
-        self.ref_key = normal_key(ref_key)
+        self.ref_key = normalize_key(ref_key)
         self._shape: torch.Size | None = None
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:

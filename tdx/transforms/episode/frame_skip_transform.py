@@ -16,7 +16,7 @@ from tdx.core.transforms.spec_edits import done_groups
 from tdx.core.transforms.sums import sum_dtype, sum_spec
 from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, key_parts, unique_keys
+from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -73,7 +73,7 @@ class FrameSkipTransform(Transform):
         self._stepped_keys = tuple(key for part in parts for key in part.keys(True, True))
         self._done_keys = []
         for group in done_groups(output_spec["full_done_spec"]):
-            ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
+            ends = [key for key in group.keys if split_key(key)[-1] == "done"]
             self._done_keys += ends or group.keys
 
     @property

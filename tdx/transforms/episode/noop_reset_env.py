@@ -13,7 +13,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.spec_edits import DoneGroup, done_groups
 from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
@@ -69,7 +69,7 @@ class NoopResetEnv(Transform):
         self._groups = done_groups(output_spec["full_done_spec"])
         self._actions = input_spec["full_action_spec"]
         self._reward_keys = [
-            normal_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
+            normalize_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
         ]
 
     def _reset(
@@ -150,7 +150,7 @@ class NoopResetEnv(Transform):
         """The same, where those of these rows that have ended begin anew."""
         masks: dict[NestedKey, Tensor] = {}
         for group in self._groups:
-            flags = [read(current, key) for key in group.keys if key_parts(key)[-1] == "done"]
+            flags = [read(current, key) for key in group.keys if split_key(key)[-1] == "done"]
             flags = flags or [read(current, key) for key in group.keys]
             ended = torch.stack(flags).any(0)
             masks[group.reset_key] = ended & as_row_mask(rows.to(ended.device), ended, current.ndim)

@@ -20,7 +20,7 @@ from tdx.core.transforms.spec_edits import (
     with_entries,
 )
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts
+from tdx.keys import NestedKey, format_key, join_keys, split_key
 from tdx.specs import Bounded, Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -149,7 +149,7 @@ class StepCounter(RunningTransform):
         )
 
     def _is_written(self, flag: NestedKey) -> bool:
-        name, known = key_parts(flag)[-1], {key for group in self._groups for key in group.keys}
+        name, known = split_key(flag)[-1], {key for group in self._groups for key in group.keys}
         return flag in known or name == self.truncated_key
 
     def _step_limits(self) -> tuple[StepLimit, ...]:

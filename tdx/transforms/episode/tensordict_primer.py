@@ -15,7 +15,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, TimeForm, begun_at_resets
 from tdx.core.transforms.spec_edits import done_groups, with_entries
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -83,14 +83,14 @@ class TensorDictPrimer(Transform):
         self.single_default_value = single_default_value
         self.call_before_env_reset = call_before_env_reset
         self.default_value = _checked_default(
-            default_value, [normal_key(key) for key in self._given.keys(True, True)], random
+            default_value, [normalize_key(key) for key in self._given.keys(True, True)], random
         )
         if single_default_value and not callable(self.default_value):
             raise ArgumentError(
                 "single_default_value is on and default_value is no function",
                 hint="give a function that returns a TensorDict of all entries",
             )
-        self.reset_key = None if reset_key is None else normal_key(reset_key)
+        self.reset_key = None if reset_key is None else normalize_key(reset_key)
         self._mask_key: NestedKey = self.reset_key or "_reset"
         self._primed: dict[NestedKey, Any] = {}
         self._batch_size: torch.Size | None = None
@@ -145,7 +145,7 @@ class TensorDictPrimer(Transform):
                     f"the primer's shape {tuple(spec.shape)} does not start with the env's batch "
                     f"size {tuple(batch_size)}",
                     hint="leave expand_specs on, and give the spec without batch dims",
-                    where=Where(key=normal_key(key)),
+                    where=Where(key=normalize_key(key)),
                 )
         return given
 
@@ -293,7 +293,7 @@ class TensorDictPrimer(Transform):
 
 
 def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:
-    return {normal_key(key): spec for key, spec in primers.items(True, True)}
+    return {normalize_key(key): spec for key, spec in primers.items(True, True)}
 
 
 def _composite(
@@ -319,7 +319,7 @@ def _composite(
                 f"the primer {format_key(key)!r} must be a spec, got {type(spec).__name__}",
                 hint="for example Unbounded(2)",
             )
-        result[normal_key(key)] = spec.clone()
+        result[normalize_key(key)] = spec.clone()
     return result
 
 
@@ -330,7 +330,7 @@ def _checked_default(value: DefaultValue, keys: list[NestedKey], random: bool | 
         )
     if not isinstance(value, Mapping):
         return value
-    by_key = {normal_key(key): each for key, each in value.items()}
+    by_key = {normalize_key(key): each for key, each in value.items()}
     odd = [format_key(key) for key in by_key.keys() ^ set(keys)]
     if odd:
         raise ArgumentError(

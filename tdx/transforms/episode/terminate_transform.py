@@ -13,7 +13,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.key_pairs import missing_key
 from tdx.core.transforms.spec_edits import DoneGroup, done_groups, with_entries
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
 
@@ -100,8 +100,8 @@ class TerminateTransform(Transform):
         """
         level = tensordict.get("next", None)
         level = tensordict if level is None else level
-        keys = [normal_key(key) for key in level.keys(True, True)]
-        flags = [key for key in keys if key_parts(key)[-1] in self._names]
+        keys = [normalize_key(key) for key in level.keys(True, True)]
+        flags = [key for key in keys if split_key(key)[-1] in self._names]
         if not flags:
             raise missing_key("terminated", keys, "the stored data")
         stop = self._stops(level)

@@ -18,7 +18,7 @@ from tdx.core.transforms.scan import moved_along, reset_rows
 from tdx.core.transforms.transform import Entries, RowStep, Transform
 from tdx.core.transforms.windows import Windows
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -86,8 +86,8 @@ class CatFrames(ObservationTransform):
         self.N, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
         self.as_inverse = as_inverse
-        self.reset_key = None if reset_key is None else normal_key(reset_key)
-        self.done_key: NestedKey = ("next", "done") if done_key is None else normal_key(done_key)
+        self.reset_key = None if reset_key is None else normalize_key(reset_key)
+        self.done_key: NestedKey = ("next", "done") if done_key is None else normalize_key(done_key)
         self._frames: dict[NestedKey, list[Tensor]] = {}
         if as_inverse:
             self._set_inverse_keys(self.out_keys, self.in_keys)
@@ -247,8 +247,8 @@ class CatFrames(ObservationTransform):
     def _stack_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
         stacks: dict[NestedKey, Tensor] = {}
         for in_key, out_key in self._pairs:
-            parts = key_parts(in_key)
-            root = normal_key(parts[1:]) if parts[0] == "next" else in_key
+            parts = split_key(in_key)
+            root = normalize_key(parts[1:]) if parts[0] == "next" else in_key
             newest, frames = read(tensordict, in_key), read(tensordict, root)
             if newest is None and self._missing_tolerance:
                 continue

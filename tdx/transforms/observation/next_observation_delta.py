@@ -16,7 +16,7 @@ from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_edits import with_entries
 from tdx.core.transforms.upstream import upstream
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, join_keys, normal_key
+from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 
@@ -237,7 +237,7 @@ class NextObservationDelta(Transform):
         observations = output_spec["full_observation_spec"]
         if self._finds_keys:
             found = [
-                normal_key(key)
+                normalize_key(key)
                 for key, spec in observations.items(True, True)
                 if spec.dtype is not None
                 and spec.dtype.is_floating_point
@@ -313,7 +313,7 @@ def _drop(tensordict: TensorDictBase, key: NestedKey) -> None:
         return
     del tensordict[key]
     while isinstance(key, tuple) and len(key) > 1:
-        key = normal_key(key[:-1])
+        key = normalize_key(key[:-1])
         if key == "next" or not tensordict.get(key).is_empty():
             return
         del tensordict[key]

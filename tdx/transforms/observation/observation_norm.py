@@ -12,7 +12,7 @@ from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform, refuse_i
 from tdx.core.transforms.key_pairs import missing_key
 from tdx.core.transforms.transform import RowStep
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import TensorSpec
 from tdx.tensordicts import read
 
@@ -171,7 +171,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
 
     def _stats_key(self, key: NestedKey | None) -> NestedKey:
         if key is not None:
-            return normal_key(key)
+            return normalize_key(key)
         if len(self.in_keys) != 1:
             listed = ", ".join(map(format_key, self.in_keys))
             raise ArgumentError(

@@ -18,7 +18,7 @@ from tdx.core.transforms.running_statistics import Lock, RunningStatistics
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.transform import Entries, RowStep
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.observation.observation_norm import ObservationNorm
@@ -103,7 +103,7 @@ class VecNorm(RunningStatistics):
             KeyNotFoundError: the env has no such entry.
         """
         made = TensorDict({})
-        for key in map(normal_key, VecNorm.default_in_keys if keys is None else keys):
+        for key in map(normalize_key, VecNorm.default_in_keys if keys is None else keys):
             spec = _spec_of(env.output_spec, key)
             made.set(key, no_moments(spec.shape[env.ndim :], spec.device))
         return made.share_memory_()
@@ -273,7 +273,7 @@ def _checked(decay: float, eps: float) -> tuple[float, float]:
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:
-    return [normal_key(key) for key in cast(Any, tensordict).keys(True, True)]
+    return [normalize_key(key) for key in cast(Any, tensordict).keys(True, True)]
 
 
 def _float_dtype(dtype: torch.dtype) -> torch.dtype:

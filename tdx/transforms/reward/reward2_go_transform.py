@@ -14,7 +14,7 @@ from tdx.core.transforms.affine import finite_tensor
 from tdx.core.transforms.episodes import episode_starts
 from tdx.core.transforms.sums import sum_dtype
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, join_keys, key_parts, normal_key
+from tdx.keys import NestedKey, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
 
@@ -69,7 +69,7 @@ class Reward2GoTransform(Transform):
             )
         self.gamma: Tensor
         self.register_buffer("gamma", discount)
-        self.done_key = normal_key("done" if done_key is None else done_key)
+        self.done_key = normalize_key("done" if done_key is None else done_key)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the returns of stored episodes ``[*B, T]``, in place."""
@@ -84,7 +84,7 @@ class Reward2GoTransform(Transform):
 
     def _ends(self, tensordict: TensorDictBase) -> Tensor:
         """Which steps are the last of their episode, bool ``[*B, T]``."""
-        inside = key_parts(self.done_key)[0] == "next"
+        inside = split_key(self.done_key)[0] == "next"
         done_key = self.done_key if inside else join_keys("next", self.done_key)
         starts = episode_starts(tensordict, done_key)
         done = read(tensordict, done_key)

@@ -16,7 +16,7 @@ from tdx.core.transforms.key_pairs import missing_key
 from tdx.core.transforms.spec_edits import shape_in, with_entries
 from tdx.core.transforms.sums import sum_dtype
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
 
@@ -71,7 +71,7 @@ class RewardSum(RunningTransform):
 
     @staticmethod
     def _sums(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
-        return [sibling_key(key, f"episode_{key_parts(key)[-1]}") for key in in_keys]
+        return [sibling_key(key, f"episode_{split_key(key)[-1]}") for key in in_keys]
 
     def _keys_were_set(self) -> None:
         self._own_keys = False
@@ -133,7 +133,7 @@ class RewardSum(RunningTransform):
             KeyNotFoundError: A reward is missing, or a done flag and ``is_init`` both are.
         """
         for in_key, out_key in self._pairs:
-            explicit = key_parts(in_key)[0] == "next"
+            explicit = split_key(in_key)[0] == "next"
             places = [out_key]
             if not explicit and tensordict.get("next", None) is not None:
                 places.append(join_keys("next", out_key))
@@ -149,8 +149,8 @@ class RewardSum(RunningTransform):
         self, tensordict: TensorDictBase, in_key: NestedKey, out_key: NestedKey
     ) -> tuple[Tensor, Tensor]:
         """The sums before and after each step, ``[*B, T, ...]``."""
-        parts = key_parts(in_key)
-        inner = normal_key(parts[1:]) if parts[0] == "next" else in_key
+        parts = split_key(in_key)
+        inner = normalize_key(parts[1:]) if parts[0] == "next" else in_key
         reward = tensordict.get(join_keys("next", inner), read(tensordict, in_key))
         if reward is None:
             raise self._missing(in_key, tensordict)

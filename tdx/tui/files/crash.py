@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tdx.errors import TdxError, one_line
+from tdx.errors import TdxError, summarize_error
 from tdx.files import write_atomically
 from tdx.settings import state_path
 
@@ -28,7 +28,7 @@ def told_of_crash(files: Files) -> Text:
         What the user is told.
     """
     error = sys.exception()
-    what = "unknown" if error is None else one_line(error)
+    what = "unknown" if error is None else summarize_error(error)
     lines = [f"error: tdx has a fault: {what}"]
     report = traceback.format_exc()
     path = state_path() / NAME

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.tui.specs.line_labels import heading
 from tdx.tui.specs.spec_labels import Widths, key_label
 from tdx.tui.specs.spec_tree import Line, Path
@@ -123,6 +123,6 @@ def _option(line: Line, widths: Widths, found: bool) -> Option:
     pad = " " * (_INDENT * line.depth)
     if line.change is None:
         return Option(Content.assemble(pad, heading(line)), disabled=line.kind == "nothing")
-    indent = _INDENT * (len(key_parts(line.change.key)) - 1)
+    indent = _INDENT * (len(split_key(line.change.key)) - 1)
     label = key_label(line.text, line.change, widths, indent, found=found)
     return Option(Content.assemble(pad, label))

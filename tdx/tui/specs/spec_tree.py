@@ -9,7 +9,7 @@ from typing import Literal
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.inspection.stage_flow import LaneName
-from tdx.keys import format_key, key_parts
+from tdx.keys import format_key, split_key
 from tdx.tui.specs.spec_lines import PlaceSpecs
 
 Path = tuple[str, ...]
@@ -95,7 +95,7 @@ def _keys(
 ) -> Iterator[Line]:
     above: Path = ()
     for change in changes:
-        *groups, name = (change.part, *key_parts(change.key))
+        *groups, name = (change.part, *split_key(change.key))
         hidden = False
         for level in range(1, len(groups) + 1):
             head = tuple(groups[:level])
@@ -113,4 +113,4 @@ def _keys(
 
 
 def _groups(change: KeyChange) -> Path:
-    return (change.part, *key_parts(change.key)[:-1])
+    return (change.part, *split_key(change.key)[:-1])

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from tdx.inspection.spec_report import KeyChange
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.tui.compose.trouble import Trouble
 from tdx.tui.specs.lineage_text import lineage_text
 from tdx.tui.specs.spec_labels import Widths
@@ -217,4 +217,4 @@ searches the keys; `n` and `N` go from match to match."""
 
 def _width(line: Line) -> int:
     assert line.change is not None
-    return 2 * (len(key_parts(line.change.key)) - 1) + len(line.text)
+    return 2 * (len(split_key(line.change.key)) - 1) + len(line.text)

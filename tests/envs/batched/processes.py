@@ -1,4 +1,4 @@
-"""Looking at processes and shared memory from outside."""
+"""Helpers that inspect processes and shared memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def all_end(pids: list[int]) -> bool:
 def shared_memory_files() -> set[str]:
     """The names of what torch and Python keep in the file system of shared memory.
 
-    Tests that run beside this one keep folders there, a browser its files.
+    Concurrent tests keep folders there, and a browser its files.
     """
     return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
 

@@ -1,4 +1,4 @@
-"""What a batch of envs does, whether serial or parallel."""
+"""Behavior common to ``SerialEnv`` and ``ParallelEnv``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_row_is_the_lone_env_with_the_same_seed(
         assert_close(together[index], played(alone, [action[index] for action in script]))
 
 
-def test_specs_have_a_dim_more(make_batch: MakeBatch) -> None:
+def test_specs_have_an_additional_dim(make_batch: MakeBatch) -> None:
     env = make_batch(2, TwoGroupsEnv)
     assert env.batch_size == torch.Size([2])
     assert env.observation_spec["b", "observation"].shape == torch.Size([2, 2, 1])
@@ -98,14 +98,14 @@ def test_a_batch_of_batched_envs_has_both_dims(make_batch: MakeBatch) -> None:
     assert env.rollout(2)["next", "reward"].shape == torch.Size([2, 3, 2, 1])
 
 
-def test_words_travel_too(make_batch: MakeBatch) -> None:
+def test_non_tensor_entries_are_sent(make_batch: MakeBatch) -> None:
     env = make_batch(2, WordsEnv)
     first = env.rand_step(env.reset())
     assert list(first["word"]) == ["count 0", "count 0"]
     assert list(first["next", "word"]) == ["count 1", "count 1"]
 
 
-def test_words_of_envs_that_are_not_reset_stay(make_batch: MakeBatch) -> None:
+def test_non_tensor_entries_of_envs_that_are_not_reset_are_kept(make_batch: MakeBatch) -> None:
     env = make_batch(2, WordsEnv)
     after = env.step_mdp(env.rand_step(env.reset()))
     after["_reset"] = torch.tensor([[True], [False]])
@@ -130,7 +130,7 @@ def test_reset_passes_keyword_arguments_on(make_batch: MakeBatch) -> None:
         env.reset(list_of_kwargs=[{}] * 3)
 
 
-def test_seeds_are_a_chain(make_batch: MakeBatch) -> None:
+def test_each_env_gets_the_next_seed(make_batch: MakeBatch) -> None:
     env = make_batch(2, NoisyEnv)
     following = env.set_seed(3)
     first = env.reset()["observation"]
@@ -159,7 +159,7 @@ def test_public_attributes_and_methods_are_those_of_each_env(make_batch: MakeBat
     env.reset()
 
 
-def test_workers_have_the_environment_variables_of_now(
+def test_workers_have_the_current_environment_variables(
     make_parallel: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_parallel(1, CountingEnv)
@@ -167,7 +167,7 @@ def test_workers_have_the_environment_variables_of_now(
     assert make_parallel(1, CountingEnv).variable("TDX_TEST_VARIABLE") == ["set later"]
 
 
-def test_without_buffers_all_is_sent_by_value(make_parallel: MakeBatch) -> None:
+def test_use_buffers_false_sends_tensors_by_value(make_parallel: MakeBatch) -> None:
     results = []
     for use_buffers in (True, False):
         env = make_parallel(2, TwoGroupsEnv, use_buffers=use_buffers)
@@ -190,7 +190,7 @@ def test_a_single_env_needs_no_process(make_parallel: MakeBatch) -> None:
     assert type(make_parallel(1, CountingEnv)) is ParallelEnv
 
 
-def test_an_env_that_is_made_serves_one_worker(make_serial: MakeBatch) -> None:
+def test_existing_env_can_be_used_for_one_worker(make_serial: MakeBatch) -> None:
     made = [CountingEnv(start=1), CountingEnv(start=2)]
     assert make_serial(2, made).reset()["observation"].tolist() == [[1], [2]]
     assert make_serial(1, made[0]).reset()["observation"].tolist() == [[1]]
@@ -224,7 +224,7 @@ def _training(env: Any) -> list[bool]:
     return [bool(mode) for mode in env.is_training()]
 
 
-def test_closing_ends_it_and_a_reset_starts_it_again(make_batch: MakeBatch) -> None:
+def test_reset_restarts_a_closed_batch(make_batch: MakeBatch) -> None:
     env = make_batch(2, CountingEnv)
     current = env.reset()
     assert not env.is_closed
@@ -259,22 +259,22 @@ def test_the_number_of_workers_is_checked(make_batch: MakeBatch, number: Any) ->
         make_batch(number, CountingEnv)
 
 
-def test_functions_and_workers_must_fit(make_batch: MakeBatch) -> None:
+def test_number_of_functions_must_match_the_workers(make_batch: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="create_env_fn has 3 entries for 2 workers"):
         make_batch(2, [CountingEnv] * 3)
     with pytest.raises(ArgumentError, match="create_env_kwargs has 1 entries"):
         make_batch(2, CountingEnv, create_env_kwargs=[{}])
     with pytest.raises(ArgumentError, match="is a str"):
         make_batch(2, "Pendulum-v1")
-    with pytest.raises(ArgumentError, match="one env cannot be run by several workers"):
+    with pytest.raises(ArgumentError, match="an env cannot be shared by several workers"):
         make_batch(2, CountingEnv())
 
 
-def test_a_function_that_makes_no_env_is_refused(make_batch: MakeBatch) -> None:
+def test_function_that_returns_no_env_is_rejected(make_batch: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="returned a dict"):
         make_batch(1, dict)
 
 
-def test_envs_of_unlike_batch_sizes_are_refused(make_batch: MakeBatch) -> None:
+def test_envs_of_different_batch_sizes_are_rejected(make_batch: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="worker 1 has batch size"):
         make_batch(2, [CountingEnv, partial(CountingEnv, batch_size=(2,))])

@@ -16,7 +16,7 @@ from tests.envs.mocks import CountingEnv
 MORE = partial(CountingEnv, stop=100)
 
 
-def test_envs_of_a_batch_count_together(make_batch: MakeBatch) -> None:
+def test_envs_of_a_batch_share_statistics(make_batch: MakeBatch) -> None:
     creator = EnvCreator(MORE)
     env = make_batch(2, creator)
     env.rollout(5)
@@ -30,14 +30,14 @@ def test_sharing_survives_a_function_around_the_creator(make_batch: MakeBatch) -
     assert int(creator.state_dict()["steps"]) == 10
 
 
-def test_writing_the_shared_state_reaches_every_worker(make_batch: MakeBatch) -> None:
+def test_load_state_dict_updates_every_worker(make_batch: MakeBatch) -> None:
     creator = EnvCreator(MORE)
     env = make_batch(2, creator)
     creator.load_state_dict({"steps": torch.tensor(40)})
     assert [int(steps) for steps in env.state_dict().values()] == [40, 40]
 
 
-def test_a_state_without_all_names_is_refused() -> None:
+def test_incomplete_state_dict_is_rejected() -> None:
     with pytest.raises(KeyNotFoundError, match="steps"):
         EnvCreator(MORE).load_state_dict({})
 
@@ -49,7 +49,7 @@ def test_an_env_whose_state_is_of_another_shape_keeps_its_own() -> None:
 
 
 class SizedEnv(CountingEnv):
-    """Holds a parameter of the size that it is told."""
+    """Has a parameter of the given size."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -92,18 +92,18 @@ def test_a_variant_shares_the_state() -> None:
     assert creator.create_env_kwargs == {}
 
 
-def test_it_tells_what_it_makes() -> None:
+def test_meta_data_and_arguments() -> None:
     metadata = EnvCreator(partial(CountingEnv, batch_size=(3,))).meta_data
     assert metadata.batch_size == torch.Size([3])
     assert metadata.device == torch.device("cpu")
     assert metadata.output_spec["full_reward_spec", "reward"].shape == torch.Size([3, 1])
 
 
-def test_it_is_called_by_its_function() -> None:
+def test_repr_names_the_function() -> None:
     assert repr(EnvCreator(CountingEnv)).startswith("EnvCreator(<class ")
 
 
-def test_a_function_that_makes_no_env_is_refused() -> None:
+def test_function_that_returns_no_env_is_rejected() -> None:
     def nothing() -> EnvBase:
         return None  # type: ignore[return-value]
 

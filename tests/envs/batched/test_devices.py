@@ -1,4 +1,4 @@
-"""Batches whose tensors live elsewhere than those of their envs."""
+"""Batches on another device than their envs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WideEnv, WordsEnv
 
 
-def test_what_is_handed_out_lives_on_the_batchs_device(make_batch: MakeBatch) -> None:
+def test_outputs_are_on_the_device_of_the_batch(make_batch: MakeBatch) -> None:
     env = make_batch(2, TwoGroupsEnv, device="meta")
     assert env.device == torch.device("meta")
     assert {leaf.device for leaf in env.specs.values(True, True)} == {torch.device("meta")}
@@ -20,7 +20,7 @@ def test_what_is_handed_out_lives_on_the_batchs_device(make_batch: MakeBatch) ->
     assert {value.device for value in result.values(True, True)} == {torch.device("meta")}
 
 
-def test_moving_a_batch_leaves_its_envs_where_they_are(make_batch: MakeBatch) -> None:
+def test_moving_a_batch_does_not_move_its_envs(make_batch: MakeBatch) -> None:
     env = make_batch(2, CountingEnv).to("meta")
     assert env.device == torch.device("meta")
     assert env.envs_device() == ["cpu", "cpu"]
@@ -73,7 +73,7 @@ def test_envs_on_several_devices(make_batch: MakeBatch) -> None:
 
 
 @pytest.mark.gpu
-def test_unlike_envs_under_an_accelerator(make_batch: MakeBatch) -> None:
+def test_different_envs_under_an_accelerator(make_batch: MakeBatch) -> None:
     env = make_batch(2, [partial(WideEnv, 2), partial(WideEnv, 3)], device="cuda:0")
     result = env.rollout(4, break_when_any_done=False)
     assert result[1]["next", "observation"].device.type == "cuda"

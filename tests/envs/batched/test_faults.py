@@ -1,4 +1,4 @@
-"""Workers that raise, die or hang: which one it was, and nothing left behind."""
+"""Workers that raise, exit or hang are named, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _workers_start_fast(make_parallel: MakeBatch) -> None:
     make_parallel(1, CountingEnv).close()
 
 
-def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBatch) -> None:
+def test_exception_names_its_worker_and_has_its_traceback(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, one_faulty("raise"))
     pids = env.worker_pids
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
     assert str(caught.value) == (
-        f"step 1: worker 1 raised ValueError in step: raised on purpose ({OWN_ERROR})"
+        f"step 1: worker 1 raised ValueError during step: raised on purpose ({OWN_ERROR})"
     )
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
@@ -64,17 +64,17 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
         env.rollout(2)
     # Both fail, and either may be the first to say so.
     assert re.fullmatch(
-        "worker [01] failed in step: step raised ZeroDivisionError: no way to go on",
+        "worker [01] failed during step: step raised ZeroDivisionError: cannot continue",
         caught.value.message,
     )
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("the error is the env's own")
 
 
-def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None:
+def test_exception_in_a_reset_names_the_reset(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, one_faulty("reset-raise"))
     pids = env.worker_pids
-    with pytest.raises(WorkerError, match="worker 1 raised ValueError in reset"):
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError during reset"):
         env.reset()
     assert all_end(pids)
 
@@ -82,12 +82,12 @@ def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("exit", "worker 1 died with exit code 7 in step"),
-        ("kill", r"worker 1 was ended by SIGKILL in step .*memory"),
-        ("reset-exit", "worker 1 died with exit code 7 in reset"),
+        ("exit", "worker 1 exited with code 7 during step"),
+        ("kill", r"worker 1 was killed by SIGKILL during step .*memory"),
+        ("reset-exit", "worker 1 exited with code 7 during reset"),
     ],
 )
-def test_a_death_is_told_with_its_manner(
+def test_exit_of_a_worker_is_reported_with_its_reason(
     make_parallel: MakeBatch, fault: str, message: str
 ) -> None:
     env = make_parallel(2, one_faulty(fault))
@@ -103,7 +103,7 @@ def test_a_death_is_told_with_its_manner(
 def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> None:
     env = make_parallel(2, one_faulty(fault), worker_timeout=4)
     pids = env.worker_pids
-    with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not answer .* within 4 s"):
+    with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not respond within 4 s during"):
         env.rollout(5)
     assert all_end(pids)
 
@@ -111,12 +111,12 @@ def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> N
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("make-raise", "worker 1 raised ValueError in making its env: raised on purpose"),
-        ("make-exit", "worker 1 died with exit code 7 in making its env"),
-        ("make-kill", "worker 1 was ended by SIGKILL in making its env"),
+        ("make-raise", "worker 1 raised ValueError during env construction: raised on purpose"),
+        ("make-exit", "worker 1 exited with code 7 during env construction"),
+        ("make-kill", "worker 1 was killed by SIGKILL during env construction"),
     ],
 )
-def test_a_fault_while_an_env_is_made(make_parallel: MakeBatch, fault: str, message: str) -> None:
+def test_fault_during_env_construction(make_parallel: MakeBatch, fault: str, message: str) -> None:
     before = shared_memory_files()
     with pytest.raises(WorkerError, match=message):
         make_parallel(2, one_faulty(fault))
@@ -124,12 +124,14 @@ def test_a_fault_while_an_env_is_made(make_parallel: MakeBatch, fault: str, mess
 
 
 @pytest.mark.usefixtures("_workers_start_fast")
-def test_a_hang_while_an_env_is_made(make_parallel: MakeBatch) -> None:
-    with pytest.raises(WorkerTimeoutError, match="worker 1 did not answer in making its env"):
+def test_hang_during_env_construction(make_parallel: MakeBatch) -> None:
+    with pytest.raises(
+        WorkerTimeoutError, match=r"worker 1 did not respond within .* during env construction"
+    ):
         make_parallel(2, one_faulty("make-hang"), worker_timeout=4)
 
 
-def test_an_env_that_cannot_be_made_raises_the_same_as_alone(make_batch: MakeBatch) -> None:
+def test_construction_error_is_that_of_the_env(make_batch: MakeBatch) -> None:
     def no_such_env() -> EnvBase:
         raise EnvNotFoundError("no env is called Pendulun-v1")
 
@@ -137,18 +139,20 @@ def test_an_env_that_cannot_be_made_raises_the_same_as_alone(make_batch: MakeBat
         make_batch(2, no_such_env)
 
 
-def test_a_fault_deep_in_nested_processes_leaves_nothing(make_parallel: MakeBatch) -> None:
+def test_fault_in_nested_processes_leaves_no_process(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, partial(InnerEnv, 2, one_faulty("exit")))
     pids = [*env.worker_pids, *(pid for pids in env.inner_pids() for pid in pids)]
     assert len(pids) == 6
-    with pytest.raises(WorkerError, match=r"worker \d failed in step: worker 1 died"):
+    with pytest.raises(WorkerError, match=r"worker \d failed during step: worker 1 exited"):
         env.rollout(5)
     assert all_end(pids)
 
 
 def test_a_method_that_raises_leaves_the_workers_alone(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, CountingEnv)
-    with pytest.raises(WorkerError, match="worker 0 raised ValueError in fail: failed on purpose"):
+    with pytest.raises(
+        WorkerError, match="worker 0 raised ValueError during fail: failed on purpose"
+    ):
         env.fail()
     assert env.rollout(2).shape == torch.Size([2, 2])
 
@@ -177,7 +181,7 @@ class UnsendableEnv(CountingEnv):
         self.guard = threading.Lock()
 
 
-def test_what_cannot_be_sent_is_refused(make_parallel: MakeBatch) -> None:
+def test_unpicklable_function_is_rejected(make_parallel: MakeBatch) -> None:
     lock = threading.Lock()
 
     def locked() -> EnvBase:
@@ -188,7 +192,7 @@ def test_what_cannot_be_sent_is_refused(make_parallel: MakeBatch) -> None:
         make_parallel(2, locked)
 
 
-def test_nothing_is_left_after_closing(make_parallel: MakeBatch) -> None:
+def test_close_leaves_no_process_or_shared_memory(make_parallel: MakeBatch) -> None:
     make_parallel(2, CountingEnv).close()
     files, descriptors = shared_memory_files(), open_descriptors()
     for _ in range(3):

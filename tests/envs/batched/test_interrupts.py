@@ -1,4 +1,4 @@
-"""Ctrl-C and the death of the parent, seen from outside the program."""
+"""Ctrl-C and the exit of the parent process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def nothing_runs(program: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_ctrl_c_in_a_rollout_ends_everything_quietly(start: Start, method: str) -> None:
+def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
+    start: Start, method: str
+) -> None:
     program = start("played", method=method)
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)

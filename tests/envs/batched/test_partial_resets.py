@@ -1,4 +1,4 @@
-"""Resets of some rows only."""
+"""Partial resets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_rows_that_are_not_reset_hold_their_last_observation(make_batch: MakeBat
     assert env.reset(mask)["observation"].tolist() == [[0], [2]]
 
 
-def test_a_mask_without_a_set_flag_resets_nothing(make_batch: MakeBatch) -> None:
+def test_all_false_mask_resets_nothing(make_batch: MakeBatch) -> None:
     env = make_batch(2, LONG)
     current = after_two_steps(env)
     current["_reset"] = torch.zeros(2, 1, dtype=torch.bool)
@@ -57,7 +57,7 @@ def test_a_mask_without_a_set_flag_resets_nothing(make_batch: MakeBatch) -> None
     assert env.resets == [1, 1]
 
 
-def test_a_partial_reset_leaves_the_step_before_as_it_was(make_batch: MakeBatch) -> None:
+def test_partial_reset_does_not_change_the_previous_step(make_batch: MakeBatch) -> None:
     env = make_batch(2, CountingEnv, create_env_kwargs=[{"stop": 1}, {"stop": 2}])
     step, following = env.step_and_maybe_reset(env.rand_action(env.reset()))
     assert step["next", "observation"].tolist() == [[1], [1]]
@@ -98,9 +98,7 @@ def test_nested_batches_reset_single_rows(make_batch: MakeBatch) -> None:
 @pytest.mark.parametrize(
     "mask", [torch.ones(2, dtype=torch.bool), torch.ones(2, 1), torch.ones(2, 2, dtype=torch.bool)]
 )
-def test_a_mask_of_another_shape_or_dtype_is_refused(
-    make_batch: MakeBatch, mask: torch.Tensor
-) -> None:
+def test_invalid_mask_is_rejected(make_batch: MakeBatch, mask: torch.Tensor) -> None:
     env = make_batch(2, LONG)
     current = env.reset()
     current["_reset"] = mask

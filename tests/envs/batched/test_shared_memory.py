@@ -1,4 +1,4 @@
-"""The block of memory that processes share."""
+"""Tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def filled(shared: bool) -> TensorBlock:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_tensors_of_every_dtype_lie_side_by_side(shared: bool) -> None:
+def test_block_with_tensors_of_every_dtype(shared: bool) -> None:
     tensors = filled(shared).tensors()
     tensors[torch.uint8].fill_(7)
     assert tensors[torch.uint8].unique().tolist() == [7]
@@ -29,19 +29,19 @@ def test_tensors_of_every_dtype_lie_side_by_side(shared: bool) -> None:
     assert tensors["scalar"].shape == torch.Size()
 
 
-def test_an_empty_tensor_has_no_place_but_a_shape() -> None:
+def test_empty_tensors() -> None:
     block = TensorBlock({"nothing": Field(torch.Size((2, 0)), torch.float32)})
     assert block.tensors()["nothing"].shape == torch.Size([2, 0])
 
 
-def test_sent_shared_it_is_the_same_memory() -> None:
+def test_pickled_shared_block_is_the_same_memory() -> None:
     block = filled(shared=True)
     twin: TensorBlock = pickle.loads(pickle.dumps(block))
     twin.tensors()["scalar"].fill_(9)
     assert int(block.tensors()["scalar"]) == 9
 
 
-def test_sent_unshared_it_is_a_copy() -> None:
+def test_pickled_unshared_block_is_a_copy() -> None:
     block = filled(shared=False)
     twin: TensorBlock = pickle.loads(pickle.dumps(block))
     twin.tensors()["scalar"].fill_(9)

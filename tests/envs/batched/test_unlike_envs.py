@@ -1,4 +1,4 @@
-"""Batches of envs that do not return the same."""
+"""Batches of envs with different outputs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_batches_of_unlike_batches(make_batch: MakeBatch) -> None:
     assert result[1][0]["next", "observation"].tolist() == [[1, 1], [2, 2]]
 
 
-def test_a_chain_around_them_maps_what_is_alike(make_batch: MakeBatch) -> None:
+def test_chain_around_the_batch_transforms_common_entries(make_batch: MakeBatch) -> None:
     chain = Compose(RewardScaling(0.0, 2.0), RewardSum(), StepCounter(), InitTracker())
     result = TransformedEnv(make_batch(2, WIDE), chain).rollout(4, break_when_any_done=False)
     assert result[0]["next", "observation"].tolist() == [[1, 1], [2, 2], [1, 1], [2, 2]]
@@ -89,8 +89,8 @@ def test_a_chain_around_them_maps_what_is_alike(make_batch: MakeBatch) -> None:
     for row, counts in enumerate(([1, 2, 1, 2], [1, 2, 3, 4])):
         following = result[row]["next"]
         assert following["step_count"].flatten().tolist() == counts
-        begun = torch.tensor(counts) == 1
-        assert torch.equal(following["episode_reward"][begun], following["reward"][begun])
+        started = torch.tensor(counts) == 1
+        assert torch.equal(following["episode_reward"][started], following["reward"][started])
     assert result[0]["is_init"].flatten().tolist() == [True, False, True, False]
 
 
@@ -103,7 +103,7 @@ def test_a_chain_around_them_maps_what_is_alike(make_batch: MakeBatch) -> None:
         lambda: VecNorm(["observation"]),
     ],
 )
-def test_a_chain_around_them_refuses_what_differs(
+def test_chain_around_the_batch_rejects_entries_that_differ(
     make_batch: MakeBatch, make: Callable[[], Transform]
 ) -> None:
     with pytest.raises(ChainError, match="put the transform into the envs") as caught:
@@ -112,7 +112,7 @@ def test_a_chain_around_them_refuses_what_differs(
 
 
 class ScaledEnv(CountingEnv):
-    """Its actions reach as far as it is told."""
+    """Has actions with the given bound."""
 
     def __init__(self, reach: float) -> None:
         super().__init__()
@@ -140,14 +140,12 @@ class LyingEnv(CountingEnv):
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 1)])
-def test_an_env_that_breaks_its_spec_is_named(
-    make_batch: MakeBatch, sizes: tuple[int, int]
-) -> None:
+def test_env_that_violates_its_spec_is_named(make_batch: MakeBatch, sizes: tuple[int, int]) -> None:
     env = make_batch(2, [partial(LyingEnv, size) for size in sizes])
     with pytest.raises(EnvError, match=r"'observation': worker 0 wrote .* worker 1 wrote"):
         env.reset()
 
 
-def test_what_breaks_the_spec_is_not_covered_up(make_batch: MakeBatch) -> None:
+def test_spec_violation_is_not_hidden(make_batch: MakeBatch) -> None:
     env: EnvBase = make_batch(2, partial(LyingEnv, 2))
     assert env.reset()["observation"].shape == torch.Size([2, 2])

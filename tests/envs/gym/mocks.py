@@ -1,4 +1,4 @@
-"""Small Gymnasium envs whose every value a test knows."""
+"""Small Gymnasium envs with known values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class SpaceEnv(gymnasium.Env[Any, Any]):
-    """Observes seeded members of a space and keeps what it was told and what it handed out."""
+    """Observes seeded members of a space, and records its inputs and outputs."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class InfoEnv(SpaceEnv):
 
 
 class FailingEnv(SpaceEnv):
-    """Raises in the method that it is told to."""
+    """Raises in the given method."""
 
     def __init__(self, phase: str) -> None:
         super().__init__()
@@ -117,12 +117,12 @@ class FailingEnv(SpaceEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if self.phase == "reset":
-            raise ZeroDivisionError("no way to begin\nand a second line")
+            raise ZeroDivisionError("cannot begin\nand a second line")
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.phase == "step":
-            raise ZeroDivisionError("no way to go on\nand a second line")
+            raise ZeroDivisionError("cannot continue\nand a second line")
         return super().step(action)
 
 

@@ -66,7 +66,7 @@ def test_the_kwargs_of_a_pipeline_reach_the_env(num_envs: int | None, batching: 
     assert from_python(to_python(pipeline)) == pipeline
 
 
-def test_env_kwargs_of_gym_env_are_the_envs_own() -> None:
+def test_env_kwargs_are_passed_to_the_env() -> None:
     env = GymEnv("Names-v0", row=4, env_kwargs={"env_name": "maze", "frame_skip": 2})
     given = env.unwrapped.given
     assert (given["env_name"], given["frame_skip"], given["row"]) == ("maze", 2, 4)
@@ -77,8 +77,8 @@ def test_env_kwargs_of_gym_env_are_the_envs_own() -> None:
 def test_an_argument_that_only_gym_env_has() -> None:
     with pytest.raises(ArgumentError) as caught:
         build_env(Pipeline(EnvConfig("Pendulum-v1", {"num_envs": 3})))
-    assert caught.value.message == "the env takes no argument 'num_envs'"
-    assert "field beside kwargs" in str(caught.value.hint)
+    assert caught.value.message == "the env has no argument 'num_envs'"
+    assert "field of env, next to kwargs" in str(caught.value.hint)
 
 
 def test_the_length_of_an_episode_is_still_an_argument() -> None:

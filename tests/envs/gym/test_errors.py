@@ -1,4 +1,4 @@
-"""What bad input gets: one line, a hint, the env's name."""
+"""Error messages: one line, with a hint and the name of the env."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def vector(phase: str) -> GymWrapper:
         ("cartpole", "did you mean CartPole-v1 or CartPole-v0"),
         ("PendulumEasy-v1", "did you mean Pendulum-v1"),
         ("ALE/Pog-v5", "did you mean ALE/Pong-v5"),
-        ("no such thing at all", "`tdx list envs` shows every id"),
+        ("no such thing at all", "`tdx list envs` shows all ids"),
     ],
 )
 def test_an_unknown_id(env_id: str, hint: str) -> None:
@@ -55,7 +55,7 @@ def test_an_unknown_id(env_id: str, hint: str) -> None:
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
 
 
-def test_an_id_of_a_namespace_that_nobody_knows() -> None:
+def test_id_of_an_unknown_namespace() -> None:
     with pytest.raises(EnvNotFoundError, match=r"and no other that begins with nowhere/ .*module:"):
         GymEnv("nowhere/Thing-v0")
 
@@ -75,7 +75,7 @@ def test_where_the_known_packages_come_from() -> None:
     hints = {
         env_id: provider.hint
         for env_id in ("ALE/Pong-v5", "MiniGrid-Empty-5x5-v0", "BabyAI-GoTo-v0", "FetchReach-v4")
-        if (provider := providers.provider_of(env_id))
+        if (provider := providers.find_provider(env_id))
     }
     assert hints == {
         "ALE/Pong-v5": "pip install ale-py",
@@ -90,7 +90,7 @@ def test_where_the_known_packages_come_from() -> None:
     [
         ("Box2D", "gymnasium.envs.box2d:Absent", "pip install 'gymnasium[box2d]'"),
         ("mujoco", "gymnasium.envs.mujoco.absent:Absent", "pip install 'gymnasium[mujoco]'"),
-        ("other", "no_such_module:Absent", "install it, or see the env's own docs"),
+        ("other", "no_such_module:Absent", "install it, or see the documentation of the env"),
     ],
 )
 def test_an_env_whose_class_cannot_be_imported(
@@ -105,7 +105,7 @@ def test_an_env_whose_class_cannot_be_imported(
     with pytest.raises(MissingPackageError) as caught:
         GymEnv("Absent-v0")
     assert str(caught.value) == (
-        f"env Absent-v0: it cannot be loaded: DependencyNotInstalled: {module} is not installed "
+        f"env Absent-v0: cannot load the env: DependencyNotInstalled: {module} is not installed "
         f"({hint})"
     )
 
@@ -128,19 +128,19 @@ def test_an_argument_that_the_env_does_not_take(rows: int) -> None:
     with pytest.raises(ArgumentError) as caught:
         GymEnv("FrozenLake-v1", num_envs=rows, map_nam="8x8")
     assert str(caught.value) == (
-        "env FrozenLake-v1: the env takes no argument 'map_nam' (did you mean map_name?)"
+        "env FrozenLake-v1: the env has no argument 'map_nam' (did you mean map_name?)"
     )
 
 
 def test_an_env_that_raises_when_it_is_made() -> None:
     with pytest.raises(EnvError) as caught:
         GymEnv("FrozenLake-v1", map_name="9x9")
-    assert str(caught.value) == f"env FrozenLake-v1: it cannot be made: KeyError: '9x9' ({OWN})"
+    assert str(caught.value) == f"env FrozenLake-v1: cannot create the env: KeyError: '9x9' ({OWN})"
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("make", [lambda phase: GymWrapper(FailingEnv(phase)), vector])
-@pytest.mark.parametrize(("phase", "text"), [("reset", "to begin"), ("step", "to go on")])
+@pytest.mark.parametrize(("phase", "text"), [("reset", "begin"), ("step", "continue")])
 def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
     env = make(phase)
     name = "FailingEnv" if env.batch_size == torch.Size([]) else "SyncVectorEnv"
@@ -148,7 +148,7 @@ def test_an_env_that_raises(make: Any, phase: str, text: str) -> None:
         env.rollout(2)
     where = f"env {name}" if phase == "reset" else f"step 0, env {name}"
     assert str(caught.value) == (
-        f"{where}: {phase} raised ZeroDivisionError: no way {text} ({OWN})"
+        f"{where}: {phase} raised ZeroDivisionError: cannot {text} ({OWN})"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
@@ -165,16 +165,16 @@ def test_a_step_without_an_action() -> None:
     with pytest.raises(KeyNotFoundError) as caught:
         GymEnv("Pendulum-v1").step(TensorDict())
     assert str(caught.value) == (
-        "env Pendulum-v1: the step's input has no 'action' "
-        "(write an action first: env.rand_action(td), or a policy)"
+        "env Pendulum-v1: the input of step has no key 'action' "
+        "(write an action first, with env.rand_action(td) or a policy)"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"num_envs": -1}, "num_envs must be a whole number from 0, got -1"),
-        ({"num_envs": 1.5}, "num_envs must be a whole number from 0, got 1.5"),
+        ({"num_envs": -1}, "num_envs must be an integer of at least 0, got -1"),
+        ({"num_envs": 1.5}, "num_envs must be an integer of at least 0, got 1.5"),
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         (
             {"num_envs": 2, "vectorization_mode": "asink"},
@@ -188,19 +188,19 @@ def test_a_wrong_argument(arguments: dict[str, Any], text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_something_that_is_no_env() -> None:
+def test_wrapper_rejects_other_objects() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper("CartPole-v1")
     assert str(caught.value) == (
-        "GymWrapper takes a made Gymnasium env, got str (use GymEnv('CartPole-v1'))"
+        "GymWrapper needs a Gymnasium env, got str (use GymEnv('CartPole-v1'))"
     )
 
 
 @pytest.mark.parametrize("key", ["reward", "done", "action"])
-def test_an_observation_with_the_name_of_a_result(key: str) -> None:
+def test_observation_with_the_key_of_a_result(key: str) -> None:
     with pytest.raises(SpecError) as caught:
         GymWrapper(SpaceEnv(spaces.Dict({key: BOX})))
-    assert f"observes an entry {key!r}" in str(caught.value)
+    assert f"observation entry {key!r}" in str(caught.value)
 
 
 def test_every_message_is_one_line() -> None:

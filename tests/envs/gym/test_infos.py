@@ -126,14 +126,14 @@ def test_an_unknown_key() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper(InfoEnv()).set_info_dict_reader(default_info_dict_reader(["scores"]))
     assert str(caught.value) == (
-        "a reset and a few steps gave no info entry 'scores' (entries seen: alive, lives, name, "
-        "nested, position, score; give its spec where it comes later)"
+        "a reset and a few steps have no info entry 'scores' (entries found: alive, lives, name, "
+        "nested, position, score; pass its spec if it appears later)"
     )
 
 
 def test_a_key_that_an_observation_has() -> None:
     reader = default_info_dict_reader(["observation"], [Unbounded(())])
-    with pytest.raises(SpecError, match="the info entry 'observation' has the name of an obs"):
+    with pytest.raises(SpecError, match="the info entry 'observation' has the same key as an obs"):
         GymWrapper(InfoEnv()).set_info_dict_reader(reader)
 
 

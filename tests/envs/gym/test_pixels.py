@@ -1,4 +1,4 @@
-"""What an env renders, as ``pixels``."""
+"""Rendered frames, as ``pixels``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_pixels_replace_the_observation(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_pixels_beside_the_observation(rows: int) -> None:
+def test_pixels_with_the_observation(rows: int) -> None:
     env = GymEnv("CartPole-v1", from_pixels=True, pixels_only=False, num_envs=rows, seed=0)
     plain = GymEnv("CartPole-v1", num_envs=rows, seed=0)
     assert set(env.observation_spec.keys()) == {"pixels", "observation"}
@@ -48,12 +48,12 @@ def test_pixels_are_what_the_env_renders() -> None:
     assert np.array_equal(env.step(start)["next", "pixels"].numpy(), rendered(bare))
 
 
-def test_pixels_of_a_made_env() -> None:
+def test_pixels_of_an_existing_env() -> None:
     bare = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     assert GymWrapper(bare, from_pixels=True).reset()["pixels"].shape == (400, 600, 3)
 
 
-def test_pixels_beside_the_entries_of_a_dict() -> None:
+def test_pixels_with_the_entries_of_a_dict() -> None:
     pytest.importorskip("minigrid")
     env = GymEnv("MiniGrid-Empty-5x5-v0", from_pixels=True, pixels_only=False)
     assert set(env.observation_spec.keys()) == {"pixels", "image", "direction", "mission"}
@@ -71,16 +71,16 @@ def test_pixels_skip_frames_too() -> None:
     assert env.rand_step(env.reset())["next", "reward"].item() == 2.0
 
 
-def test_a_made_env_that_renders_no_arrays_says_so() -> None:
+def test_existing_env_without_rgb_array_is_rejected() -> None:
     with pytest.raises(ArgumentError) as caught:
         GymWrapper(gymnasium.make("CartPole-v1"), from_pixels=True)
     assert str(caught.value) == (
-        "from_pixels needs an env that renders arrays, this one has render_mode None "
-        '(make it with gymnasium.make(..., render_mode="rgb_array"))'
+        "from_pixels needs render_mode 'rgb_array', got None "
+        '(create the env with gymnasium.make(..., render_mode="rgb_array"))'
     )
 
 
-def test_a_made_vector_env_takes_no_pixels() -> None:
+def test_existing_vector_env_does_not_support_pixels() -> None:
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
-    with pytest.raises(ArgumentError, match="need a single env, not a made vector env"):
+    with pytest.raises(ArgumentError, match="need a single env, got a vector env"):
         GymWrapper(vector, from_pixels=True)

@@ -13,8 +13,7 @@ import pytest
 
 from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
-from tdx.envs.gym.registry import find_env, survey_envs
-from tdx.envs.gym.registry_cache import write_entries
+from tdx.envs.gym.registry import find_env, survey_envs, write_cache
 from tdx.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor.examination import _envs
 from tdx.inspection.env_list import find_envs
@@ -62,15 +61,15 @@ def test_only_the_package_of_the_id_is_imported(install: Install) -> None:
     assert "first_envs" not in sys.modules
 
 
-def test_an_id_of_no_known_form_is_found_through_the_cached_list(install: Install) -> None:
+def test_id_of_unknown_form_is_found_in_the_cache(install: Install) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
-    write_entries([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
+    write_cache([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
     assert find_env("Plain").id == "Plain-v0"
     assert "first_envs" not in sys.modules
 
 
-def test_an_id_of_no_known_form_is_found_without_a_cached_list(install: Install) -> None:
+def test_id_of_unknown_form_is_found_without_a_cache(install: Install) -> None:
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
     assert find_env("Plain-v0").id == "Plain-v0"
 
@@ -104,15 +103,17 @@ def test_a_broken_package_is_not_an_unknown_id(install: Install, code: str, reas
     )
 
 
-def test_an_unknown_id_beside_a_broken_package_names_it(install: Install) -> None:
+def test_unknown_id_names_the_broken_package(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
-    with pytest.raises(EnvNotFoundError, match=r"if broken-envs brings it: pip install --force-re"):
+    with pytest.raises(
+        EnvNotFoundError, match=r"if broken-envs provides it: pip install --force-re"
+    ):
         find_env("nothing of a known form")
     with pytest.raises(EnvNotFoundError, match=r"did you mean Pendulum-v1"):
         find_env("Pendulm-v1")
 
 
-def test_a_broken_package_is_listed_and_hides_no_other(install: Install) -> None:
+def test_broken_package_does_not_hide_others(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
     install("second_envs", "Second-", REGISTERS.format(id="Second-v0"))
     survey = survey_envs()

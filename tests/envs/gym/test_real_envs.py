@@ -1,4 +1,4 @@
-"""Real envs: the same trajectories as Gymnasium's own for the same seed and actions."""
+"""Real envs: the same trajectories as Gymnasium for the same seed and actions."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def make_bare(env_id: str, **kwargs: Any) -> Any:
 
 
 @each_env
-def test_a_seed_gives_gymnasiums_own_trajectory(env_id: str) -> None:
+def test_same_seed_gives_the_trajectory_of_gymnasium(env_id: str) -> None:
     with GymEnv(env_id) as env, make_bare(env_id) as bare:
         assert_same_trajectory(env, bare, seed=7, steps=60)
 
 
 @each_env
-def test_rollouts_lie_in_the_specs(env_id: str) -> None:
+def test_rollouts_are_in_the_specs(env_id: str) -> None:
     with GymEnv(env_id, num_envs=2, seed=0) as env:
         rollout = env.rollout(3, break_when_any_done=False)
         assert rollout.shape == torch.Size([2, 3])
@@ -193,7 +193,7 @@ def test_frame_skip_stops_where_the_episode_ends() -> None:
     assert rewards.sum() <= 15
 
 
-def test_a_gradient_in_the_action_is_let_go() -> None:
+def test_gradient_of_the_action_is_detached() -> None:
     env = GymEnv("Pendulum-v1")
     start = env.reset()
     start["action"] = torch.zeros(1, requires_grad=True)

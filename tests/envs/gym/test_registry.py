@@ -1,4 +1,4 @@
-"""Listing env ids: complete, fast the second time, and without torch."""
+"""Listing env ids: complete, cached, and without importing torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs.gym import available_envs, registry
-from tdx.envs.gym.registry_cache import read_entries, write_entries
+from tdx.envs.gym.registry import read_cache, write_cache
 
 LIST = """
 import sys
@@ -51,7 +51,7 @@ def test_an_env_whose_requirement_is_missing_says_what_to_install(
     assert box2d.hint == "pip install 'gymnasium[box2d]'"
 
 
-def test_the_list_is_kept_and_needs_neither_torch_nor_gymnasium_again(tmp_path: Path) -> None:
+def test_cached_list_needs_neither_torch_nor_gymnasium(tmp_path: Path) -> None:
     def listed() -> list[str]:
         ran = subprocess.run(
             [sys.executable, "-c", LIST],
@@ -92,26 +92,24 @@ ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None}
     ],
     ids=["empty", "another form", "cut off", "another python", "wrong type", "wrong name"],
 )
-def test_a_kept_list_that_cannot_be_trusted_is_not_used(
-    cache: Path, change: Callable[[str], str]
-) -> None:
-    write_entries([ENTRY])
-    assert read_entries() == [ENTRY]
+def test_invalid_cache_is_ignored(cache: Path, change: Callable[[str], str]) -> None:
+    write_cache([ENTRY])
+    assert read_cache() == [ENTRY]
     (kept,) = cache.rglob("envs.json")
     kept.write_text(change(kept.read_text()))
-    assert read_entries() is None
+    assert read_cache() is None
 
 
-def test_the_list_is_not_kept_once_a_package_was_installed(
+def test_cache_is_outdated_after_an_installation(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = cache / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
-    write_entries([ENTRY])
-    assert read_entries() == [ENTRY]
+    write_cache([ENTRY])
+    assert read_cache() == [ENTRY]
     os.utime(packages, (1, 1))
-    assert read_entries() is None
+    assert read_cache() is None
 
 
 def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +117,11 @@ def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    write_entries([ENTRY])
+    write_cache([ENTRY])
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_no_place_for_a_cache_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    write_entries([ENTRY])
-    assert read_entries() is None
+    write_cache([ENTRY])
+    assert read_cache() is None

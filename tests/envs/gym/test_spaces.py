@@ -1,4 +1,4 @@
-"""Every space of Gymnasium, observed and acted in, alone and nested, single and batched."""
+"""All spaces of Gymnasium, as observations and actions, nested and batched."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def same(left: Any, right: Any) -> bool:
 
 @both_encodings
 @each_space
-def test_a_value_comes_back_as_it_was(space: spaces.Space[Any], categorical: bool) -> None:
+def test_decode_inverts_encode(space: spaces.Space[Any], categorical: bool) -> None:
     codec = codec_of(space, Layout(None, categorical, remap_state=False))
     space.seed(1)
     for _ in range(5):
@@ -126,7 +126,7 @@ def test_a_value_comes_back_as_it_was(space: spaces.Space[Any], categorical: boo
 
 @both_encodings
 @each_space
-def test_batched_values_come_back_row_by_row(space: spaces.Space[Any], categorical: bool) -> None:
+def test_decode_inverts_encode_for_batches(space: spaces.Space[Any], categorical: bool) -> None:
     batched = gymnasium.vector.utils.batch_space(space, 3)
     codec = codec_of(space, Layout(3, categorical, remap_state=False))
     batched.seed(1)
@@ -141,7 +141,7 @@ def test_batched_values_come_back_row_by_row(space: spaces.Space[Any], categoric
 @pytest.mark.parametrize("rows", [0, 2])
 @both_encodings
 @each_space
-def test_observed_values_lie_in_the_spec(
+def test_observations_are_in_the_spec(
     space: spaces.Space[Any], categorical: bool, rows: int
 ) -> None:
     env = wrap(space, None, rows, categorical)
@@ -234,7 +234,7 @@ def test_entries_of_a_dict_action_are_at_the_root() -> None:
     assert set(env.action_keys) == {"move", ("jump", "high")}
 
 
-def test_unlike_elements_of_a_tuple_action_are_at_their_index() -> None:
+def test_different_elements_of_a_tuple_action_are_at_their_index() -> None:
     env = GymWrapper(SpaceEnv(BOX, spaces.Tuple((BOX, spaces.Discrete(2)))))
     assert env.action_keys == [("action", "0"), ("action", "1")]
 

@@ -1,4 +1,4 @@
-"""Vector envs: partial resets, rows that ended, and the three autoreset modes."""
+"""Vector envs: partial resets, ended rows and autoreset modes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_mode_gives_the_same_rollout(
 
 
 @each_mode
-def test_an_ended_row_stands_still_until_it_is_reset(mode: AutoresetMode) -> None:
+def test_ended_row_does_not_change_until_it_is_reset(mode: AutoresetMode) -> None:
     env = count_envs(mode)
     rollout = env.rollout(9, break_when_any_done=False, break_when_all_done=True)
     assert rollout.shape[1] == 5
@@ -82,7 +82,7 @@ def test_an_ended_row_stands_still_until_it_is_reset(mode: AutoresetMode) -> Non
 
 
 @each_mode
-def test_a_row_that_goes_on_can_be_reset(mode: AutoresetMode) -> None:
+def test_running_row_can_be_reset(mode: AutoresetMode) -> None:
     env = count_envs(mode)
     current = env.step_mdp(env.rand_step(env.reset()))
     current = reset_rows(env, current, [False, False, True])
@@ -99,7 +99,7 @@ def test_all_rows_can_be_reset_at_any_time(mode: AutoresetMode) -> None:
     assert env.rand_step()["next", "observation"][:, 1].tolist() == [1, 1, 1]
 
 
-def test_a_mask_of_no_row_resets_nothing() -> None:
+def test_all_false_mask_resets_nothing() -> None:
     env = count_envs(AutoresetMode.DISABLED)
     current = env.step_mdp(env.rand_step(env.reset()))
     current = reset_rows(env, current, [False, False, False])
@@ -152,7 +152,7 @@ def test_the_mode_is_visible() -> None:
     assert GymEnv("CartPole-v1").autoreset_mode == "disabled"
 
 
-def test_a_vector_env_that_cannot_reset_some_rows_says_so() -> None:
+def test_vector_env_without_partial_resets_is_reported() -> None:
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     env = GymWrapper(vector, seed=0)
     current = env.reset()
@@ -160,9 +160,8 @@ def test_a_vector_env_that_cannot_reset_some_rows_says_so() -> None:
     with pytest.raises(EnvError) as caught:
         reset_rows(env, current, [True, False])
     assert str(caught.value) == (
-        "env CartPole-v1: CartPoleVectorEnv resets its rows on its own (next_step) and cannot be "
-        'told to reset some of them (make it with vectorization_mode="sync", or reset all rows '
-        "at once)"
+        "env CartPole-v1: CartPoleVectorEnv resets rows by itself (next_step) and cannot reset "
+        'only some of them (create it with vectorization_mode="sync", or reset all rows at once)'
     )
 
 

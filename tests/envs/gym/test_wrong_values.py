@@ -1,4 +1,4 @@
-"""Observations and rewards that their space does not allow: the rollout stops at that step."""
+"""Observations and rewards outside their space stop the rollout at that step."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_integers_do_not_wrap_around(value: Any) -> None:
         checked_array(np.asarray([value]), np.dtype(np.uint8), (1,))
 
 
-def test_the_words_for_a_value() -> None:
+def test_describe_value() -> None:
     values: tuple[Any, ...] = (None, 1, {})
     assert [describe(value) for value in values] == ["None", "an int", "a dict"]
 
@@ -210,7 +210,7 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
             return (value, *rest)
 
     if batched:
-        from tdx.envs.gym.vector_making import CheckedValues, make_vector_env
+        from tdx.envs.gym.making import CheckedValues, make_vector_env
 
         env = GymWrapper(make_vector_env([lambda: CheckedValues(Odd(space), 0)], "sync"))
     else:

@@ -202,8 +202,8 @@ def test_truncated_and_terminated_may_both_be_true() -> None:
 @both
 def test_a_partial_reset_is_of_its_rows_only(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[2, 3])
-    begun = env.rollout(4)[..., -1]
-    tensordict = env.step_mdp(begun)
+    started = env.rollout(4)[..., -1]
+    tensordict = env.step_mdp(started)
     mask = torch.tensor([[True, False, False], [False, True, False]]).unsqueeze(-1)
     state, kept_mask = env.state, mask.clone()
     result = env.reset(tensordict.clone().set("_reset", mask))
@@ -215,20 +215,22 @@ def test_a_partial_reset_is_of_its_rows_only(kind: type[NativeEnv], name: str) -
     assert torch.equal(mask, kept_mask)
 
 
-def test_a_cart_that_begins_anew_is_rewarded_again() -> None:
+def test_reset_cart_is_rewarded_again() -> None:
     env = CartPoleEnv(batch_size=[2])
     fallen = torch.tensor([3.0, 0.0, 0.0, 0.0])
     env.set_state(fallen)
     assert env.rand_step()["next", "reward"].flatten().tolist() == [1.0, 1.0]
-    begun = env.rand_step()
-    assert begun["next", "reward"].flatten().tolist() == [0.0, 0.0]
+    started = env.rand_step()
+    assert started["next", "reward"].flatten().tolist() == [0.0, 0.0]
     mask = torch.tensor([[True], [False]])
-    env.reset(env.step_mdp(begun).set("_reset", mask))
+    env.reset(env.step_mdp(started).set("_reset", mask))
     assert env.rand_step()["next", "reward"].flatten().tolist() == [1.0, 0.0]
 
 
 @both
-def test_first_states_are_spread_as_gymnasiums(kind: type[NativeEnv], name: str) -> None:
+def test_initial_states_have_the_distribution_of_gymnasium(
+    kind: type[NativeEnv], name: str
+) -> None:
     env = make(kind, batch_size=[2000])
     env.set_seed(0)
     env.reset()
@@ -265,7 +267,7 @@ def test_without_a_seed_two_envs_differ(kind: type[NativeEnv], name: str) -> Non
 
 
 @both
-def test_what_was_stored_stays_as_it_is(kind: type[NativeEnv], name: str) -> None:
+def test_stored_steps_do_not_change(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[2])
     tensordict = env.rand_step(env.reset())
     state, stored = env.state, tensordict.clone()
@@ -287,7 +289,7 @@ def test_writing_into_an_observation_does_not_move_the_env(
 
 
 @both
-def test_what_if_steps_begin_at_a_kept_state(kind: type[NativeEnv], name: str) -> None:
+def test_steps_from_a_stored_state(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[3])
     env.reset()
     state, elapsed = env.state, env.elapsed_steps
@@ -298,7 +300,7 @@ def test_what_if_steps_begin_at_a_kept_state(kind: type[NativeEnv], name: str) -
 
 
 @both
-def test_copies_go_on_alike(kind: type[NativeEnv], name: str) -> None:
+def test_copies_continue_identically(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[2])
     env.reset()
     copied, pickled = copy.deepcopy(env), pickle.loads(pickle.dumps(env))
@@ -309,7 +311,7 @@ def test_copies_go_on_alike(kind: type[NativeEnv], name: str) -> None:
     assert torch.equal(env.reset()["observation"], copied.reset()["observation"])
 
 
-def test_a_copy_begins_a_graph_of_its_own() -> None:
+def test_copies_have_no_autograd_graph() -> None:
     env = PendulumEnv()
     tensordict = env.reset().set("action", torch.ones(1, requires_grad=True))
     env.step(tensordict)
@@ -330,7 +332,7 @@ def test_on_the_meta_device(kind: type[NativeEnv], name: str) -> None:
 
 
 @both
-def test_moving_takes_state_seed_and_specs_along(kind: type[NativeEnv], name: str) -> None:
+def test_moving_includes_state_seed_and_specs(kind: type[NativeEnv], name: str) -> None:
     env = make(kind, batch_size=[4])
     env.reset()
     assert env.to("meta") is env
@@ -357,7 +359,7 @@ def test_on_an_accelerator(kind: type[NativeEnv], name: str) -> None:
 
 
 @both
-def test_a_step_before_a_reset_says_what_to_do(kind: type[NativeEnv], name: str) -> None:
+def test_step_before_reset_has_a_hint(kind: type[NativeEnv], name: str) -> None:
     with pytest.raises(EnvError, match=r"no state yet \(call env.reset"):
         make(kind).rand_step()
 
@@ -369,9 +371,9 @@ def test_wrong_arguments_are_named(kind: type[NativeEnv], name: str) -> None:
     with pytest.raises(ArgumentError, match="state_dtype must be a floating type"):
         make(kind, state_dtype=torch.int64)
     env = make(kind, batch_size=[2])
-    with pytest.raises(ArgumentError, match=r"state has shape \(3,\), it must broadcast"):
+    with pytest.raises(ArgumentError, match=r"state of shape \(3,\) does not broadcast"):
         env.set_state(torch.zeros(3))
-    with pytest.raises(ArgumentError, match=r"elapsed_steps has shape \(5,\)"):
+    with pytest.raises(ArgumentError, match=r"elapsed_steps of shape \(5,\)"):
         env.set_state(torch.zeros(kind.state_size), torch.zeros(5))
 
 

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
 from tdx.errors import TdxError
-from tdx.keys import NestedKey, join_keys, key_parts
+from tdx.keys import NestedKey, join_keys, split_key
 from tdx.tensordicts import read
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import NAMES, made, rows_of
@@ -75,7 +75,7 @@ def differing(found: TensorDictBase, wanted: TensorDictBase) -> list[NestedKey]:
 def _same(key: NestedKey, one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
-    if key_parts(key)[-1] in ROUNDED:
+    if split_key(key)[-1] in ROUNDED:
         return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
     return torch.equal(one, other)
 

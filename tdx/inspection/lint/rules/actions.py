@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import moved, removed
 from tdx.inspection.lint.rule import Found, rule
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 
 _UNBOUNDED = '''
 from tdx import Bounded, GymEnv, Unbounded
@@ -45,7 +45,7 @@ def held():
 def unbounded_into_intervals(context: LintContext) -> Iterator[Found]:
     """Discretizers in front of which the action is unbounded."""
     for stage in context.named("ActionDiscretizer"):
-        key = normal_key(stage.arguments.get("action_key", "action"))
+        key = normalize_key(stage.arguments.get("action_key", "action"))
         spec = None if stage.before is None else stage.before.given.get(key)
         if spec is None or spec.dtype is None or not spec.dtype.is_floating_point:
             continue

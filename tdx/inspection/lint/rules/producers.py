@@ -9,7 +9,7 @@ from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import Fix, changed, moved
 from tdx.inspection.lint.lineage import StageVersion
 from tdx.inspection.lint.rule import Found, rule
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 
 
 @rule(
@@ -93,10 +93,10 @@ def _missing(context: LintContext) -> Iterator[tuple[LintStage, NestedKey]]:
             continue
         if stage.transform.missing_tolerance:
             continue
-        there = {key_parts(key) for key in (*stage.before.output, *stage.before.given)}
+        there = {split_key(key) for key in (*stage.before.output, *stage.before.given)}
         heads = {parts[:length] for parts in there for length in range(1, len(parts) + 1)}
         for key in stage.in_keys:
-            if key_parts(key) not in heads:
+            if split_key(key) not in heads:
                 yield stage, key
 
 

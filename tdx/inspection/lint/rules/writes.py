@@ -9,7 +9,7 @@ from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import Edit, Fix, changed, removed
 from tdx.inspection.lint.lineage import ENV
 from tdx.inspection.lint.rule import Found, rule
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 
 @rule(
@@ -127,8 +127,8 @@ def _keeping(stage: LintStage, keys: Collection[NestedKey], switch: str) -> Fix 
     """The stage with those keys kept."""
     if stage.name == "SelectTransform":
         return changed(stage.index, stage.config, **{switch: None})
-    kept_out = {key_parts(key) for key in keys}
-    left = [key for key in stage.config.args if key_parts(normal_key(key)) not in kept_out]
+    kept_out = {split_key(key) for key in keys}
+    left = [key for key in stage.config.args if split_key(normalize_key(key)) not in kept_out]
     if not left:
         return removed(stage.index, stage.config)
     if len(left) == len(stage.config.args):

@@ -1,4 +1,4 @@
-"""Worker processes: starting them, asking them, and never leaving one behind."""
+"""Pool of worker processes: start, requests and shutdown."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import TensorBlock
-from tdx.envs.batched.signals import interrupts_held_back
-from tdx.envs.batched.worker import WorkerSettings, run_worker
+from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
-_STARTING = "starting"
-_MAKING = "making its env"
-_IMPORT_WITHIN = 120.0
-_KILL_AFTER = 2.0
-_EXIT_WITHIN = 1.0
+_STARTING = "startup"
+_CREATING = "env construction"
+_IMPORT_TIMEOUT = 120.0
+_TERMINATE_TIMEOUT = 2.0
+_EXIT_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """How the worker processes are run.
+    """Options of worker processes.
 
     Args:
         start_method: ``forkserver``, ``spawn`` or ``fork``.
-        threads: torch threads of each worker.
-        daemon: whether they are daemons, which may not have processes of their own.
-        timeout: seconds without any answer after which a worker counts as hung; ``None`` for
-            never.
-        shutdown_timeout: seconds that they get to close their envs.
+        threads: Number of torch threads of each worker.
+        daemon: True for daemon processes, which cannot have child processes.
+        timeout: Seconds without a reply from any worker until they count as hung. ``None``: no
+            limit.
+        shutdown_timeout: Seconds for the workers to close their envs.
     """
 
     start_method: str
@@ -53,24 +52,24 @@ class ProcessOptions:
     shutdown_timeout: float
 
 
-def start_method_or_default(name: str | None) -> str:
-    """The start method to use.
+def resolve_start_method(name: str | None) -> str:
+    """Validate the start method, or choose the default.
 
-    By default it is ``forkserver``: workers are forked from a fresh process that has torch
-    loaded and runs no threads. ``fork`` would copy the parent, whose locks may be held by
-    threads that do not exist in the copy and whose CUDA state cannot be used there; ``spawn``
-    is as safe, but each worker imports torch anew.
+    The default is ``forkserver``: workers are forked from a clean process that has imported torch
+    and runs no threads. ``fork`` would copy the parent, including locks held by threads that do
+    not exist in the copy and a CUDA state that cannot be used there. ``spawn`` is as safe, but
+    imports torch in each worker.
 
     Raises:
-        ArgumentError: there is no such method on this system.
+        ArgumentError: The start method is not available on this system.
     """
     known = multiprocessing.get_all_start_methods()
     if name is None:
         return "forkserver" if "forkserver" in known else "spawn"
     if name not in known:
         raise ArgumentError(
-            f"mp_start_method {name!r} does not exist here",
-            hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
+            f"mp_start_method {name!r} is not available on this system",
+            hint=did_you_mean(name, known, f"use one of {', '.join(known)}"),
         )
     return name
 
@@ -83,25 +82,28 @@ class _Worker:
 
 
 class WorkerPool:
-    """One process for each env.
+    """One worker process for each env.
 
-    Whatever goes wrong with one of them, and whenever the parent is interrupted while it waits,
-    all of them are ended before the error gets out.
+    If a worker fails, or the parent is interrupted while waiting, all workers are ended before
+    the error is raised.
 
     Args:
-        factories: one for each worker.
-        options: how to run them.
+        factories: Env factory of each worker.
+        options: Options of the processes.
     """
 
     def __init__(self, factories: Sequence[EnvFactory], options: ProcessOptions) -> None:
         self._options = options
         self._workers: list[_Worker] = []
-        # Answers that came before they were asked for.
+        # Replies that arrived before they were requested.
         self._early: dict[int, bytes] = {}
         self._selector = selectors.DefaultSelector()
         # Runs when the pool is collected, and at exit before multiprocessing waits for children.
         self._finalizer = Finalize(
-            self, _end, (self._workers, self._selector, options.shutdown_timeout), exitpriority=100
+            self,
+            _shut_down,
+            (self._workers, self._selector, options.shutdown_timeout),
+            exitpriority=100,
         )
         try:
             self._start(factories)
@@ -115,13 +117,13 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers."""
+        """Process ids of the workers."""
         pids = [worker.process.pid for worker in self._workers]
         return [pid for pid in pids if pid is not None]
 
     def _start(self, factories: Sequence[EnvFactory]) -> None:
         context = multiprocessing.get_context(self._options.start_method)
-        # Started first, because its start would let held back interrupts through.
+        # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
         if self._options.start_method == "forkserver":
             _preload()
@@ -133,7 +135,7 @@ class WorkerPool:
                 environ=dict(os.environ),
             )
             # A worker that is not in the list yet would not be ended by an interrupt.
-            with interrupts_held_back():
+            with delay_interrupts():
                 self._workers.append(self._start_one(context, index, factory, settings))
 
     def _start_one(
@@ -141,10 +143,10 @@ class WorkerPool:
     ) -> _Worker:
         mine, theirs = context.Pipe()
         inherited = [worker.connection for worker in self._workers] + [mine]
-        not_mine = inherited if self._options.start_method == "fork" else []
+        others = inherited if self._options.start_method == "fork" else []
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(factory, theirs, settings, not_mine),
+            args=(factory, theirs, settings, others),
             name=f"tdx-worker-{index}",
             daemon=self._options.daemon,
         )
@@ -153,7 +155,7 @@ class WorkerPool:
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"create_env_fn of worker {index} cannot be sent to a process: {error}",
-                hint="let the function itself make what cannot be pickled",
+                hint="create objects that cannot be pickled inside the function",
             ) from error
         finally:
             theirs.close()
@@ -162,35 +164,38 @@ class WorkerPool:
         return _Worker(index, process, mine)
 
     def _await_ready(self) -> list[EnvMetaData]:
-        everyone = range(len(self._workers))
+        indices = range(len(self._workers))
         limit = self._options.timeout
-        # What a fresh process imports is not the env's to answer for.
-        self._gather(everyone, _STARTING, None if limit is None else max(limit, _IMPORT_WITHIN))
-        replies = self._gather(everyone, _MAKING, limit)
-        return [protocol.unpack(replies[index]) for index in everyone]
+        # The time for imports in a new process does not count against the env's timeout.
+        self._gather(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
+        replies = self._gather(indices, _CREATING, limit)
+        return [protocol.unpack(replies[index]) for index in indices]
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send each worker its message and wait for every answer.
+        """Send a message to workers, and wait for their replies.
+
+        Args:
+            messages: Message for each worker, by index.
 
         Raises:
-            WorkerError: a worker raised or died; all are ended.
-            WorkerTimeoutError: a worker did not answer; all are ended.
+            WorkerError: A worker raised an error or exited. All are ended.
+            WorkerTimeoutError: A worker did not reply in time. All are ended.
         """
-        doing = ""
+        operation = ""
         try:
             for index, message in messages.items():
-                doing = protocol.COMMANDS[message[:1]]
-                self._send(index, message, doing)
-            return self._gather(messages, doing, self._options.timeout)
+                operation = protocol.COMMANDS[message[:1]]
+                self._send(index, message, operation)
+            return self._gather(messages, operation, self._options.timeout)
         except BaseException:
             self.kill()
             raise
 
     def attach(self, block: TensorBlock) -> None:
-        """Let every worker see the same memory.
+        """Give all workers access to shared memory.
 
         Raises:
-            WorkerError: a worker raised or died; all are ended.
+            WorkerError: A worker raised an error or exited. All are ended.
         """
         try:
             for worker in self._workers:
@@ -201,128 +206,136 @@ class WorkerPool:
             self.kill()
             raise
 
-    def _send(self, index: int, message: bytes, doing: str) -> None:
+    def _send(self, index: int, message: bytes, operation: str) -> None:
         try:
             self._workers[index].connection.send_bytes(message)
         except OSError:
-            raise self._death(index, doing) from None
+            raise self._exit_error(index, operation) from None
 
-    def _gather(self, asked: Iterable[int], doing: str, limit: float | None) -> dict[int, bytes]:
-        asked = list(asked)
-        replies = {index: self._early.pop(index) for index in asked if index in self._early}
-        pending = set(asked) - set(replies)
+    def _gather(
+        self, workers: Iterable[int], operation: str, limit: float | None
+    ) -> dict[int, bytes]:
+        """Wait for the replies of some workers. The limit restarts with each reply."""
+        requested = set(workers)
+        replies = {index: self._early.pop(index) for index in requested if index in self._early}
+        pending = requested - set(replies)
         deadline = None if limit is None else time.monotonic() + limit
         while pending:
-            left = None if deadline is None else deadline - time.monotonic()
-            events = self._selector.select(left) if left is None or left > 0 else []
+            remaining = None if deadline is None else deadline - time.monotonic()
+            is_open = remaining is None or remaining > 0
+            events = self._selector.select(remaining) if is_open else []
             if not events and deadline is not None and time.monotonic() >= deadline:
-                raise _hung(min(pending), doing, limit)
+                raise _timeout_error(min(pending), operation, limit)
             for key, _ in events:
                 index, ended = key.data
                 if ended and self._workers[index].connection.poll():
                     continue
-                reply = None if ended else self._received(index)
-                # A worker that has started is at what comes next, while others still start.
-                busy_with = _MAKING if doing == _STARTING and index not in pending else doing
+                reply = None if ended else self._receive(index)
+                # A worker that has started creates its env while others still start.
+                has_started = operation == _STARTING and index not in pending
+                current = _CREATING if has_started else operation
                 if reply is None:
-                    raise self._death(index, busy_with)
+                    raise self._exit_error(index, current)
                 if reply[:1] == protocol.FAILED:
-                    raise _failure(index, reply, busy_with)
+                    raise _reply_error(index, reply, current)
                 (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
-                # Workers that answer show that the machine is only slow.
+                # A reply shows that the machine is only slow.
                 deadline = None if limit is None else time.monotonic() + limit
         return replies
 
-    def _received(self, index: int) -> bytes | None:
+    def _receive(self, index: int) -> bytes | None:
         try:
             return self._workers[index].connection.recv_bytes()
         except (EOFError, OSError):
             return None
 
-    def _death(self, index: int, doing: str) -> WorkerError:
+    def _exit_error(self, index: int, operation: str) -> WorkerError:
         process = self._workers[index].process
-        process.join(_EXIT_WITHIN)
+        process.join(_EXIT_TIMEOUT)
         code = process.exitcode
         hint = None
-        if doing == _STARTING:
-            hint = "does the script start its work under if __name__ == '__main__'?"
+        if operation == _STARTING:
+            hint = "does the script run its work under if __name__ == '__main__'?"
         elif code == -signal.SIGKILL:
             hint = "the system kills processes when memory runs out"
-        return WorkerError(f"worker {index} {_manner_of_death(code)} in {doing}", hint=hint)
+        return WorkerError(f"worker {index} {_describe_exit(code)} during {operation}", hint=hint)
 
     def close(self) -> None:
-        """Let the workers close their envs and end; end those that do not."""
+        """Ask the workers to close their envs and exit; kill them after a timeout."""
         self._finalizer()
 
     def kill(self) -> None:
-        """End every worker at once."""
-        with interrupts_held_back():
-            _end_at_once(self._workers)
+        """End all workers immediately."""
+        with delay_interrupts():
+            _terminate(self._workers)
             self._finalizer()
 
 
-def _failure(index: int, reply: bytes, doing: str) -> BaseException:
+def _reply_error(index: int, reply: bytes, operation: str) -> BaseException:
     failure: protocol.Failure = protocol.unpack(reply)
-    # The same error that making the env in this process would raise.
-    if doing == _MAKING and failure.is_own():
+    # Raise the error that creating the env in this process would raise.
+    if operation == _CREATING and failure.is_tdx_error():
         return failure.original(index)
-    return failure.raised_in(index, doing)
+    return failure.to_worker_error(index, operation)
 
 
-def _manner_of_death(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "died"
+        return "exited"
     if code >= 0:
-        return f"died with exit code {code}"
+        return f"exited with code {code}"
     names = {each.value: each.name for each in signal.Signals}
-    return f"was ended by {names.get(-code, f'signal {-code}')}"
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _preload() -> None:
-    multiprocessing.set_forkserver_preload(["tdx.envs.batched.preload"])
-    # It keeps interrupts blocked, and so does what it forks: both would print a traceback.
-    with interrupts_held_back():
+    multiprocessing.set_forkserver_preload(["tdx.envs.batched.worker"])
+    # The fork server and its children inherit the blocked interrupts; otherwise both would print
+    # a traceback.
+    with delay_interrupts():
         forkserver.ensure_running()
 
 
-def _hung(index: int, doing: str, limit: float | None) -> WorkerTimeoutError:
+def _timeout_error(index: int, operation: str, limit: float | None) -> WorkerTimeoutError:
     return WorkerTimeoutError(
-        f"worker {index} did not answer in {doing} within {limit:g} s",
-        hint="set a larger worker_timeout if the env is that slow; a pipeline has it under env",
+        f"worker {index} did not respond within {limit:g} s during {operation}",
+        hint="increase worker_timeout if the env is slow; in a pipeline it is a field of env",
     )
 
 
-def _end(workers: list[_Worker], selector: selectors.BaseSelector, shutdown_timeout: float) -> None:
+def _shut_down(
+    workers: list[_Worker], selector: selectors.BaseSelector, shutdown_timeout: float
+) -> None:
     try:
         for worker in workers:
-            _ask_to_close(worker)
+            _request_close(worker)
         _join(workers, shutdown_timeout)
     finally:
-        with interrupts_held_back():
-            _end_at_once(workers)
+        with delay_interrupts():
+            _terminate(workers)
             selector.close()
             for worker in workers:
                 worker.connection.close()
             workers.clear()
 
 
-def _ask_to_close(worker: _Worker) -> None:
+def _request_close(worker: _Worker) -> None:
     try:
         worker.connection.send_bytes(protocol.CLOSE)
     except OSError:
         return
 
 
-def _end_at_once(workers: Sequence[_Worker]) -> None:
+def _terminate(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()
-    _join(workers, _KILL_AFTER)
+    _join(workers, _TERMINATE_TIMEOUT)
     for worker in workers:
         if worker.process.is_alive():
             worker.process.kill()
-    _join(workers, _KILL_AFTER)
+    _join(workers, _TERMINATE_TIMEOUT)
 
 
 def _join(workers: Sequence[_Worker], seconds: float) -> None:

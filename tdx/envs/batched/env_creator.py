@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -15,27 +16,26 @@ from tdx.core.envs import EnvBase
 from tdx.envs.batched.factories import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
-from tdx.envs.batched.state_lock import StateLock
-from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.errors import KeyNotFoundError, WorkerError, did_you_mean
 
 
 class EnvCreator:
-    """Makes envs that all read and write the same module state, also across processes.
+    """Creates envs that share their module state, also across processes.
 
-    One env is made at once to learn its specs and its ``state_dict``. The parameters and buffers
-    of every env made later *are* the tensors of that first state, so that statistics which a
-    transform updates in place are those of all envs together. A lock keeps the updates of
-    several processes apart.
+    The constructor creates one env to read its specs and its ``state_dict``. The parameters and
+    buffers of every env created later *are* the tensors of that state, so statistics that a
+    transform updates in place are shared by all envs. A lock serializes the updates of several
+    processes.
 
     Args:
-        create_env_fn: makes an env.
-        create_env_kwargs: passed to ``create_env_fn``.
-        share_memory: whether processes share the state; otherwise each begins with a copy, which
-            the envs of one process share.
-        **kwargs: also passed to ``create_env_fn``.
+        create_env_fn: Function that creates an env.
+        create_env_kwargs: Keyword arguments for ``create_env_fn``.
+        share_memory: True to share the state between processes. Otherwise each process starts
+            with a copy, which its envs share.
+        **kwargs: More keyword arguments for ``create_env_fn``.
 
     Raises:
-        ArgumentError: ``create_env_fn`` does not make an env.
+        ArgumentError: ``create_env_fn`` does not return an env.
 
     Example:
         >>> from tdx import EnvCreator, PendulumEnv, SerialEnv
@@ -63,54 +63,54 @@ class EnvCreator:
 
     @property
     def create_env_fn(self) -> Any:
-        """The function that makes the envs."""
+        """Function that creates the envs."""
         return self._factory.create
 
     @property
     def create_env_kwargs(self) -> dict[str, Any]:
-        """What it is called with."""
+        """Keyword arguments for that function."""
         return dict(self._factory.kwargs)
 
     @property
     def meta_data(self) -> EnvMetaData:
-        """Specs, batch size and device of the envs it makes."""
+        """Specs, batch size and device of the envs."""
         return self._meta_data
 
     def make_variant(self, **kwargs: Any) -> Self:
-        """A creator with some keyword arguments changed, over the same shared state."""
+        """Return a creator with some keyword arguments changed that shares the same state."""
         variant = copy(self)
         variant._factory = EnvFactory(self._factory.create, {**self._factory.kwargs, **kwargs})
         return variant
 
     def __copy__(self) -> Self:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __call__(self, **kwargs: Any) -> EnvBase:
         factory = self._factory
         env = EnvFactory(factory.create, {**factory.kwargs, **kwargs})()
-        env.output_spec  # noqa: B018 - a module may have some of its state from the specs only
+        env.output_spec  # noqa: B018 - some modules create state when specs are computed
         for name, shared in self._block.tensors().items():
-            _put_in_place(env, name, shared)
+            _replace_tensor(env, name, shared)
         if self._lock is not None:
-            _hand_out(env, self._lock)
+            _pass_lock(env, self._lock)
         return env
 
     def state_dict(self) -> OrderedDict[str, Tensor]:
-        """The shared tensors themselves, by their names in the env's ``state_dict``."""
+        """Return the shared tensors themselves, by their names in the env's ``state_dict``."""
         return OrderedDict(self._block.tensors())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Write values into the shared tensors, and so into every env made here.
+        """Copy values into the shared tensors, and so into every env of this creator.
 
         Raises:
-            KeyNotFoundError: a name is missing.
+            KeyNotFoundError: A name is missing in ``state_dict``.
         """
         for name in self._block.tensors():
             if name not in state_dict:
-                hint = did_you_mean(name, state_dict, "it belongs to an env of another kind")
-                raise KeyNotFoundError(f"the state has no {name!r}", hint=hint)
+                hint = did_you_mean(name, state_dict, "it belongs to a different env")
+                raise KeyNotFoundError(f"the state_dict has no {name!r}", hint=hint)
         with self._lock or nullcontext():
             for name, shared in self._block.tensors().items():
                 shared.copy_(state_dict[name])
@@ -123,11 +123,11 @@ def _shareable_state(env: EnvBase) -> dict[str, Tensor]:
     return {
         name: value
         for name, value in env.state_dict().items()
-        if isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and _owner(env, name)
+        if isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and _find_owner(env, name)
     }
 
 
-def _owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
+def _find_owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
     path, _, leaf = name.rpartition(".")
     try:
         module = env.get_submodule(path)
@@ -136,22 +136,22 @@ def _owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
     return (module, leaf) if leaf in module._buffers or leaf in module._parameters else None
 
 
-def _hand_out(env: EnvBase, lock: StateLock) -> None:
-    """Give the lock to those modules that change their state in several operations."""
+def _pass_lock(env: EnvBase, lock: StateLock) -> None:
+    """Pass the lock to the modules that update their state in several operations."""
     for module in env.modules():
         take: Callable[[StateLock], None] | None = getattr(module, "_take_lock", None)
         if take is not None:
             take(lock)
 
 
-def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:
-    found = _owner(env, name)
+def _replace_tensor(env: EnvBase, name: str, shared: Tensor) -> None:
+    found = _find_owner(env, name)
     if found is None:
         return
     module, leaf = found
     parameter = module._parameters.get(leaf)
     current = module._buffers.get(leaf) if parameter is None else parameter
-    if current is None or _kind(current) != _kind(shared):
+    if current is None or _signature(current) != _signature(shared):
         return
     if parameter is None:
         module._buffers[leaf] = shared
@@ -159,5 +159,33 @@ def _put_in_place(env: EnvBase, name: str, shared: Tensor) -> None:
         parameter.data = shared
 
 
-def _kind(tensor: Tensor) -> tuple[torch.device, Field]:
+def _signature(tensor: Tensor) -> tuple[torch.device, Field]:
     return tensor.device, Field.of(tensor)
+
+
+_LOCK_TIMEOUT = 60.0
+
+
+class StateLock:
+    """Context manager that one process at a time can enter. A pickled copy is the same lock.
+
+    It is held for microseconds. If it cannot be acquired, a process was killed while holding it,
+    so entering raises an error instead of waiting forever.
+
+    Raises:
+        WorkerError: The lock was not released within a minute.
+    """
+
+    def __init__(self) -> None:
+        # A lock of the fork context could not be pickled for workers that are not forked.
+        self._lock = multiprocessing.get_context("spawn").Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=_LOCK_TIMEOUT):
+            raise WorkerError(
+                f"the lock of the shared env state was not released in {_LOCK_TIMEOUT:g} s",
+                hint="a worker was killed while it held the lock: create a new EnvCreator",
+            )
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
