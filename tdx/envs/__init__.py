@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdx.core.envs import ActionSequence, EnvBase, step_mdp
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
-    from tdx.envs.check import check_env_specs
     from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
@@ -25,7 +24,6 @@ _MODULES = {
     "ParallelEnv": "batched",
     "PendulumEnv": "native",
     "SerialEnv": "batched",
-    "check_env_specs": "check",
     "default_info_dict_reader": "gym",
     "step_mdp": "base",
 }
@@ -40,7 +38,6 @@ __all__ = [
     "ParallelEnv",
     "PendulumEnv",
     "SerialEnv",
-    "check_env_specs",
     "default_info_dict_reader",
     "step_mdp",
 ]

@@ -133,7 +133,7 @@ def test_what_the_env_or_the_caller_gets_wrong_has_no_stage() -> None:
     assert reason.message == "Lies, key 'reward': it holds 2 after a step, outside [-0.1, 0.1]"
     tracer = Tracer(env, lambda tensordict: tensordict.set("action", torch.full((2,), 3.0)))
     reason = tracer.run(5, until="spec").reason
-    assert reason.message == "<lambda>, key 'action': it holds 3 after the way in, outside [-1, 1]"
+    assert reason.message == "<lambda>, key 'action': it holds 3 after the inverse, outside [-1, 1]"
 
 
 def test_an_honest_chain_has_no_lies() -> None:

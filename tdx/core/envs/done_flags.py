@@ -20,7 +20,7 @@ from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 
 
-def fitted(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
+def reshape_to_spec(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
     """The value in the spec's shape where only dims of size one differ.
 
     Raises:
@@ -51,7 +51,7 @@ def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: 
     for key, spec in full_done_spec.items(True, True):
         value = read(tensordict, key)
         if value is not None:
-            write(tensordict, key, fitted(value, spec, key))
+            write(tensordict, key, reshape_to_spec(value, spec, key))
     for key, spec in full_done_spec.items(True, True):
         if read(tensordict, key) is None:
             write(tensordict, key, _derived_flag(tensordict, key, spec, reset))
@@ -96,7 +96,7 @@ def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) ->
                 where=Where(key=key),
                 hint="write it in _step, or take it out of the reward spec",
             )
-        write(tensordict, key, fitted(value, spec, key))
+        write(tensordict, key, reshape_to_spec(value, spec, key))
 
 
 def reset_masks(
@@ -109,7 +109,7 @@ def reset_masks(
     return {key: mask for key, mask in found.items() if mask is not None}
 
 
-def masks_in(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
+def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     """Every ``_reset`` mask in the TensorDict, also in nested groups, by key."""
     return {
         normal_key(key): tensordict.get(key)
@@ -133,7 +133,7 @@ def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
         )
 
 
-def as_row_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
+def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
     """The mask with as many dims as ``value``, to select its rows.
 
     Args:
@@ -151,7 +151,7 @@ def as_row_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
-def mask_for(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
+def nearest_mask(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
     """The mask that governs a key: that of its nearest enclosing group."""
     parents = parent_key(key)
     for depth in range(len(parents), -1, -1):
@@ -202,13 +202,13 @@ def _keep_level(
                 _keep_level(inner, before, masks, batch_dims, (*outer, name))
                 result.set(name, inner)
             continue
-        mask = governing_mask((*outer, name), masks, batch_dims)
+        mask = mask_for_entry((*outer, name), masks, batch_dims)
         if mask is not None and before.shape == value.shape:
             result.set(name, _kept(mask, value, before, batch_dims))
 
 
 def _kept(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
-    rows = as_row_mask(mask, value, batch_dims)
+    rows = expand_mask(mask, value, batch_dims)
     if isinstance(value, Tensor) and isinstance(before, Tensor):
         return torch.where(rows, value, before)
     # An object lies on no device, but its entry may name one.
@@ -222,7 +222,7 @@ def _kept_objects(rows: Tensor, value: Any, before: Any) -> Any:
     return lazy_stack([_kept_objects(*part) for part in parts], 0)
 
 
-def governing_mask(
+def mask_for_entry(
     key: NestedKey, masks: dict[NestedKey, Tensor], batch_dims: int
 ) -> Tensor | None:
     """The mask that says which rows of an entry a reset concerns; ``None`` without any mask.
@@ -234,7 +234,7 @@ def governing_mask(
         masks: the reset masks by key.
         batch_dims: the number of dims in ``B``.
     """
-    rows = mask_for(key, masks)
+    rows = nearest_mask(key, masks)
     if rows is not None:
         return rows
     for mask in masks.values():

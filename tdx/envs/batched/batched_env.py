@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
-from tdx.core.envs.spec_findings import SpecFinding
+from tdx.core.envs.spec_violations import SpecViolation
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, env_factories
 from tdx.envs.batched.layout import EnvKeys, are_alike
 from tdx.envs.batched.metadata import EnvMetaData, SpecsOnlyEnv
@@ -287,11 +287,11 @@ class BatchedEnv(EnvBase):
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
 
-    def _stage_lies(
+    def _find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecFinding]:
+    ) -> list[SpecViolation]:
         """What the stages of the envs' own chains get wrong, each env by itself."""
-        per_env = self._ask_attribute("_stage_lies")(check_dtype, None, steps)
+        per_env = self._ask_attribute("_find_stage_violations")(check_dtype, None, steps)
         return [
             replace(lie, message=f"in the env of worker {index}: {lie.message}")
             for index, lies in enumerate(per_env)

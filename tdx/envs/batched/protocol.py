@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.errors import EnvError, TdxError, WorkerError
 
 STEP = b"s"
@@ -87,7 +87,7 @@ class Failure:
 
     def raised_in(self, worker: int, doing: str) -> WorkerError:
         """The error to raise in the parent; the worker's own one is its cause."""
-        original, hint, where = self.original(worker), OWN_ERROR, None
+        original, hint, where = self.original(worker), ENV_ERROR_HINT, None
         if isinstance(original, TdxError):
             told = f"worker {worker} failed in {doing}: {original.message}"
             hint, where = original.hint or hint, original.where
@@ -104,7 +104,7 @@ class Failure:
         """The worker's exception, with its traceback there as a note."""
         error = _unpickled(self.exception)
         if error is None:
-            error = EnvError(f"{self.kind}: {self.message}", hint=OWN_ERROR)
+            error = EnvError(f"{self.kind}: {self.message}", hint=ENV_ERROR_HINT)
         error.add_note(f"traceback in worker {worker}:\n{self.trace}")
         return error
 

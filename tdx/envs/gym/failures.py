@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.providers import install_hint, requirement
 from tdx.envs.gym.registry import elsewhere
 from tdx.envs.gym.values import WrongValueError
@@ -33,7 +33,7 @@ def env_failed(name: str, phase: str, error: Exception) -> TdxError:
         row = "" if error.row is None else f" of env {error.row}"
         message = f"{phase}{row} returned {error.problem}"
         return EnvError(message, hint=error.hint, where=Where(env=name, key=key))
-    return EnvError(f"{phase} raised {one_line(error)}", hint=OWN_ERROR, where=Where(env=name))
+    return EnvError(f"{phase} raised {one_line(error)}", hint=ENV_ERROR_HINT, where=Where(env=name))
 
 
 def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
@@ -62,7 +62,7 @@ def making_failed(name: str, entry_point: object, error: Exception) -> TdxError:
             or did_you_mean(keyword, _arguments_of(entry_point), "see the env's own docs"),
             where=where,
         )
-    return EnvError(f"it cannot be made: {one_line(error)}", hint=OWN_ERROR, where=where)
+    return EnvError(f"it cannot be made: {one_line(error)}", hint=ENV_ERROR_HINT, where=where)
 
 
 _PIPELINE_HINTS = {

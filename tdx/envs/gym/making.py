@@ -30,6 +30,8 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         pixels_only: whether the env's own observation is left out.
     """
 
+    uses_own_generator = True
+
     def __init__(self, env: AnyEnv, pixels_only: bool) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
@@ -85,6 +87,8 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: any single env.
         steps: how often an action is applied, at least 1.
     """
+
+    uses_own_generator = True
 
     def __init__(self, env: AnyEnv, steps: int) -> None:
         super().__init__(env)

@@ -41,6 +41,8 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
         row: Its index in the vector env.
     """
 
+    uses_own_generator = True
+
     def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
         super().__init__(env)
         self._row = row

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.core.envs.failures import OWN_ERROR
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
@@ -48,7 +47,7 @@ def test_an_exception_comes_with_its_worker_and_traceback(make_parallel: MakeBat
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
     assert str(caught.value) == (
-        f"step 1: worker 1 raised ValueError in step: raised on purpose ({OWN_ERROR})"
+        f"step 1: worker 1 raised ValueError in step: raised on purpose ({ENV_ERROR_HINT})"
     )
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
@@ -68,7 +67,7 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
         caught.value.message,
     )
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("the error is the env's own")
+    assert caught.value.hint.startswith("the error comes from the env")
 
 
 def test_an_exception_in_a_reset_is_told_apart(make_parallel: MakeBatch) -> None:
