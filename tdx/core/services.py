@@ -7,11 +7,11 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.core.chain_specs import find_stage_violations
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.services import RolloutRequest
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.planned import executor
-from tdx.core.stage_specs import find_stage_violations
 from tdx.core.transformed_env import TransformedEnv
 
 

@@ -11,9 +11,9 @@ import gymnasium
 from tensordict import TensorDictBase
 from torch import nn
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, UNATTRIBUTED, Meter, Part, base_parts, engine_part
-from tdx.core.stage_specs import flatten_chain
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.chunk import Chunk

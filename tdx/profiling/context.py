@@ -12,9 +12,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 import gymnasium
 import numpy as np
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
-from tdx.core.stage_specs import flatten_chain
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
 from tdx.profiling.attach import STEP, chain_stages, measured

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 from gymnasium import wrappers
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import Meter, Part
-from tdx.core.stage_specs import flatten_chain
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.profiling.patches import Patches

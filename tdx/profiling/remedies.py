@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tdx.core.chain_specs import stage_specs
 from tdx.core.plan.build import Program, program_of
-from tdx.core.stage_specs import stage_specs
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
 from tdx.keys import NestedKey, normal_key

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.stage_specs import flatten_chain
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.profiling.attach import ROLLOUT, measured

@@ -109,7 +109,7 @@ class Raises(Transform):
         return self._fail("a reset", tensordict_reset)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._fail("the way in", tensordict)
+        return self._fail("the inverse", tensordict)
 
 
 def chain_of(*stages: Transform, env: EnvBase | None = None) -> TransformedEnv:
@@ -157,7 +157,7 @@ def test_a_declared_key_that_is_not_written_names_the_stage() -> None:
     assert caught.value.where.stage == 1
     assert str(caught.value) == (
         "stage 1 (Declares), key 'extra': the spec declares it, but it is missing after a "
-        "reset (write 'extra', or take it out of the spec)"
+        "reset (write 'extra', or remove it from the spec)"
     )
 
 
@@ -239,7 +239,7 @@ def test_stages_of_nested_envs_are_counted_from_the_inside() -> None:
     assert blamed(env) == [("missing", "extra", 1, "Declares")]
 
 
-@pytest.mark.parametrize("on", ["a step", "a reset", "the way in"])
+@pytest.mark.parametrize("on", ["a step", "a reset", "the inverse"])
 def test_a_transform_that_raises_is_named(on: str) -> None:
     env = chain_of(StepCounter(), Raises(on))
     with pytest.raises(ChainError) as caught:

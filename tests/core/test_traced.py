@@ -313,7 +313,7 @@ def test_a_stage_that_raises_is_named_with_the_step(hook: str) -> None:
     history = TraceHistory()
     env = pendulum(RewardSum(), Fails(hook, 2, ValueError("broken\nin two")), StepCounter())
     tracer = Tracer(env, history=history)
-    during = "the way in of step 2" if hook == "inverse" else "step 2"
+    during = "the inverse of step 2" if hook == "inverse" else "step 2"
     with pytest.raises(
         ChainError, match=rf"stage 1 \(Fails\): it raised ValueError in {during}: broken"
     ) as info:

@@ -203,9 +203,7 @@ def _out_of_bounds(
         found, least, most = (
             side.expand_as(value)[beyond][0].item() for side in (value, low, high)
         )
-        message = (
-            f"it holds {found:g} after {_phrase(phase)}, outside [{least:g}, {most:g}]"
-        )
+        message = f"it holds {found:g} after {_phrase(phase)}, outside [{least:g}, {most:g}]"
     yield SpecViolation("bounds", key, phase, message, hint="widen the spec, or clamp the value")
 
 

@@ -11,13 +11,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import ActionCheck, ActionSequence, first_nan, nan_error
 from tdx.core.meter import DRAWING, GIVING, Meter, Part
 from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.planned.keyed_policy import KeyedPolicy
-from tdx.core.stage_specs import flatten_chain
 from tdx.core.transforms import Transform
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey

@@ -10,6 +10,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import ActionCheck, ActionSequence, first_nan, nan_error
 from tdx.core.meter import ASSEMBLY, CHUNKS, DRAWING, LOOP, Meter, Part, base_parts, meter_of
@@ -30,7 +31,6 @@ from tdx.core.planned.deferred import CompiledStages, compile_stages, run_deferr
 from tdx.core.planned.immediate_program import ImmediateProgram
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.tensordict_collector import TensorDictCollector
-from tdx.core.stage_specs import flatten_chain
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import TdxError
 from tdx.keys import NestedKey

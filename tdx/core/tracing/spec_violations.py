@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tensordict import TensorDictBase
 
+from tdx.core.chain_specs import StageSpecs, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
-from tdx.core.stage_specs import StageSpecs, stage_specs
 from tdx.core.tracing.traces import StageTrace, StepTrace, Versions
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key

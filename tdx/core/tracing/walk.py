@@ -7,9 +7,9 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from tdx.core.chain_specs import StageSpecs, stage_count, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import spec_leaves
-from tdx.core.stage_specs import StageSpecs, stage_count, stage_specs
 from tdx.core.tracing.places import GIVEN, Place, env_place, is_plain, stage_place
 from tdx.core.tracing.recorder import Recorder
 from tdx.core.transformed_env import TransformedEnv

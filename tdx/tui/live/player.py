@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.stage_specs import stage_count
+from tdx.core.chain_specs import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.acting import action_fields, action_of, aimed
 from tdx.inspection.live.numbering import StageNumbers

@@ -50,7 +50,7 @@ def make(base: str, planned: bool, *stages: Any) -> TransformedEnv:
 
 
 def is_planned(env: EnvBase, policy: Any) -> bool:
-    request = engine.Request(policy, None, False, False, False)
+    request = engine.RolloutRequest(policy, None, False, False, False)
     return engine._planned_run(env, request, env.reset()) is not None
 
 
