@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 _NO_CODE = {"__dict__", "__weakref__", "__annotate__", "__annotate_func__", "_abc_impl"}
 
 
-@cache
 def declares(kind: type, capability: str) -> bool:
     """Return True if a class declares a capability and no subclass has added code since.
 
@@ -31,6 +31,11 @@ def declares(kind: type, capability: str) -> bool:
         >>> [declares(each, "is_checked") for each in (Base, Renamed, Changed)]
         [True, True, False]
     """
+    return _declares(kind, capability)
+
+
+@cache
+def _declares(kind: Any, capability: str) -> bool:
     for base in kind.__mro__:
         members = vars(base)
         if capability in members:

@@ -46,7 +46,7 @@ class ValueStats:
     mean: float | None
     maximum: float | None
     nans: int
-    is_out_of_bounds: float | None
+    outside: float | None
     spec: LeafSpec | None
     lies: tuple[str, ...]
 
@@ -159,7 +159,7 @@ class RunningStats:
             mean=self._sum / self._finite if self._finite else None,
             maximum=self._most if seen else None,
             nans=self._nans,
-            is_out_of_bounds=share,
+            outside=share,
             spec=self._spec,
             lies=tuple(self._lies),
         )
@@ -182,14 +182,14 @@ def numbers_outside(leaf: TensorSpec, value: Tensor) -> int | None:
         ``None`` where shape or dtype are others. Where a spec speaks of several elements at
         once, such as a one-hot, all of them count as outside with it.
     """
-    from tdx.core.envs.spec_violations import check_value, is_out_of_bounds
+    from tdx.core.envs.spec_violations import check_value, outside
     from tdx.specs import Bounded, Categorical
 
     codes = {finding.code for finding in check_value("", leaf, value, "step")}
     if codes & {"shape", "dtype"}:
         return None
     if isinstance(leaf, Bounded):
-        return int(is_out_of_bounds(value, leaf.low, leaf.high).sum())
+        return int(outside(value, leaf.low, leaf.high).sum())
     if "bounds" not in codes:
         return 0
     if isinstance(leaf, Categorical):

@@ -197,7 +197,7 @@ def _out_of_bounds(
     message = f"after {_phrase(phase)} {reason}"
     low, high = getattr(leaf, "low", None), getattr(leaf, "high", None)
     if isinstance(low, Tensor) and isinstance(high, Tensor):
-        beyond = is_out_of_bounds(value, low, high)
+        beyond = outside(value, low, high)
         if not bool(beyond.any()):
             return
         found, least, most = (
@@ -207,7 +207,7 @@ def _out_of_bounds(
     yield SpecViolation("bounds", key, phase, message, hint="widen the spec, or clamp the value")
 
 
-def is_out_of_bounds(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def outside(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return a mask of the numbers that are out of bounds by more than rounding errors."""
     if not value.is_floating_point():
         return (value < low) | (value > high)

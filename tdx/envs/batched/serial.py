@@ -107,7 +107,7 @@ class SerialEnv(BatchedEnv):
         each: list[RawRows] = [env._raw_rows for env in self._envs]
         if type(self) is not SerialEnv or any(rows is None for rows in each):
             return None
-        return each[0].stack(each, self._batch_size, self._set_last_rows)
+        return each[0].stack(each, self.batch_size, self._set_last_rows)
 
     def _uses_global_generator(self) -> bool | None:
         answers = {uses_global_generator(env) for env in self._envs}

@@ -19,7 +19,7 @@ def has_own_generator(env: Any) -> bool:
     Args:
         env: A Gymnasium env or vector env.
     """
-    kind = type(env)
+    kind: type = type(env)
     if kind.__module__.partition(".")[0] not in _PACKAGES and not declares(
         kind, "uses_own_generator"
     ):

@@ -64,7 +64,7 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def init(self: TensorDictCollector, *args: Any) -> None:
         made(self, *args)
-        self._looks = False
+        self.reads_flags = False
 
     def watched(self: TensorDictCollector, *args: Any) -> Any:
         with NoHost():  # type: ignore[no-untyped-call]

@@ -87,7 +87,7 @@ def test_what_is_found_out_is_remembered() -> None:
         env = made(draws, 0, planned=True)
         assert uses_global_generator(env.base_env) is None
         env.rollout(4)
-        assert uses_global_generator(env.base_env) is not draws
-    assert uses_global_generator(GymEnv("CartPole-v1")) is True
-    assert uses_global_generator(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is True
-    assert uses_global_generator(GymEnv("CartPole-v1", num_envs=2)) is True
+        assert uses_global_generator(env.base_env) is draws
+    assert uses_global_generator(GymEnv("CartPole-v1")) is False
+    assert uses_global_generator(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is False
+    assert uses_global_generator(GymEnv("CartPole-v1", num_envs=2)) is False

@@ -32,6 +32,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
+from tdx.core.envs.services import RolloutRequest
 from tdx.core.planned import executor as engine
 from tests.core.planned.test_law import compared
 
@@ -50,7 +51,7 @@ def make(base: str, planned: bool, *stages: Any) -> TransformedEnv:
 
 
 def is_planned(env: EnvBase, policy: Any) -> bool:
-    request = engine.RolloutRequest(policy, None, False, False, False)
+    request = RolloutRequest(policy, None, False, False, False)
     return engine._planned_run(env, request, env.reset()) is not None
 
 

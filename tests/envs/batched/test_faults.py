@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tdx.core.envs import EnvBase
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
