@@ -35,7 +35,7 @@ class ChoosingEnv(EnvBase):
         self.mask = mask
         self.action_spec = action_spec
         spec = Binary(shape=mask.shape, dtype=mask.dtype) if mask_spec is None else mask_spec
-        self.observation_spec = Composite(action_mask=spec, shape=batch_size)
+        self.observation_spec = Composite(action_mask=spec, shape=self.batch_size)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return TensorDict(action_mask=self.mask)

@@ -1,4 +1,4 @@
-"""From one step's result to the next step's input."""
+"""``step_mdp``: from the result of a step to the input of the next one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def step_mdp(
     done_keys: NestedKey | Sequence[NestedKey] = "done",
     action_keys: NestedKey | Sequence[NestedKey] = "action",
 ) -> TensorDictBase:
-    """Move what ``next`` holds to the root: the input of the step after.
+    """Move the entries of ``next`` to the root, which gives the input of the next step.
 
     Args:
-        tensordict: the result of ``env.step``, of shape ``[*B]``; left as it is.
-        next_tensordict: where to write; a new TensorDict by default.
-        keep_other: whether root entries that ``next`` does not have stay.
-        exclude_reward: whether rewards are left out.
-        exclude_done: whether done flags are left out.
-        exclude_action: whether actions are left out.
-        reward_keys: the keys that count as rewards.
-        done_keys: the keys that count as done flags.
-        action_keys: the keys that count as actions.
+        tensordict: Result of ``env.step``, of shape ``[*B]``; not changed.
+        next_tensordict: Where to write; a new TensorDict by default.
+        keep_other: If True, keep root entries that ``next`` does not have.
+        exclude_reward: If True, leave out rewards.
+        exclude_done: If True, leave out done flags.
+        exclude_action: If True, leave out actions.
+        reward_keys: Keys of the rewards.
+        done_keys: Keys of the done flags.
+        action_keys: Keys of the actions.
 
     Returns:
-        a TensorDict of shape ``[*B]`` that shares its tensors with the input.
+        A TensorDict of shape ``[*B]`` that shares its tensors with the input.
 
     Example:
         >>> import torch
@@ -70,9 +70,9 @@ def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
 def advance(
     tensordict: TensorDictBase, dropped: Collection[NestedKey], keep_other: bool = True
 ) -> TensorDictBase:
-    """The root entries overwritten by those of ``next``, without the keys in ``dropped``."""
+    """Return the root updated with ``next``, without the keys in ``dropped``."""
     if type(tensordict) is LazyStackedTensorDict:
-        # What the rows hold may not stack.
+        # The entries of the rows may not stack.
         rows = [advance(row, dropped, keep_other) for row in tensordict.tensordicts]
         return LazyStackedTensorDict.lazy_stack(rows, tensordict.stack_dim)
     following = tensordict._get_str("next", None)

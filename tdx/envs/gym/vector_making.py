@@ -140,6 +140,8 @@ def _dict_check(space: spaces.Dict) -> Check:
 class SyncRows(SyncVectorEnv):
     """A ``SyncVectorEnv`` whose rewards may be arrays."""
 
+    uses_own_generator = True
+
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         super().__init__(env_fns, **kwargs)
         self.single_reward_space = reward_space_of(self.envs[0])
@@ -149,6 +151,8 @@ class SyncRows(SyncVectorEnv):
 
 class AsyncRows(AsyncVectorEnv):
     """An ``AsyncVectorEnv`` whose rewards may be arrays, and whose errors are only raised."""
+
+    uses_own_generator = True
 
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         found: list[spaces.Box | None] = []
