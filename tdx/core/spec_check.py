@@ -215,7 +215,7 @@ class _Check:
                     if name != "done" and part is not None and part.shape == done.shape
                 ]
                 wrong = (done & ~torch.stack(others).any(0)) | (terminated & ~done)
-                message = f"after a {phase} done and the flags beside it contradict each other"
+                message = f"after a {phase} done and the other flags contradict each other"
             else:
                 wrong = done != (terminated | truncated)
                 message = f"after a {phase} done is not terminated | truncated"
@@ -225,11 +225,11 @@ class _Check:
     def fake(self) -> Iterator[SpecViolation]:
         """Whether ``fake_tensordict`` is what the specs say a rollout's step is."""
         fake = self.env.fake_tensordict()
-        for made, declared in (
+        for data, declared in (
             (fake.exclude("next"), self.entered),
             (fake.get("next"), self.following),
         ):
-            for finding in check_entries(made, declared, "fake_tensordict"):
+            for finding in check_entries(data, declared, "fake_tensordict"):
                 if finding.code not in ("bounds", "nan"):
                     yield replace(finding, code="fake")
 

@@ -118,6 +118,21 @@ def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     }
 
 
+def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]]) -> None:
+    """Write a reset mask for each group of done keys: the rows that are done.
+
+    Args:
+        tensordict: Holds the done flags at its root, ``[*B]``; written to.
+        groups: The done keys by group.
+    """
+    for group in groups:
+        ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+        flag = read(tensordict, ends[0])
+        for other in ends[1:]:
+            flag = flag | read(tensordict, other)
+        write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+
+
 def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
     """Check that a reset mask is a bool tensor of the done flag's shape.
 

@@ -16,6 +16,7 @@ from tdx.core.envs.done_flags import (
     complete_rewards,
     keep_unmasked_rows,
     reset_masks,
+    write_reset_masks,
 )
 from tdx.core.envs.env_specs import EnvSpecs
 from tdx.core.envs.services import (
@@ -26,9 +27,9 @@ from tdx.core.envs.services import (
     check_max_steps,
 )
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.core.envs.step_mdp import advance
+from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.keys import NestedKey, sibling_key
 from tdx.tensordicts import (
     is_result,
     mark_result,
@@ -36,7 +37,6 @@ from tdx.tensordicts import (
     overlay,
     plain_entries,
     read,
-    stacked_parts,
     write,
 )
 
@@ -172,7 +172,8 @@ class EnvBase(EnvSpecs):
             or tensordict.batch_size != self._batch_size
             or tensordict.device != self._device
         ):
-            return self._general_step(tensordict)
+            self._check_batch(tensordict)
+            return step_anywhere(tensordict, self.device, self._completed_step)
         preset = entries.get("next")
         if preset is not None and is_result(preset, tensordict):
             preset = None
@@ -182,28 +183,6 @@ class EnvBase(EnvSpecs):
         entries["next"] = following
         mark_result(following, tensordict)
         return tensordict
-
-    def _general_step(self, given: TensorDictBase) -> TensorDictBase:
-        """Make a step of a TensorDict that is on another device, lazy or locked."""
-        self._check_batch(given)
-        if given.is_locked:
-            raise ArgumentError(
-                "the TensorDict is locked, so the step cannot write its result into it",
-                hint="pass a copy: env.step(tensordict.clone(recurse=False))",
-            )
-        device = self.device
-        moved = given.device is not None and given.device != device
-        tensordict = given.to(device) if moved else given
-        preset = tensordict._get_str("next", None)
-        if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
-            preset = None
-        following = self._completed_step(tensordict, preset)
-        if preset is not None:
-            following.update(preset)
-        given.set("next", following.to(given.device) if moved else following)
-        for part in stacked_parts(given):
-            mark_result(part._get_str("next", None), part)
-        return given
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
@@ -297,12 +276,7 @@ class EnvBase(EnvSpecs):
         reads_flags = self._device.type == "cpu" or not self._resets_by_mask
         if reads_flags and not any_done(tensordict, self.done_keys):
             return tensordict
-        for group in self.done_keys_groups:
-            ends = [key for key in group if key_parts(key)[-1] == "done"] or group
-            flag = read(tensordict, ends[0])
-            for other in ends[1:]:
-                flag = flag | read(tensordict, other)
-            write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+        write_reset_masks(tensordict, self.done_keys_groups)
         return self.reset(tensordict)
 
     def step_and_maybe_reset(
@@ -342,15 +316,14 @@ class EnvBase(EnvSpecs):
         return self.step(self.rand_action(tensordict))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.
+        """Seed the generator of the env; random actions follow ``torch.manual_seed``.
 
         Args:
-            seed: the seed of the first env; env ``i`` of a batch gets ``seed + i``.
-            static_seed: whether every env of a batch gets the same seed.
+            seed: Seed of the first env; env ``i`` of a batch gets ``seed + i``.
+            static_seed: If True, every env of a batch gets the same seed.
 
         Returns:
-            the seed for an env made beside this one: ``seed`` plus the number of envs, or
-            ``seed`` itself if ``static_seed`` is on.
+            Seed for the next env: ``seed`` plus the number of envs, or ``seed`` if it is static.
         """
         self._set_seed(seed)
         if seed is None or static_seed:

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
 
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, key_parts, normal_key
-from tdx.tensordicts import new_tensordict
+from tdx.tensordicts import is_result, mark_result, new_tensordict, stacked_parts
+
+
+def step_anywhere(
+    given: TensorDictBase,
+    device: torch.device,
+    complete: Callable[[TensorDictBase, TensorDictBase | None], TensorDictBase],
+) -> TensorDictBase:
+    """Make a step of a TensorDict that may be on another device, or lazy.
+
+    Args:
+        given: Input of the step, ``[*B]``; the result is written to its ``next``.
+        device: Device of the env.
+        complete: Makes the step: from the input and the existing ``next`` to the new one.
+
+    Raises:
+        ArgumentError: The TensorDict is locked.
+    """
+    if given.is_locked:
+        raise ArgumentError(
+            "the TensorDict is locked, so the step cannot write its result into it",
+            hint="pass a copy: env.step(tensordict.clone(recurse=False))",
+        )
+    moved = given.device is not None and given.device != device
+    tensordict = given.to(device) if moved else given
+    preset = tensordict._get_str("next", None)
+    if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
+        preset = None
+    following = complete(tensordict, preset)
+    if preset is not None:
+        following.update(preset)
+    given.set("next", following.to(given.device) if moved else following)
+    for part in stacked_parts(given):
+        mark_result(part._get_str("next", None), part)
+    return given
 
 
 def step_mdp(

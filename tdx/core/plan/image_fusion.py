@@ -188,17 +188,17 @@ class ImageKernel:
             (*lead, count, size, lanes),
             (*image.strides[: len(lead)], band.stride * lanes * item, lanes * item, item),
         )
-        made = np.empty((*lead, count * rows, *image.shape[len(lead) + 1 :]), Real)
-        self._row_product = band.blocks, windows, made.reshape(*lead, count, rows, lanes)
-        return made
+        product = np.empty((*lead, count * rows, *image.shape[len(lead) + 1 :]), Real)
+        self._row_product = band.blocks, windows, product.reshape(*lead, count, rows, lanes)
+        return product
 
     def _plan_planes(self, image: Array, in_windows: bool) -> Array:
         """Return memory for the mixed channels, channels first: ``[C', H'.., W..]``."""
-        made = self._out_shape[1]
+        row_count = self._out_shape[1]
         self._mix_product: tuple[Array, Array, Array] | None = None
         self._split: tuple[Array, Array] | None = None
         if self._last:
-            image = image[:made]
+            image = image[:row_count]
             planes = image.transpose(2, 0, 1)
             pixels = image.reshape(-1, image.shape[2]).T
         else:
@@ -246,8 +246,8 @@ class ImageKernel:
         if self._scale != 1:
             np.multiply(inner, self._scale, out=inner)
         if self._row_product is not None:
-            blocks, windows, made = self._row_product
-            np.matmul(blocks, windows, out=made)
+            blocks, windows, product = self._row_product
+            np.matmul(blocks, windows, out=product)
         if self._mix_product is not None:
             mix, pixels, mixed = self._mix_product
             np.matmul(mix, pixels, out=mixed)

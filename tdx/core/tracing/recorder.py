@@ -169,7 +169,7 @@ class Recorder:
             TdxError: The hook raised; the error names the place.
         """
         clock, probe = self._clock, self._probe
-        begun = clock()
+        entered = clock()
         kept = self._copies() if self._values and not place.pure else {}
         lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
         reads = self._reads(place, direction) if self._values else ()
@@ -195,7 +195,7 @@ class Recorder:
         if probe is not None:
             probe.after(place, direction, self._hook)
         self._note(place, lane, end - start, reads, result, kept)
-        self.overhead_ns += clock() - begun - (end - start)
+        self.overhead_ns += clock() - entered - (end - start)
         return result
 
     def settle(
@@ -209,7 +209,7 @@ class Recorder:
             result: The current entries, ``[*B]``.
             known_only: If True, skip keys that did not exist before.
         """
-        begun = self._clock()
+        entered = self._clock()
         if self._values and isinstance(result, TensorDictBase):
             lane = self._lanes[direction]
             if known_only:
@@ -228,7 +228,7 @@ class Recorder:
                     dropped,
                 )
                 self.stages.append(trace)
-        self.overhead_ns += self._clock() - begun
+        self.overhead_ns += self._clock() - entered
 
     def _reads(self, place: Place, direction: Direction) -> tuple[ValueVersion, ...]:
         """Return the versions of the keys that a place declares to read."""
