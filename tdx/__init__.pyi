@@ -46,7 +46,7 @@ from .envs import GymWrapper as GymWrapper
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv
-from .envs import check_env_specs as check_env_specs
+from .core import check_env_specs as check_env_specs
 from .envs import default_info_dict_reader as default_info_dict_reader
 from .envs import step_mdp as step_mdp
 from .transforms import CallableTransform as CallableTransform

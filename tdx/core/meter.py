@@ -1,7 +1,7 @@
-"""What an env is measured with while it runs: who is at work, and how its calls are taken up.
+"""Measuring of a running env: the parts that take time, and the protocol of a meter.
 
-An env without a meter runs the very same functions as ever; one with a meter has them wrapped
-when a run is put together, so that nothing is asked in its loops.
+An env without a meter runs unwrapped functions. With a meter they are wrapped when a run is
+prepared, so that the loops contain no checks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from tdx.core.envs import EnvBase
+from tdx.core.envs.env_base import EnvBase
 
 Work = Literal["env", "stage", "policy", "wrapper", "engine"]
 Lane = Literal["forward", "inverse", "reset", "step", "specs"]
@@ -20,15 +20,14 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """Something that takes time in a rollout.
+    """A part of a rollout that takes time.
 
     Args:
-        work: what kind of thing it is.
-        index: a stage's place in the chain, from 0, with nested chains run on; -1 for what is
-            no stage.
-        name: a stage's class name; what is done, for the engine.
-        lane: which of its calls: a stage's on the way out at a step, on the way in, or at a reset.
-        upto: the last stage's place, where neighbours have become one function.
+        work: Kind of part.
+        index: Index of a stage, from 0; nested chains continue the count. -1 for anything else.
+        name: Class name of a stage, or the name of the work.
+        lane: Kind of call: ``forward`` or ``inverse`` in a step, or ``reset``.
+        upto: Index of the last stage, if neighbors have become one function.
     """
 
     work: Work
@@ -39,7 +38,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """What a person reads: ``2 CatFrames``, ``0-3 ToTensorImage ...``, ``env Pendulum-v1``."""
+        """Display name: ``2 CatFrames``, ``0-3 ToTensorImage ...``, ``env Pendulum-v1``."""
         if self.work == "stage":
             place = str(self.index) if self.upto < 0 else f"{self.index}-{self.upto}"
             return f"{place} {self.name}"
@@ -52,37 +51,36 @@ class Meter(Protocol):
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """The function, with each of its calls measured.
+        """Return the function with each of its calls measured.
 
         Args:
-            part: whose call it is.
-            function: what is called.
-            steps: how many steps of the rollout a call stands for, from its arguments; one by
-                default.
+            part: The part that the calls belong to.
+            function: The function.
+            steps: Returns the number of steps of a call from its arguments; 1 by default.
         """
         ...
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """Functions that :meth:`timed` has made, which are always called right after each other.
+        """Return the measured functions for a sequence that is always called in this order.
 
-        Where one ends the next begins, so that a measurement may serve both.
+        Where one call ends the next one starts, so one reading of the clock may serve both.
         """
         ...
 
 
 def meter_of(env: EnvBase) -> Meter | None:
-    """What the env is measured with; ``None`` for nothing."""
+    """Return the meter of an env, if it has one."""
     found: Meter | None = env._meter
     return found
 
 
 def engine_part(name: str) -> Part:
-    """A part of the engine's own work."""
+    """Return a part of the engine's own work."""
     return Part("engine", -1, name, "step")
 
 
 def base_parts(base: EnvBase) -> tuple[Part, Part]:
-    """The step and the reset of the env before all chains."""
+    """Return the parts of the step and the reset of the env before all chains."""
     name = getattr(base, "_name", None) or type(base).__name__
     return Part("env", -1, name, "step"), Part("env", -1, name, "reset")
 
@@ -90,11 +88,11 @@ def base_parts(base: EnvBase) -> tuple[Part, Part]:
 DRAWING = Part("policy", -1, "random", "step")
 GIVING = Part("policy", -1, "sequence", "step")
 UNATTRIBUTED = "unattributed"
-"""What a rollout does outside of every other part."""
+"""Time of a rollout outside of every other part."""
 LOOP = engine_part("step loop")
 CHUNKS = engine_part("chunk bookkeeping")
 SETUP = engine_part("set-up of a rollout")
 ASSEMBLY = engine_part("assembly")
-"""Putting the steps together as one TensorDict."""
+"""Stacking the steps to one TensorDict."""
 TRANSFERS = engine_part("transfers")
 """Copies between the host and the device."""

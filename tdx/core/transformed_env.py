@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from tdx.core.envs import EnvBase
-from tdx.core.envs.spec_findings import SpecFinding
-from tdx.core.row_program import RowProgram, blame_only_stage, compile_rows
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.stage_forms import StepProgram, compile_steps, note_only_stage, plan_stage
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
 from tdx.errors import ArgumentError, ChainError
@@ -23,19 +23,19 @@ class TransformedEnv(EnvBase):
     """An env whose inputs and outputs go through a chain of transforms.
 
     Args:
-        env: the env inside, which may be transformed itself.
-        transform: a transform, a ``Compose`` of them, or a function over a TensorDict; none by
-            default.
-        device: where the env is moved; its own by default.
-        planned: whether rollouts may run by a plan, with the stages that can wait applied to many
-            steps at once. What comes out is the same either way.
-        compile: whether ``torch.compile`` makes one function of neighbouring pointwise stages
-            that can wait; or the name of its backend. It pays on an accelerator and in long
-            rollouts, and values then agree within float rounding.
+        env: The env inside, which may be transformed itself.
+        transform: A transform, a ``Compose`` of transforms, or a function over a TensorDict; none
+            by default.
+        device: Device to move the env to; its own device by default.
+        planned: If True, rollouts may run by a plan that applies deferred stages to many steps at
+            once. The result is the same either way.
+        compile: If True, compile neighboring pointwise stages that are deferred into one function
+            with ``torch.compile``; a string is the name of its backend. It pays off on an
+            accelerator and in long rollouts. Values then agree within float rounding.
 
     Raises:
-        ArgumentError: ``env`` is not an env, or ``transform`` not a transform.
-        ChainError: the transform is already part of a chain.
+        ArgumentError: ``env`` is not an env, or ``transform`` is not a transform.
+        ChainError: The transform is already part of a chain.
 
     Example:
         >>> from tdx import GymEnv, StepCounter
@@ -43,6 +43,8 @@ class TransformedEnv(EnvBase):
         >>> env.rollout(max_steps=1000).batch_size
         torch.Size([20])
     """
+
+    _is_verified = True
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class TransformedEnv(EnvBase):
         if device is not None:
             env.to(device)
         self._known_base_version = self._placed_version = -1
-        self._program: RowProgram | None = None
+        self._program: StepProgram | None = None
         self.planned = planned
         self.compiler = "inductor" if compile is True else compile or None
         self.base_env = env
@@ -85,7 +87,7 @@ class TransformedEnv(EnvBase):
             return
         super().__setattr__(name, value)
         if name == "base_env":
-            # A module's attributes that are modules are looked up slowly; the step loop reads this.
+            # nn.Module looks up submodules slowly; the step loop reads this attribute.
             self.__dict__["_inner"] = value
             if "transform" in self._modules:
                 self._chain_changed()
@@ -97,7 +99,7 @@ class TransformedEnv(EnvBase):
         self._forget_specs()
 
     def _place(self) -> None:
-        """Take batch size and device from the env inside, where they may have changed."""
+        """Update batch size and device if the env inside has changed."""
         version = self._inner._spec_version
         if version != self._placed_version:
             chain, inner = self._chain, self._inner
@@ -113,43 +115,43 @@ class TransformedEnv(EnvBase):
 
     @property
     def stages(self) -> tuple[Transform, ...]:
-        """The transforms in order."""
+        """Transforms in order."""
         chain = self._chain
         return tuple(chain) if isinstance(chain, Compose) else (chain,)
 
     @property
     def _first_stage(self) -> int:
-        """Index of this chain's first stage, counted from that of the innermost chain."""
+        """Index of this chain's first stage, counted from the innermost chain."""
         inner = self.base_env
         if not isinstance(inner, TransformedEnv):
             return 0
         return inner._first_stage + len(inner.stages)
 
     def append_transform(self, transform: nn.Module | TensorDictFunction) -> TransformedEnv:
-        """Add a stage at the end of the chain; it takes over train or eval mode.
+        """Append a stage to the chain; it takes over train or eval mode.
 
         Args:
-            transform: a transform, or a function over a TensorDict.
+            transform: A transform, or a function over a TensorDict.
 
         Returns:
-            this env.
+            This env.
         """
         return self.insert_transform(len(self.stages), transform)
 
     def insert_transform(
         self, index: int, transform: nn.Module | TensorDictFunction
     ) -> TransformedEnv:
-        """Add a stage so that it gets this index.
+        """Insert a stage at an index.
 
         Args:
-            index: from 0; negative ones count from the end.
-            transform: a transform, or a function over a TensorDict.
+            index: Index of the new stage, from 0; negative ones count from the end.
+            transform: A transform, or a function over a TensorDict.
 
         Returns:
-            this env.
+            This env.
         """
         stage, chain = as_transform(transform), self._chain
-        # One that fits no env says so here, before the chain is changed.
+        # Raises for a stage that fits no env, before the chain is changed.
         stage.transform_env_batch_size(self.batch_size)
         if isinstance(chain, Compose):
             chain.insert(index, stage)
@@ -161,7 +163,7 @@ class TransformedEnv(EnvBase):
         return self
 
     def _env_before(self, stage: Transform) -> TransformedEnv:
-        """The env as the outermost transform sees it."""
+        """Return the env as the outermost transform sees it."""
         return TransformedEnv(self.base_env)
 
     # Specs
@@ -173,7 +175,7 @@ class TransformedEnv(EnvBase):
 
     @property
     def _is_stale(self) -> bool:
-        """Whether what is derived from the specs of the env inside and the chain must be anew."""
+        """True if everything derived from the env inside and the chain has to be computed again."""
         return self._output_spec is None or self._inner._spec_version != self._known_base_version
 
     @property
@@ -189,33 +191,33 @@ class TransformedEnv(EnvBase):
 
     @property
     def batch_size(self) -> torch.Size:
-        """How many envs are run at once, after the chain."""
+        """Number of envs that run at once, ``[*B]``, after the chain."""
         self._place()
         return self._batch_size
 
     @batch_size.setter
     def batch_size(self, value: object) -> None:
         raise ChainError(
-            "the batch size of a transformed env follows from its chain and cannot be set",
+            "cannot set the batch size of a transformed env: it follows from the chain",
             hint="set it on the env inside: env.base_env.batch_size = ...",
         )
 
     @property
     def device(self) -> torch.device:
-        """Where the env's tensors live, after the chain."""
+        """Device of the env's tensors, after the chain."""
         self._place()
         return self._device
 
     @property
     def output_spec(self) -> Composite:
-        """What the env returns after the chain; computed without a step, and locked."""
+        """What the env returns after the chain; computed without a step, locked."""
         self._compute_specs()
         assert self._output_spec is not None
         return self._output_spec
 
     @property
     def input_spec(self) -> Composite:
-        """What the env takes before the chain; computed without a step, and locked."""
+        """What the env takes before the chain; computed without a step, locked."""
         self._compute_specs()
         assert self._input_spec is not None
         return self._input_spec
@@ -234,17 +236,17 @@ class TransformedEnv(EnvBase):
         self._known_base_version = base._spec_version
         self._inverts = self._chain.invertible
         self._handed_out = self._chain._handed_out
-        self._program = compile_rows(base, self._chain, self.stages)
+        self._program = compile_steps(base, self._chain, self.stages)
 
     def _measure_with(self, meter: Any) -> None:
-        """Have the calls of this chain measured; those of no meter run as they are."""
+        """Measure the calls of this chain. ``None``: stop measuring."""
         if meter is None:
             self.__dict__.pop("_meter", None)
         else:
             self._meter = meter
-        # What holds hooks of the stages is put together anew.
+        # Programs that hold hooks of the stages are built again.
         self._key_cache.pop("programs", None)
-        self._program = compile_rows(self.base_env, self._chain, self.stages)
+        self._program = compile_steps(self.base_env, self._chain, self.stages)
 
     def _placed(self, spec: Composite) -> Composite:
         if spec.device != self._device:
@@ -260,7 +262,7 @@ class TransformedEnv(EnvBase):
 
     def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None:
         raise ChainError(
-            f"{part} of a transformed env follows from its chain and cannot be set",
+            f"cannot set {part} of a transformed env: it follows from the chain",
             hint=f"set it on the env inside: env.base_env.{part.removeprefix('full_')} = ...",
         )
 
@@ -268,7 +270,7 @@ class TransformedEnv(EnvBase):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # What is done below in one go would leave out a subclass's own hook.
+        # The completed hooks below would skip a hook that a subclass overrides.
         for hook in ("_step", "_reset"):
             if hook in cls.__dict__:
                 setattr(cls, f"_completed{hook}", getattr(EnvBase, f"_completed{hook}"))
@@ -307,7 +309,7 @@ class TransformedEnv(EnvBase):
             return self._outermost._step(tensordict, following)
         except Exception as error:
             if not isinstance(self._outermost, Compose):
-                blame_only_stage(error, self._outermost)
+                note_only_stage(error, self._outermost)
             raise
 
     def _completed_reset(
@@ -318,23 +320,15 @@ class TransformedEnv(EnvBase):
         if tensordict is not None:
             given = tensordict
         inner = self._outermost._reset_env_preprocess(given.clone(recurse=False))
-        tells_nothing = inner.is_empty() and inner.batch_size == self._inner.batch_size
-        passed = None if tensordict is None and tells_nothing else inner
+        is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
+        passed = None if tensordict is None and is_trivial else inner
         result = self._inner._completed_reset(passed, **kwargs)
         try:
             return self._outermost._reset(given, result)
         except Exception as error:
             if not isinstance(self._outermost, Compose):
-                blame_only_stage(error, self._outermost)
+                note_only_stage(error, self._outermost)
             raise
-
-    def _stage_lies(
-        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecFinding]:
-        # The walk through the stages needs this class.
-        from tdx.core.check import stage_lies
-
-        return stage_lies(self, check_dtype, tensordict, steps)
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env inside; see :meth:`EnvBase.set_seed`."""
@@ -355,14 +349,26 @@ class TransformedEnv(EnvBase):
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        # The forms of stages need this class.
-        from tdx.core.plan.forms import step_reads
-
-        return step_reads(self)
+        base: EnvBase = self
+        stages: tuple[Transform, ...] = ()
+        while isinstance(base, TransformedEnv):
+            stages = (*flatten_stages(base.stages), *stages)
+            base = base.base_env
+        reads = base._step_reads
+        if reads is None or type(self) is not TransformedEnv:
+            return None
+        found = dict.fromkeys(reads)
+        for index, stage in enumerate(stages):
+            planned = plan_stage(index, stage)
+            outer = set(stage.in_keys_inv) - set(base.action_keys)
+            if planned.sees_input or (stage.invertible and outer):
+                return None
+            found.update(dict.fromkeys(planned.root))
+        return tuple(found)
 
     @property
     def batch_locked(self) -> bool:
-        """Whether only TensorDicts of the env's own batch size are taken."""
+        """True if the env takes TensorDicts of its own batch size only."""
         return self.base_env.batch_locked
 
     def _move(self, device: torch.device) -> None:
@@ -391,8 +397,6 @@ class TransformedEnv(EnvBase):
         self._relink()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TransformedEnv:
-        from copy import deepcopy
-
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update(deepcopy(self.__getstate__(), memo))
@@ -409,3 +413,11 @@ class TransformedEnv(EnvBase):
         inner = str(self.base_env).replace("\n", "\n    ")
         chain = str(self._chain).replace("\n", "\n    ")
         return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
+
+
+def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    """Return the stages with those of nested ``Compose`` in their place."""
+    found: list[Transform] = []
+    for stage in stages:
+        found.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
+    return tuple(found)

@@ -14,7 +14,7 @@ from tdx.keys import format_key
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.inspection.lint.fix import Fix
     from tdx.inspection.lint.rule import Rule, Severity
     from tdx.pipeline import Pipeline
@@ -61,7 +61,7 @@ class Finding:
         return cls(check, error.code, error.message, error.hint, error.where)
 
     @classmethod
-    def of_lie(cls, lie: SpecFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+    def of_lie(cls, lie: SpecViolation, pipeline: Pipeline, first: int = 0) -> Finding:
         """The finding of a spec violation; the pipeline's stages are numbered from ``first``."""
         where = _where(pipeline, lie.stage, first)
         where = where.merge(Where(transform=lie.transform, key=lie.key))
@@ -245,9 +245,9 @@ def _check_built(
 
 def _checked_env(
     env: TransformedEnv, pipeline: Pipeline, steps: bool
-) -> tuple[list[Finding], list[SpecFinding], bool]:
+) -> tuple[list[Finding], list[SpecViolation], bool]:
     """What specs and steps show, the lies seen, and whether there were steps."""
-    from tdx.envs.check import find_spec_lies
+    from tdx.core.spec_check import find_spec_violations
     from tdx.pipeline import check_specs
     from tdx.pipeline.validation import add_line
 
@@ -255,7 +255,7 @@ def _checked_env(
     if findings or not steps:
         return findings, [], False
     try:
-        lies = find_spec_lies(env, seed=pipeline.env.seed)
+        lies = find_spec_violations(env, seed=pipeline.env.seed)
     except TdxError as error:
         return _findings([add_line(error, pipeline, env)], "steps"), [], True
     first = env_stage_count(env, pipeline)
@@ -265,12 +265,12 @@ def _checked_env(
     return [Finding.of_lie(lie, pipeline, first) for lie in plain], ruled, True
 
 
-def _is_of_env(lie: SpecFinding, first: int) -> bool:
+def _is_of_env(lie: SpecViolation, first: int) -> bool:
     """Return True if a finding is about one of the stages that the env itself has."""
     return lie.stage is not None and lie.stage < first
 
 
-def _in_pipeline(lie: SpecFinding, first: int) -> SpecFinding:
+def _in_pipeline(lie: SpecViolation, first: int) -> SpecViolation:
     """Return the finding with its stage counted from the pipeline's first."""
     return lie if lie.stage is None else replace(lie, stage=lie.stage - first)
 

@@ -231,7 +231,7 @@ class _Look:
     ) -> TransformedEnv | None:
         """The env with its chain; none where a stage fails, which is then remembered."""
         from tdx.core import TransformedEnv
-        from tdx.core.stage_specs import stage_count
+        from tdx.core.chain_specs import stage_count
         from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
 
@@ -265,7 +265,7 @@ class _Look:
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:
-        from tdx.core.stage_specs import chain_stages, stage_specs
+        from tdx.core.chain_specs import chain_stages, stage_specs
         from tdx.inspection.stage_flow import chain_flow
 
         specs = stage_specs(env)[-len(working) - 1 :]

@@ -24,7 +24,7 @@ def env_stage_count(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.core.stage_specs import stage_count
+    from tdx.core.chain_specs import stage_count
 
     return max(stage_count(env) - len(pipeline.transforms), 0)
 
@@ -46,7 +46,7 @@ def stage_texts(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> 
         >>> stage_texts(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.stage_specs import chain_stages
+    from tdx.core.chain_specs import chain_stages
 
     stages = chain_stages(env)
     own = len(stages) - len(pipeline.transforms)

@@ -182,10 +182,10 @@ def numbers_outside(leaf: TensorSpec, value: Tensor) -> int | None:
         ``None`` where shape or dtype are others. Where a spec speaks of several elements at
         once, such as a one-hot, all of them count as outside with it.
     """
-    from tdx.core.envs.spec_findings import leaf_findings, outside
+    from tdx.core.envs.spec_violations import check_value, outside
     from tdx.specs import Bounded, Categorical
 
-    codes = {finding.code for finding in leaf_findings("", leaf, value, "step")}
+    codes = {finding.code for finding in check_value("", leaf, value, "step")}
     if codes & {"shape", "dtype"}:
         return None
     if isinstance(leaf, Bounded):

@@ -15,8 +15,8 @@ from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.envs.policies import Policy
-    from tdx.core.tracing import Promises
+    from tdx.core.envs.services import Policy
+    from tdx.core.tracing import TraceChecker
     from tdx.envs import EnvBase
 
 
@@ -92,12 +92,12 @@ def inspect_values(
         ()
     """
     from tdx.core import Tracer
-    from tdx.core.tracing import Promises
+    from tdx.core.tracing import TraceChecker
     from tdx.inspection.spec_report import innermost
 
     if steps < 1:
         raise ArgumentError(f"steps must be at least 1, got {steps}", hint="make at least one step")
-    gathered = _Gathered(Promises(env), each=each)
+    gathered = _Gathered(TraceChecker(env), each=each)
     tracer = Tracer(env, policy)
     error: TdxError | None = None
     with _seeded(env, seed):
@@ -161,7 +161,7 @@ class _PhaseDraft:
 class _Gathered:
     """Gathers traces into phases and lies."""
 
-    def __init__(self, promises: Promises, *, each: bool) -> None:
+    def __init__(self, promises: TraceChecker, *, each: bool) -> None:
         self._promises, self._each = promises, each
         self._phases: dict[tuple[str, int], _PhaseDraft] = {}
         self._lies: dict[tuple[object, ...], ValueLie] = {}
@@ -174,15 +174,15 @@ class _Gathered:
         draft.count += 1
         for stage in trace.stages:
             self._add_stage(draft, stage, trace)
-        for lie in self._promises.lies(trace):
+        for lie in self._promises.check(trace):
             # A spec without bounds allows nan; it is counted beside the other numbers.
-            if lie.finding.code == "nan":
+            if lie.violation.code == "nan":
                 continue
-            self._blame(trace, lie.by, lie.finding)
-            key = lie.finding.key
+            self._blame(trace, lie.by, lie.violation)
+            key = lie.violation.key
             stats = draft.stages[_token(lie.by)].values.get(key) if key is not None else None
             if stats is not None:
-                stats.blame(lie.finding.code)
+                stats.blame(lie.violation.code)
 
     def _add_stage(self, phase: _PhaseDraft, stage: StageTrace, trace: StepTrace) -> None:
         token = _token(stage)
@@ -193,7 +193,7 @@ class _Gathered:
             )
         draft.dropped.update(dict.fromkeys(stage.dropped))
         draft.undeclared.update(dict.fromkeys(stage.undeclared))
-        declared = self._promises.of(stage, trace.tensordict) if stage.written else {}
+        declared = self._promises.specs_for(stage, trace.tensordict) if stage.written else {}
         for key, version in stage.written.items():
             stats = draft.values.get(key)
             if stats is None:
@@ -206,7 +206,7 @@ class _Gathered:
         token = (by.kind, by.index, *finding.identity)
         known = self._lies.get(token)
         if known is None:
-            leaf = self._promises.of(by, trace.tensordict).get(finding.key)
+            leaf = self._promises.specs_for(by, trace.tensordict).get(finding.key)
             known = ValueLie(
                 phase=trace.phase,
                 step=trace.step,

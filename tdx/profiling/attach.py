@@ -11,9 +11,9 @@ import gymnasium
 from tensordict import TensorDictBase
 from torch import nn
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, UNATTRIBUTED, Meter, Part, base_parts, engine_part
-from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.chunk import Chunk
@@ -89,7 +89,7 @@ def _levels(env: EnvBase) -> list[TransformedEnv]:
 
 def _measure_env(env: EnvBase, meter: Meter, patches: Patches, all_wrappers: bool) -> None:
     _ = env.output_spec, env.input_spec
-    base, stages = flattened(env)
+    base, stages = flatten_chain(env)
     patches.put(base, "_meter", meter)
     measure_wrappers(env, meter, patches, thin=all_wrappers)
     measure_transfers(base, meter, patches)

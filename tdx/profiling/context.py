@@ -12,9 +12,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 import gymnasium
 import numpy as np
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
-from tdx.core.plan.forms import flattened
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
 from tdx.profiling.attach import STEP, chain_stages, measured
@@ -113,7 +113,7 @@ class profile:  # noqa: N801 - it is used like a function
         """What was measured in all blocks so far; each is a repeat."""
         target = self.target
         if isinstance(target, EnvBase):
-            base, stages = flattened(target)
+            base, stages = flatten_chain(target)
             device, envs = str(target.device), target.batch_size.numel()
             subject = getattr(base, "_name", None) or type(base).__name__
         elif isinstance(target, gymnasium.Env):

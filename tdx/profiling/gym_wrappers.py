@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 from gymnasium import wrappers
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import Meter, Part
-from tdx.core.plan.forms import flattened
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.profiling.patches import Patches
@@ -42,7 +42,7 @@ def measure_wrappers(env: EnvBase, meter: Meter, patches: Patches, *, thin: bool
         patches: what takes everything back in the end.
         thin: whether to count those that ``gymnasium.make`` adds where there are no others.
     """
-    for each in _gym_envs(flattened(env)[0]):
+    for each in _gym_envs(flatten_chain(env)[0]):
         stacks = list(_stacks(each._env))
         if not thin and all(_is_thin(wrappers_of(stack)) for stack in stacks):
             continue
@@ -73,7 +73,7 @@ def _gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
         yield base
     elif isinstance(base, SerialEnv):
         for each in base._envs:
-            yield from _gym_envs(flattened(each)[0])
+            yield from _gym_envs(flatten_chain(each)[0])
 
 
 def _stacks(env: Any) -> Iterator[Any]:

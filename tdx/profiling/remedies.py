@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tdx.core.chain_specs import stage_specs
 from tdx.core.plan.build import Program, program_of
-from tdx.core.stage_specs import stage_specs
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
 from tdx.keys import NestedKey, normalize_key
@@ -63,7 +63,7 @@ class _Chain:
 
     @property
     def stages(self) -> tuple[Transform, ...]:
-        return tuple(form.stage for form in self.program.forms)
+        return tuple(form.stage for form in self.program.stages)
 
     def mended(self, stages: list[StageConfig]) -> Pipeline:
         return self.pipeline.with_stages(*stages)
@@ -154,9 +154,9 @@ def _order(chain: _Chain) -> Iterator[Remedy]:
 
 def _opaque(chain: _Chain) -> Iterator[Remedy]:
     """Stages that do not say how they depend on time, and what is before them."""
-    for form in chain.program.forms:
-        held = [each for each in range(form.index) if each in chain.program.now]
-        if not form.is_opaque or not held or form.index not in chain.program.now:
+    for form in chain.program.stages:
+        held = [each for each in range(form.index) if each in chain.program.immediate]
+        if not form.is_opaque or not held or form.index not in chain.program.immediate:
             continue
         stages = list(chain.configs)
         stages.insert(0, stages.pop(form.index))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.core.planned.chunk_size import step_bytes
+from tdx.core.planned.executor import step_bytes
 from tdx.errors import DeviceError, TdxError
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.env_making import check_device

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensordict import TensorDictBase
 
-from tdx.core.planned.chunk_size import chunk_steps_for
+from tdx.core.planned.executor import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
 from tdx.pipeline.model import Pipeline

@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.alike_steps import AlikeSteps
 from tdx.core.envs.done_flags import reset_masks
+from tdx.core.envs.rollout import StepLayout
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.keys import NestedKey, split_key
@@ -36,7 +36,7 @@ class RecordingEnv(EnvBase):
         self.root: Leaves = {}
         self._was_reset: Tensor | None = None
         self._steps: list[Leaves] = []
-        self._alike = AlikeSteps()
+        self._alike = StepLayout()
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
@@ -45,7 +45,7 @@ class RecordingEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         actions = tensors_of(storable(tensordict.select(*self.action_keys)))
         result = self.inner._completed_step(tensordict)
-        unlike = self._alike.error_of(result)
+        unlike = self._alike.check(result)
         if unlike is not None:
             raise unlike
         after = _cpu(tensors_of(storable(result)))

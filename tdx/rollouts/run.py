@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.chunk_size import chunk_steps_for
+from tdx.core.planned.executor import chunk_steps_for
 from tdx.errors import (
     ArgumentError,
     EnvError,

@@ -19,7 +19,7 @@ from tdx.cli.app import build_command
 from tdx.cli.key_completion import complete_policy_key
 from tdx.cli.views.plan_diagram import plan_diagram
 from tdx.core.plan import plan_of
-from tdx.core.plan.model import When
+from tdx.core.plan.build import When
 from tdx.inspection.plan_report import PlanReport
 
 if TYPE_CHECKING:

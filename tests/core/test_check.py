@@ -33,7 +33,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.envs.check import find_spec_lies
+from tdx.core.spec_check import find_spec_violations
 from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
@@ -109,7 +109,7 @@ class Raises(Transform):
         return self._fail("a reset", tensordict_reset)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._fail("the way in", tensordict)
+        return self._fail("the inverse", tensordict)
 
 
 def chain_of(*stages: Transform, env: EnvBase | None = None) -> TransformedEnv:
@@ -117,7 +117,7 @@ def chain_of(*stages: Transform, env: EnvBase | None = None) -> TransformedEnv:
 
 
 def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]:
-    return [(lie.code, lie.key, lie.stage, lie.transform) for lie in find_spec_lies(env)]
+    return [(lie.code, lie.key, lie.stage, lie.transform) for lie in find_spec_violations(env)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]
     ids=str,
 )
 def test_an_honest_chain_passes(env: TransformedEnv) -> None:
-    assert find_spec_lies(env, break_when_any_done="both") == []
+    assert find_spec_violations(env, break_when_any_done="both") == []
 
 
 class Terminates(Transform):
@@ -146,7 +146,7 @@ class Terminates(Transform):
 
 
 def test_a_stage_that_terminates_without_done_is_found() -> None:
-    findings = find_spec_lies(chain_of(Terminates()))
+    findings = find_spec_violations(chain_of(Terminates()))
     assert {finding.identity for finding in findings} == {("done", "done")}
 
 
@@ -156,8 +156,8 @@ def test_a_declared_key_that_is_not_written_names_the_stage() -> None:
         check_env_specs(env)
     assert caught.value.where.stage == 1
     assert str(caught.value) == (
-        "stage 1 (Declares), key 'extra': the spec declares it, but it is not there after a "
-        "reset (write 'extra', or take it out of the spec)"
+        "stage 1 (Declares), key 'extra': the spec declares it, but it is missing after a "
+        "reset (write 'extra', or remove it from the spec)"
     )
 
 
@@ -165,7 +165,7 @@ def test_a_written_key_that_is_not_declared_names_the_stage() -> None:
     env = chain_of(StepCounter(), InitTracker(), Declares(declares=False))
     with pytest.raises(
         CheckError,
-        match=r"^stage 2 \(Declares\), key 'extra': it is there after a reset, but no spec",
+        match=r"^stage 2 \(Declares\), key 'extra': it exists after a reset, but no spec",
     ):
         check_env_specs(env)
 
@@ -185,10 +185,10 @@ def test_stages_inside_the_workers_are_named(batch: Any) -> None:
         return TransformedEnv(CountingEnv(), Compose(StepCounter(), Maps(dtype=torch.float64)))
 
     with batch(2, make) as env:
-        finding, *_ = find_spec_lies(env)
+        finding, *_ = find_spec_violations(env)
         assert (finding.stage, finding.transform, finding.key) == (1, "Maps", "observation")
         assert finding.message.startswith("in the env of worker 0: its dtype is torch.float64")
-        outer, *_ = find_spec_lies(TransformedEnv(env, RewardSum()))
+        outer, *_ = find_spec_violations(TransformedEnv(env, RewardSum()))
         assert (outer.stage, outer.key) == (None, "observation")
         assert outer.message.startswith("in the env of worker 0: stage 1 (Maps): its dtype")
 
@@ -224,9 +224,9 @@ def test_the_env_before_the_chain_is_not_blamed_on_a_stage() -> None:
 
 def test_an_action_that_the_env_does_not_take_names_the_stage() -> None:
     env = chain_of(InitTracker(), DoublesAction(), StepCounter())
-    findings = find_spec_lies(env, seed=0)
+    findings = find_spec_violations(env, seed=0)
     assert [(lie.code, lie.key, lie.phase, lie.stage) for lie in findings] == [
-        ("bounds", "action", "way in", 1)
+        ("bounds", "action", "inverse", 1)
     ]
 
 
@@ -239,7 +239,7 @@ def test_stages_of_nested_envs_are_counted_from_the_inside() -> None:
     assert blamed(env) == [("missing", "extra", 1, "Declares")]
 
 
-@pytest.mark.parametrize("on", ["a step", "a reset", "the way in"])
+@pytest.mark.parametrize("on", ["a step", "a reset", "the inverse"])
 def test_a_transform_that_raises_is_named(on: str) -> None:
     env = chain_of(StepCounter(), Raises(on))
     with pytest.raises(ChainError) as caught:

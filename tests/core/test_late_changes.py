@@ -281,7 +281,7 @@ def test_the_batch_size_follows_the_env_inside() -> None:
     assert env.batch_size == torch.Size([])
     base.batch_size = (3,)
     assert env.batch_size == torch.Size([3])
-    with pytest.raises(ChainError, match="follows from its chain") as caught:
+    with pytest.raises(ChainError, match="follows from the chain") as caught:
         env.batch_size = (4,)
     assert caught.value.hint == "set it on the env inside: env.base_env.batch_size = ..."
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tdx import CenterCrop, GrayScale, Resize, ToTensorImage
-from tdx.core.linear_images import ImageKernel, compile_image, linear_form, linear_image_holds
+from tdx.core.plan.image_fusion import ImageKernel, compile_image, has_linear_image, linear_form
 from tdx.core.transforms import Transform
 from tdx.transforms.image.resize import INTERPOLATIONS
 
@@ -165,6 +165,6 @@ def test_a_subclass_with_a_hook_of_its_own_has_no_form() -> None:
     class Named(GrayScale):
         pass
 
-    assert linear_image_holds(Named)
-    assert not linear_image_holds(Louder)
+    assert has_linear_image(Named)
+    assert not has_linear_image(Louder)
     assert linear_form((Louder(),), (3, 8, 8), torch.float32) is None

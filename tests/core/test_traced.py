@@ -158,9 +158,7 @@ def test_the_way_in_has_versions_of_its_own() -> None:
     assert trace.after(1, "inverse")["action"].name == "action@1"
     assert trace.after(-1, "inverse")["action"].name == "action@2"
     assert trace.tensordict["push"].tolist() == [0.5]
-    with pytest.raises(
-        ArgumentError, match=r"an action of shape \(2,\) was given, the env takes \(1,\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"the action has shape \(2,\), the env takes \(1,\)"):
         tracer.step([0.1, 0.2])
     assert tracer.step(TensorDict(push=torch.zeros(1))).tensordict["push"].tolist() == [0.0]
 
@@ -313,7 +311,7 @@ def test_a_stage_that_raises_is_named_with_the_step(hook: str) -> None:
     history = TraceHistory()
     env = pendulum(RewardSum(), Fails(hook, 2, ValueError("broken\nin two")), StepCounter())
     tracer = Tracer(env, history=history)
-    during = "the way in of step 2" if hook == "inverse" else "step 2"
+    during = "the inverse of step 2" if hook == "inverse" else "step 2"
     with pytest.raises(
         ChainError, match=rf"stage 1 \(Fails\): it raised ValueError in {during}: broken"
     ) as info:

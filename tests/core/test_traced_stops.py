@@ -133,7 +133,7 @@ def test_what_the_env_or_the_caller_gets_wrong_has_no_stage() -> None:
     assert reason.message == "Lies, key 'reward': it holds 2 after a step, outside [-0.1, 0.1]"
     tracer = Tracer(env, lambda tensordict: tensordict.set("action", torch.full((2,), 3.0)))
     reason = tracer.run(5, until="spec").reason
-    assert reason.message == "<lambda>, key 'action': it holds 3 after the way in, outside [-1, 1]"
+    assert reason.message == "<lambda>, key 'action': it holds 3 after the inverse, outside [-1, 1]"
 
 
 def test_an_honest_chain_has_no_lies() -> None:
@@ -179,7 +179,7 @@ def test_conditions_are_parsed(text: str, key: Any, op: str, number: float) -> N
     ],
 )
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="write key, comparison and number"):
+    with pytest.raises(ArgumentError, match="write a key, a comparison and a number"):
         KeyIs.parse(text)
 
 
@@ -196,14 +196,14 @@ def test_words_and_comparisons_are_joined() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("reward > 1 and", "a condition is missing behind 'and'", "such as 'reward > 0.5 and"),
-        ("or done", "a condition is missing before 'or'", "such as"),
-        ("done and or nan", "a condition is missing behind 'and'", "such as"),
-        ("(done or nan", "a bracket is not closed: '(done or nan'", ""),
-        ("done) or nan", "a bracket is closed that was not opened: 'done) or nan'", ""),
-        ("(done) nan", "what joins 'nan' to what is before it?", "'and' or 'or'"),
-        ("reward > 1 and dnoe", "'dnoe' is no condition to stop by", "did you mean done?"),
-        ("__import__('os')", "'__import__' is no condition to stop by", ""),
+        ("reward > 1 and", "missing condition after 'and'", "such as 'reward > 0.5 and"),
+        ("or done", "missing condition before 'or'", "such as"),
+        ("done and or nan", "missing condition after 'and'", "such as"),
+        ("(done or nan", "unmatched opening parenthesis in '(done or nan'", ""),
+        ("done) or nan", "unmatched closing parenthesis in 'done) or nan'", ""),
+        ("(done) nan", "expected 'and' or 'or' before 'nan'", "'and' or 'or'"),
+        ("reward > 1 and dnoe", "unknown stop condition 'dnoe'", "did you mean done?"),
+        ("__import__('os')", "unknown stop condition '__import__'", ""),
     ],
 )
 def test_conditions_that_cannot_be_read(text: str, said: str, hint: str) -> None:
@@ -256,7 +256,7 @@ def test_a_budget_of_time() -> None:
         clock.now += 10**9
 
     run = Tracer(CountingEnv(99), clock=clock).run(until=Seconds(2.5), on_step=slow)
-    assert (run.traces, run.reason.message) == (3, "2.5 s are over")
+    assert (run.traces, run.reason.message) == (3, "2.5 s have passed")
     with pytest.raises(ArgumentError, match="seconds must be above 0"):
         Seconds(0)
     with pytest.raises(ArgumentError, match="steps must be at least 1"):

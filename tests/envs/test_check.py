@@ -23,7 +23,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.envs.check import find_spec_lies
+from tdx.core.spec_check import find_spec_violations
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv, WideEnv, WordsEnv
 
 Change = Callable[[TensorDictBase], Any]
@@ -61,12 +61,12 @@ def test_flags_that_contradict_each_other_are_found(flag: str) -> None:
         for name in ("done", "terminated", "truncated"):
             result[name] = torch.tensor([name == flag])
 
-    findings = find_spec_lies(ChangedEnv(step=lie))
+    findings = find_spec_violations(ChangedEnv(step=lie))
     assert [finding.identity for finding in findings] == [("done", "done")]
 
 
 def only(env: EnvBase, **kwargs: Any) -> tuple[str, Any, str]:
-    findings = find_spec_lies(env, **kwargs)
+    findings = find_spec_violations(env, **kwargs)
     assert len(findings) == 1, findings
     return findings[0].code, findings[0].key, findings[0].phase
 
@@ -87,7 +87,7 @@ def only(env: EnvBase, **kwargs: Any) -> tuple[str, Any, str]:
     ids=lambda env: f"{type(env).__name__}{tuple(env.batch_size)}",
 )
 def test_an_honest_env_passes(env: EnvBase) -> None:
-    assert find_spec_lies(env, break_when_any_done="both") == []
+    assert find_spec_violations(env, break_when_any_done="both") == []
     check_env_specs(env, seed=0)
 
 
@@ -141,20 +141,20 @@ def test_the_first_lie_is_raised_with_the_number_of_the_others() -> None:
     with pytest.raises(CheckError) as caught:
         check_env_specs(env)
     assert str(caught.value) == (
-        "key 'first': it is there after a reset, but no spec declares it; 1 more finding "
+        "key 'first': it exists after a reset, but no spec declares it; 1 more violation "
         "(declare 'first', or do not write it)"
     )
 
 
 def test_a_dtype_may_be_left_unchecked() -> None:
     env = ChangedEnv(step=lambda td: td.set("observation", torch.ones(1)))
-    assert find_spec_lies(env, check_dtype=False) == []
+    assert find_spec_violations(env, check_dtype=False) == []
 
 
 def test_values_beyond_the_bounds_are_told_with_the_bounds() -> None:
     env = ChangedEnv()
     env.observation_spec = Composite(observation=Bounded(0, 2, (1,), dtype=torch.int64))
-    findings = find_spec_lies(env)
+    findings = find_spec_violations(env)
     assert [finding.code for finding in findings] == ["bounds"]
     assert findings[0].message == "it holds 3 after a rollout, outside [0, 2]"
 
@@ -165,7 +165,7 @@ def test_a_rounding_beyond_a_bound_is_no_lie() -> None:
         step=lambda td: td.set("observation", torch.full((1,), 1.0000001)),
     )
     env.observation_spec = Composite(observation=Bounded(-1.0, 1.0, (1,)))
-    assert find_spec_lies(env) == []
+    assert find_spec_violations(env) == []
 
 
 def test_nan_is_outside_any_bounds() -> None:
@@ -192,7 +192,7 @@ def test_a_lie_that_comes_late_is_found_in_the_rollout() -> None:
         if int(tensordict["observation"]) == 3:
             tensordict["late"] = torch.ones(1)
 
-    findings = find_spec_lies(ChangedEnv(step=late), return_contiguous=False)
+    findings = find_spec_violations(ChangedEnv(step=late), return_contiguous=False)
     assert [(found.code, found.key, found.phase) for found in findings] == [
         ("undeclared", "late", "rollout")
     ]
@@ -204,7 +204,7 @@ def test_shapes_that_may_vary_are_fine_where_the_spec_says_so() -> None:
 
     env = ChangedEnv(step=grow, reset=lambda td: td.set("observation", torch.ones(1)))
     env.observation_spec = Composite(observation=Unbounded((-1,)))
-    assert find_spec_lies(env) == []
+    assert find_spec_violations(env) == []
     assert only(env, return_contiguous=True) == ("unstackable", None, "rollout")
 
 
@@ -222,7 +222,7 @@ class ForgetfulEnv(CountingEnv):
 
 
 def test_a_partial_reset_of_other_rows_is_found() -> None:
-    findings = find_spec_lies(ForgetfulEnv(100, (3,)))
+    findings = find_spec_violations(ForgetfulEnv(100, (3,)))
     assert {(finding.code, finding.key) for finding in findings} == {
         ("partial_reset", "_reset"),
         ("partial_reset", "observation"),
@@ -235,7 +235,7 @@ class RandomActionEnv(CountingEnv):
 
 
 def test_an_action_outside_its_spec_is_found() -> None:
-    codes = {finding.identity for finding in find_spec_lies(RandomActionEnv())}
+    codes = {finding.identity for finding in find_spec_violations(RandomActionEnv())}
     assert ("action", "action") in codes
 
 
@@ -245,7 +245,7 @@ class FakeEnv(CountingEnv):
 
 
 def test_a_wrong_fake_tensordict_is_found() -> None:
-    findings = find_spec_lies(FakeEnv())
+    findings = find_spec_violations(FakeEnv())
     assert [finding.identity for finding in findings] == [("fake", "ghost"), ("fake", "reward")]
 
 

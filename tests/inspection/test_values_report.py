@@ -159,7 +159,7 @@ def test_the_liar_is_named_and_not_who_hands_its_lie_on() -> None:
         (Writes("observation", torch.zeros(1)), "dtype", "its dtype is torch.float32 after a"),
         (Writes("observation", torch.zeros(2).long()), "shape", "its shape is (2,) after a reset"),
         (lambda td: td.set("extra", td["observation"]), "undeclared", "but no spec declares it"),
-        (Announces(), "missing", "the spec declares it, but it is not there after a reset"),
+        (Announces(), "missing", "the spec declares it, but it is missing after a reset"),
     ],
     ids=["dtype", "shape", "undeclared", "missing"],
 )

@@ -210,7 +210,7 @@ def test_an_env_that_is_not_measured_runs_the_very_same_functions() -> None:
         owners = [env, env.base_env, *env.stages]
         names = ("rollout", "step", "reset", "_completed_step", "_completed_reset", "_step")
         bound = [getattr(each, name, None) for each in owners for name in names]
-        steps = [step for _, step in program._rows]
+        steps = [step for _, step in program._on_dicts]
         return [getattr(each, "__func__", each) for each in bound] + [
             getattr(each, "__qualname__", "") for each in [*steps, program._fields_of]
         ]

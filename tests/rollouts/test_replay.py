@@ -44,7 +44,7 @@ FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
         ("CartPole-v1", (NOOPS,), (NOOPS, FRAMES), {"raw": True}),
         ("tdx/CartPole", ("RewardSum",), (FRAMES,), {"num_envs": 3, "raw": True}),
     ],
-    ids=["plain", "batch", "ends", "way in", "skipped frames", "noops", "native"],
+    ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native"],
 )
 def test_replay_equals_rolling_out(
     tmp_path: Path,

@@ -22,7 +22,15 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
-from tdx.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
+from tdx.specs import (
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    Unbounded,
+)
 from tdx.transforms import TimeBehaviour
 from tests.transforms.mocks import RowsEnv
 
@@ -37,7 +45,7 @@ class ScalarEnv(EnvBase):
     def __init__(self, batch_size: tuple[int, ...] = (), low: float = -1.0) -> None:
         super().__init__(batch_size=batch_size)
         self.action_spec = Bounded(low, 3.0, shape=batch_size)
-        self.observation_spec = self._composite(seen=Unbounded(batch_size))
+        self.observation_spec = Composite(seen=Unbounded(batch_size), shape=batch_size)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return TensorDict(seen=torch.zeros(self.batch_size), batch_size=self.batch_size)

@@ -1,4 +1,4 @@
-"""The env's base class and the pieces it is made of."""
+"""The base class of envs, and the modules it is built from."""
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import ActionSequence

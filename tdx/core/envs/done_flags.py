@@ -1,4 +1,4 @@
-"""Done flags and reset masks: completing the ones, merging rows by the others."""
+"""Done flags and reset masks: derive missing flags, and merge rows by masks."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, normalize_key, parent_key, sibling_key, split_key
+from tdx.keys import NestedKey, key_parts, normal_key, parent_key, sibling_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 
 
-def fitted(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
-    """The value in the spec's shape where only dims of size one differ.
+def reshape_to_spec(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
+    """Reshape a value to the shape of its spec if only dims of size one differ.
 
     Raises:
-        EnvError: the number of elements differs.
+        EnvError: The number of elements differs.
     """
     if value.shape == spec.shape:
         return value
     if value.numel() != spec.shape.numel():
         raise EnvError(
             f"the env wrote shape {tuple(value.shape)}, its spec says {tuple(spec.shape)}",
-            hint="return the declared shape from _step and _reset, or mend the spec",
+            hint="return the declared shape from _step and _reset, or correct the spec",
             where=Where(key=key),
         )
     return value.reshape(spec.shape)
 
 
 def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: bool) -> None:
-    """Write every declared done flag that the env left out, and shape those that it wrote.
+    """Add the declared done flags that the env did not write, and reshape the others.
 
-    ``done = terminated | truncated``. A lone ``done`` counts as ``terminated``. After a reset a
-    flag that the env does not speak of is false.
+    ``done = terminated | truncated``. A lone ``done`` counts as ``terminated``. After a reset,
+    missing flags are false.
 
     Args:
-        tensordict: what the env returned, of shape ``[*B]``; written to.
-        full_done_spec: the declared flags.
-        reset: whether it comes from a reset.
+        tensordict: Output of the env, ``[*B]``; written to.
+        full_done_spec: The declared flags.
+        reset: True if it is the output of a reset.
     """
     for key, spec in full_done_spec.items(True, True):
         value = read(tensordict, key)
         if value is not None:
-            write(tensordict, key, fitted(value, spec, key))
+            write(tensordict, key, reshape_to_spec(value, spec, key))
     for key, spec in full_done_spec.items(True, True):
         if read(tensordict, key) is None:
             write(tensordict, key, _derived_flag(tensordict, key, spec, reset))
@@ -60,7 +60,7 @@ def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: 
 def _derived_flag(
     tensordict: TensorDictBase, key: NestedKey, spec: TensorSpec, reset: bool
 ) -> Tensor:
-    name = split_key(key)[-1]
+    name = key_parts(key)[-1]
     sources = {
         "done": ("terminated", "truncated"),
         "terminated": ("done",),
@@ -83,10 +83,10 @@ def _derived_flag(
 
 
 def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) -> None:
-    """Shape every declared reward that the env wrote as its spec says.
+    """Reshape the declared rewards to the shape of their specs.
 
     Raises:
-        EnvError: a reward is missing or has another number of elements.
+        EnvError: A reward is missing or has another number of elements.
     """
     for key, spec in full_reward_spec.items(True, True):
         value = read(tensordict, key)
@@ -94,35 +94,50 @@ def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) ->
             raise EnvError(
                 "the env's step wrote no reward",
                 where=Where(key=key),
-                hint="write it in _step, or take it out of the reward spec",
+                hint="write it in _step, or remove it from the reward spec",
             )
-        write(tensordict, key, fitted(value, spec, key))
+        write(tensordict, key, reshape_to_spec(value, spec, key))
 
 
 def reset_masks(
     tensordict: TensorDictBase | None, reset_keys: list[NestedKey]
 ) -> dict[NestedKey, Tensor]:
-    """The partial-reset masks that the TensorDict holds, by key."""
+    """Return the partial-reset masks of a TensorDict by key."""
     if tensordict is None:
         return {}
     found = {key: read(tensordict, key) for key in reset_keys}
     return {key: mask for key, mask in found.items() if mask is not None}
 
 
-def masks_in(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
-    """Every ``_reset`` mask in the TensorDict, also in nested groups, by key."""
+def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
+    """Return all ``_reset`` masks of a TensorDict, also in nested groups, by key."""
     return {
-        normalize_key(key): tensordict.get(key)
+        normal_key(key): tensordict.get(key)
         for key in tensordict.keys(True, True)
-        if split_key(key)[-1] == "_reset"
+        if key_parts(key)[-1] == "_reset"
     }
 
 
+def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]]) -> None:
+    """Write a reset mask for each group of done keys: the rows that are done.
+
+    Args:
+        tensordict: Holds the done flags at its root, ``[*B]``; written to.
+        groups: The done keys by group.
+    """
+    for group in groups:
+        ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+        flag = read(tensordict, ends[0])
+        for other in ends[1:]:
+            flag = flag | read(tensordict, other)
+        write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+
+
 def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
-    """Raise where a reset mask is not a bool tensor of the done flag's shape.
+    """Check that a reset mask is a bool tensor of the done flag's shape.
 
     Raises:
-        EnvError: it is of another dtype or shape.
+        EnvError: It has another dtype or shape.
     """
     if mask.dtype is not torch.bool or mask.shape != spec.shape:
         raise EnvError(
@@ -133,14 +148,13 @@ def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
         )
 
 
-def as_row_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
-    """The mask with as many dims as ``value``, to select its rows.
+def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
+    """Reshape a mask so that it selects the rows of a value.
 
     Args:
         mask: ``[*B, *G, 1]`` or ``[*B, *G]``, with group dims ``G`` beyond the batch.
-        value: ``[*B, *G, ...]``; where it lacks the group dims a row counts as reset if any of
-            its group is.
-        batch_dims: the number of dims in ``B``.
+        value: ``[*B, *G, ...]``. Without the group dims, a row is selected if any of its group is.
+        batch_dims: Number of dims in ``B``.
     """
     if mask.ndim > batch_dims and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
@@ -151,8 +165,8 @@ def as_row_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
-def mask_for(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
-    """The mask that governs a key: that of its nearest enclosing group."""
+def nearest_mask(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
+    """Return the mask of the nearest group that encloses a key."""
     parents = parent_key(key)
     for depth in range(len(parents), -1, -1):
         reset_key = (*parents[:depth], "_reset") if depth else "_reset"
@@ -167,25 +181,25 @@ def keep_unmasked_rows(
     masks: dict[NestedKey, Tensor],
     batch_dims: int,
 ) -> None:
-    """Give every row of ``result`` that was not reset the value it had in ``previous``.
+    """Restore the rows of ``result`` that were not reset from ``previous``.
 
     Args:
-        result: what the reset returned, ``[*B]``; written to.
-        previous: the TensorDict that the reset was called with, ``[*B]``.
-        masks: the reset masks by key.
-        batch_dims: the number of dims in ``B``.
+        result: Output of the reset, ``[*B]``; written to.
+        previous: TensorDict that the reset was called with, ``[*B]``.
+        masks: Reset masks by key.
+        batch_dims: Number of dims in ``B``.
     """
     if type(result) is not LazyStackedTensorDict:
-        _keep_level(result, previous, masks, batch_dims, ())
+        _restore_level(result, previous, masks, batch_dims, ())
         return
-    # What the rows hold may not stack.
+    # The entries of the rows may not stack.
     pairs = zip(result.tensordicts, previous.unbind(result.stack_dim), strict=True)
     for index, (row, before) in enumerate(pairs):
         mine = {key: mask.select(result.stack_dim, index) for key, mask in masks.items()}
         keep_unmasked_rows(row, before, mine, batch_dims - 1)
 
 
-def _keep_level(
+def _restore_level(
     result: TensorDictBase,
     previous: TensorDictBase,
     masks: dict[NestedKey, Tensor],
@@ -199,42 +213,42 @@ def _keep_level(
         if is_tensor_collection(value) and not is_non_tensor(value):
             if is_tensor_collection(before):
                 inner = value.clone(recurse=False)
-                _keep_level(inner, before, masks, batch_dims, (*outer, name))
+                _restore_level(inner, before, masks, batch_dims, (*outer, name))
                 result.set(name, inner)
             continue
-        mask = governing_mask((*outer, name), masks, batch_dims)
+        mask = mask_for_entry((*outer, name), masks, batch_dims)
         if mask is not None and before.shape == value.shape:
-            result.set(name, _kept(mask, value, before, batch_dims))
+            result.set(name, _merge(mask, value, before, batch_dims))
 
 
-def _kept(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
-    rows = as_row_mask(mask, value, batch_dims)
+def _merge(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
+    rows = expand_mask(mask, value, batch_dims)
     if isinstance(value, Tensor) and isinstance(before, Tensor):
         return torch.where(rows, value, before)
-    # An object lies on no device, but its entry may name one.
-    return _kept_objects(rows, value.clone().clear_device_(), before.clone().clear_device_())
+    # Objects have no device, but their entry may name one.
+    return _merge_objects(rows, value.clone().clear_device_(), before.clone().clear_device_())
 
 
-def _kept_objects(rows: Tensor, value: Any, before: Any) -> Any:
+def _merge_objects(rows: Tensor, value: Any, before: Any) -> Any:
     if rows.ndim == 0:
         return value if bool(rows) else before
     parts = zip(rows.unbind(0), value.unbind(0), before.unbind(0), strict=True)
-    return lazy_stack([_kept_objects(*part) for part in parts], 0)
+    return lazy_stack([_merge_objects(*part) for part in parts], 0)
 
 
-def governing_mask(
+def mask_for_entry(
     key: NestedKey, masks: dict[NestedKey, Tensor], batch_dims: int
 ) -> Tensor | None:
-    """The mask that says which rows of an entry a reset concerns; ``None`` without any mask.
+    """Return the mask of the rows of an entry that a reset changes; ``None`` without any mask.
 
-    It is that of the entry's group, and else one of every row of which anything is reset.
+    It is the mask of the entry's group, or else the union of all masks.
 
     Args:
-        key: the entry.
-        masks: the reset masks by key.
-        batch_dims: the number of dims in ``B``.
+        key: Key of the entry.
+        masks: Reset masks by key.
+        batch_dims: Number of dims in ``B``.
     """
-    rows = mask_for(key, masks)
+    rows = nearest_mask(key, masks)
     if rows is not None:
         return rows
     for mask in masks.values():
@@ -244,8 +258,8 @@ def governing_mask(
 
 
 def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
-    """Whether any flag that ends in ``done`` (or, without one, any flag at all) is set."""
-    ends = [key for key in done_keys if split_key(key)[-1] == "done"] or done_keys
+    """Return True if any flag that ends in ``done`` is set; without such a flag, any flag."""
+    ends = [key for key in done_keys if key_parts(key)[-1] == "done"] or done_keys
     return any(
         bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None
     )

@@ -1,10 +1,9 @@
-"""The abstract env: ``step``, ``reset``, ``rollout``, and what they are made of."""
+"""The abstract env: ``step``, ``reset`` and ``rollout``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
@@ -17,38 +16,43 @@ from tdx.core.envs.done_flags import (
     complete_rewards,
     keep_unmasked_rows,
     reset_masks,
+    write_reset_masks,
 )
-from tdx.core.envs.env_rollouts import EnvRollouts
-from tdx.core.envs.step_mdp import advance
+from tdx.core.envs.env_specs import EnvSpecs
+from tdx.core.envs.services import (
+    Callback,
+    EnvServices,
+    Policy,
+    RolloutRequest,
+    check_max_steps,
+)
+from tdx.core.envs.spec_violations import SpecViolation
+from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, sibling_key, split_key
+from tdx.keys import NestedKey, sibling_key
 from tdx.tensordicts import (
-    is_step_result,
-    mark_step_result,
+    is_result,
+    mark_result,
     new_tensordict,
+    overlay,
     plain_entries,
     read,
-    unstack_parts,
-    update_entries,
     write,
 )
-
-if TYPE_CHECKING:
-    from tdx.core.envs.spec_findings import SpecFinding
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
-class EnvBase(EnvRollouts):
+class EnvBase(EnvSpecs):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
     :meth:`_set_seed`.
 
     Args:
-        device: where the env's tensors live; the CPU by default.
-        batch_size: how many envs are run at once, ``[*B]``; empty for one.
-        _batch_locked: whether only TensorDicts of that batch size are taken. An env without
+        device: Device of the env's tensors; the CPU by default.
+        batch_size: Number of envs that run at once, ``[*B]``; empty for a single env.
+        _batch_locked: If True, the env takes TensorDicts of its batch size only. An env without
             state of its own may also take ``[*A, *B]``.
 
     Example:
@@ -71,40 +75,49 @@ class EnvBase(EnvRollouts):
         tensor([1., 2., 3.])
     """
 
+    # Capabilities that a subclass declares. Each of them is optional.
+
     _writes_all_outputs: ClassVar[bool] = False
-    """Whether ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
+    """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
 
     _steps_some_rows: bool = False
-    """Whether ``_step`` leaves rows alone that are not set in ``_step``, a mask ``[*B]``."""
+    """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
+
+    _is_verified: ClassVar[bool] = False
+    """True if the tests of the class prove that it writes none of its inputs in place."""
+
+    planned: bool = True
+    """If False, rollouts run step by step instead of by a plan."""
+
+    _meter: Any = None
+    """The meter of a profiled env; see :mod:`tdx.core.meter`."""
+
+    _services: ClassVar[EnvServices]
+    """Set by :mod:`tdx.core`."""
 
     @property
     def _step_fields(self) -> StepFields | None:
-        """:meth:`_step` as a dict of root entries, and the info; ``None`` without such a form."""
+        """:meth:`_step` as a function to a dict of root entries and the info, if it has one."""
         return None
-
-    planned: bool = True
-    """Whether rollouts may run by a plan, with what can wait applied to many steps at once."""
-
-    _meter: Any = None
-    """What measures the env's calls while it is profiled; see :mod:`tdx.core.meter`."""
 
     @property
     def _resets_by_mask(self) -> bool:
-        """Whether a reset of no rows at all changes nothing that anybody could see."""
+        """True if resetting with an all-false mask is a no-op."""
         return False
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        """What ``_step`` and ``_reset`` read beside actions and masks; ``None`` if unknown."""
+        """Keys that ``_step`` and ``_reset`` read besides actions and masks. ``None``: any."""
         return None
 
     @property
-    def _raw_envs(self) -> tuple[Any, ...] | None:
-        """The single Gymnasium envs that this env is made of, without TensorDicts, if it is."""
+    def _raw_rows(self) -> Any:
+        """A :class:`~tdx.core.planned.collector.RawRows`: steps without TensorDicts, if any."""
         return None
 
-    def _stepped_raw(self, last: dict[NestedKey, Any]) -> None:
-        """Take note of the last step ``[*B, ...]`` of those that :attr:`_raw_envs` made."""
+    def _uses_global_generator(self) -> bool | None:
+        """True if steps or resets draw from torch's global generator. ``None``: unknown."""
+        return None
 
     def __init__(
         self,
@@ -115,42 +128,43 @@ class EnvBase(EnvRollouts):
     ) -> None:
         super().__init__(device=device, batch_size=batch_size)
         self._batch_locked = _batch_locked
+        self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """One step: a new TensorDict with observations, reward and done flags, ``[*B]``."""
+        """Return a new TensorDict with observations, reward and done flags, ``[*B]``."""
         raise NotImplementedError
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """A new TensorDict with the first observations, ``[*B]``.
+        """Return a new TensorDict with the first observations, ``[*B]``.
 
-        Where ``tensordict`` holds ``_reset`` masks only those rows must be reset; what the
-        others hold is put right afterwards.
+        If ``tensordict`` holds ``_reset`` masks, only the masked rows have to be reset; ``reset``
+        restores the other rows afterwards.
         """
         raise NotImplementedError
 
     def _set_seed(self, seed: int | None) -> None:
-        """Seed the env's own randomness."""
+        """Seed the random generator of the env."""
         raise NotImplementedError
 
     @property
     def batch_locked(self) -> bool:
-        """Whether only TensorDicts of the env's own batch size are taken."""
+        """True if the env takes TensorDicts of its own batch size only."""
         return self._batch_locked
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The same as :meth:`step`."""
+        """Make one step; same as :meth:`step`."""
         return self.step(tensordict)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Make one step.
 
         Args:
-            tensordict: holds the action, of shape ``[*B]``. What it already holds under
-                ``next`` prevails over what the step computes, unless an earlier step of this
-                very TensorDict has put it there.
+            tensordict: Holds the action, of shape ``[*B]``. Entries that it already has under
+                ``next`` take precedence over the result of the step, unless they are the result
+                of an earlier step of the same TensorDict.
 
         Returns:
-            the same TensorDict, with the result under ``next``.
+            The same TensorDict, with the result under ``next``.
         """
         entries = plain_entries(tensordict)
         if (
@@ -158,43 +172,22 @@ class EnvBase(EnvRollouts):
             or tensordict.batch_size != self._batch_size
             or tensordict.device != self._device
         ):
-            return self._uncommon_step(tensordict)
+            self._check_batch(tensordict)
+            return step_anywhere(tensordict, self.device, self._completed_step)
         preset = entries.get("next")
-        if preset is not None and is_step_result(preset, tensordict):
+        if preset is not None and is_result(preset, tensordict):
             preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
-            update_entries(following, preset)
+            overlay(following, preset)
         entries["next"] = following
-        mark_step_result(following, tensordict)
+        mark_result(following, tensordict)
         return tensordict
-
-    def _uncommon_step(self, given: TensorDictBase) -> TensorDictBase:
-        """:meth:`step` of a TensorDict of another device, or that is lazy or locked."""
-        self._check_batch(given)
-        if given.is_locked:
-            raise ArgumentError(
-                "the TensorDict is locked, so the step cannot write its result into it",
-                hint="give env.step(tensordict.clone(recurse=False))",
-            )
-        device = self.device
-        moved = given.device is not None and given.device != device
-        tensordict = given.to(device) if moved else given
-        preset = tensordict._get_str("next", None)
-        if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(given)):
-            preset = None
-        following = self._completed_step(tensordict, preset)
-        if preset is not None:
-            following.update(preset)
-        given.set("next", following.to(given.device) if moved else following)
-        for part in unstack_parts(given):
-            mark_step_result(part._get_str("next", None), part)
-        return given
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        """:meth:`_step`, with every declared flag and reward in place."""
+        """Call :meth:`_step` and add the declared flags and rewards that it left out."""
         following = self._step(tensordict)
         if not self._writes_all_outputs:
             rewards, flags = self.full_reward_spec, self.full_done_spec
@@ -205,43 +198,44 @@ class EnvBase(EnvRollouts):
     def _completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
-        """:meth:`_reset`, with every declared flag in place."""
+        """Call :meth:`_reset` and add the declared flags that it left out."""
         result = self._reset(tensordict, **kwargs)
         if not self._writes_all_outputs:
             complete_done(result, self._expanded(self.full_done_spec, result), reset=True)
         return result
 
     def _expanded(self, spec: Any, tensordict: TensorDictBase) -> Any:
-        """A spec of this env for a TensorDict ``[*A, *B]``, where the env takes that."""
+        """Expand a spec to a TensorDict ``[*A, *B]`` if the env is not batch-locked."""
         extra = tensordict.batch_size[: tensordict.ndim - len(self._batch_size)]
         return spec.expand(*extra, *spec.shape) if extra and not self.batch_locked else spec
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Begin new episodes.
+        """Start new episodes.
 
         Args:
-            tensordict: where to write, ``[*B]``. Where it holds ``_reset`` masks (bool, of the
-                done flag's shape) only those rows are reset, the others keep their values.
-            **kwargs: passed to the env's own reset.
+            tensordict: Where to write, ``[*B]``; a new TensorDict by default. If it holds
+                ``_reset`` masks (bool, of the done flag's shape), only the masked rows are reset
+                and the others keep their values.
+            **kwargs: Passed to :meth:`_reset`.
 
         Returns:
-            ``tensordict``, or a new one.
+            ``tensordict``, or a new TensorDict.
 
         Raises:
-            EnvError: the mask has a wrong shape or dtype.
+            EnvError: A mask has a wrong shape or dtype.
         """
         if tensordict is not None:
             self._check_batch(tensordict)
         masks = reset_masks(tensordict, self.reset_keys)
         for key, mask in masks.items():
-            check_mask(mask, self._flag_spec_beside(key, tensordict), key)
+            check_mask(mask, self._done_spec_of_group(key, tensordict), key)
         if masks and tensordict is not None:
-            # A group without a mask beside groups with one is not reset.
+            # A group without a mask is not reset if another group has one.
             for key in self.reset_keys:
                 if key not in masks:
-                    masks[key] = self._flag_spec_beside(key, tensordict).zero()
+                    masks[key] = self._done_spec_of_group(key, tensordict).zero()
                     write(tensordict, key, masks[key])
-        # Asking an accelerator whether every row is meant would make the host wait for it.
+        # Reading the masks on an accelerator would make the host wait for it.
         partial = bool(masks) and (
             self._device.type != "cpu" or not all(bool(mask.all()) for mask in masks.values())
         )
@@ -255,7 +249,7 @@ class EnvBase(EnvRollouts):
             del tensordict[key]
         return tensordict.update(result)
 
-    def _flag_spec_beside(self, reset_key: NestedKey, tensordict: TensorDictBase | None) -> Any:
+    def _done_spec_of_group(self, reset_key: NestedKey, tensordict: TensorDictBase | None) -> Any:
         for key, spec in self.full_done_spec.items(True, True):
             if sibling_key(key, "_reset") == reset_key:
                 return spec if tensordict is None else self._expanded(spec, tensordict)
@@ -266,37 +260,32 @@ class EnvBase(EnvRollouts):
             raise ArgumentError(
                 f"the TensorDict has batch size {tuple(tensordict.batch_size)}, the env "
                 f"{tuple(self.batch_size)}",
-                hint="the env is batch-locked: give it a TensorDict of its own batch size",
+                hint="the env is batch-locked: pass a TensorDict of its own batch size",
             )
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The input of the next step: root overwritten by ``next``, without rewards."""
+        """Return the input of the next step: the root updated with ``next``, without rewards."""
         dropped = self._key_cache.get("rewards")
         if dropped is None:
             dropped = self._key_cache["rewards"] = self.reward_keys
         return advance(tensordict, dropped)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Reset the rows whose done flag is set at the root, if any is."""
-        # To look at a flag the host would have to wait for an accelerator.
-        looks = self._device.type == "cpu" or not self._resets_by_mask
-        if looks and not any_done(tensordict, self.done_keys):
+        """Reset the rows whose done flag at the root is set, if there are any."""
+        # Reading a flag on an accelerator would make the host wait for it.
+        reads_flags = self._device.type == "cpu" or not self._resets_by_mask
+        if reads_flags and not any_done(tensordict, self.done_keys):
             return tensordict
-        for group in self.done_keys_groups:
-            ends = [key for key in group if split_key(key)[-1] == "done"] or group
-            flag = read(tensordict, ends[0])
-            for other in ends[1:]:
-                flag = flag | read(tensordict, other)
-            write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+        write_reset_masks(tensordict, self.done_keys_groups)
         return self.reset(tensordict)
 
     def step_and_maybe_reset(
         self, tensordict: TensorDictBase
     ) -> tuple[TensorDictBase, TensorDictBase]:
-        """One step, and the input of the next one with finished episodes begun anew.
+        """Make one step, and reset the episodes that ended with it.
 
         Returns:
-            the step's TensorDict with ``next``, and the next step's input.
+            The TensorDict of the step with ``next``, and the input of the next step.
         """
         tensordict = self.step(tensordict)
         return tensordict, self.maybe_reset(self.step_mdp(tensordict))
@@ -305,7 +294,7 @@ class EnvBase(EnvRollouts):
         """Write a random action from the action spec.
 
         Args:
-            tensordict: where to write, ``[*B]``; a new one by default.
+            tensordict: Where to write, ``[*B]``; a new TensorDict by default.
         """
         if tensordict is None:
             tensordict = new_tensordict({}, self.batch_size, self.device)
@@ -319,39 +308,158 @@ class EnvBase(EnvRollouts):
         return tensordict
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """One step with a random action.
+        """Make one step with a random action.
 
         Args:
-            tensordict: the step's input, ``[*B]``; a new one by default.
+            tensordict: Input of the step, ``[*B]``; a new TensorDict by default.
         """
         return self.step(self.rand_action(tensordict))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed the env's own randomness; actions drawn at random follow ``torch.manual_seed``.
+        """Seed the generator of the env; random actions follow ``torch.manual_seed``.
 
         Args:
-            seed: the seed of the first env; env ``i`` of a batch gets ``seed + i``.
-            static_seed: whether every env of a batch gets the same seed.
+            seed: Seed of the first env; env ``i`` of a batch gets ``seed + i``.
+            static_seed: If True, every env of a batch gets the same seed.
 
         Returns:
-            the seed for an env made beside this one: ``seed`` plus the number of envs, or
-            ``seed`` itself if ``static_seed`` is on.
+            Seed for the next env: ``seed`` plus the number of envs, or ``seed`` if it is static.
         """
         self._set_seed(seed)
         if seed is None or static_seed:
             return seed
         return seed + max(self.numel(), 1)
 
-    def _stage_lies(
-        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecFinding]:
-        """What the stages of the env's chain get wrong; an env without a chain has none."""
-        return []
+    def rollout(
+        self,
+        max_steps: int,
+        policy: Policy | None = None,
+        callback: Callback | None = None,
+        *,
+        auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool = True,
+        break_when_all_done: bool = False,
+        return_contiguous: bool = True,
+        tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+    ) -> TensorDictBase:
+        """Step the env until it is done, at most ``max_steps`` times.
+
+        Args:
+            max_steps: Maximum number of steps.
+            policy: Writes the action into the TensorDict that it is called with; random actions
+                by default. A module over tensors is called with the observations that its
+                arguments are named after, or with all of them in order, and returns the action.
+            callback: Called after each step with the env and the TensorDict of the step.
+            auto_reset: If True, reset the env first.
+            auto_cast_to_device: If True, the policy gets its input on its own device.
+            break_when_any_done: If True, stop at the first done flag. Otherwise done rows are
+                reset and the rollout continues.
+            break_when_all_done: If True, stop once every row is done.
+            return_contiguous: If True, return one block; otherwise a lazy stack.
+            tensordict: Input of the first step if ``auto_reset`` is False.
+            set_truncated: If True, mark the last step as truncated and done.
+
+        Returns:
+            TensorDict of shape ``[*B, T]``; the name of its last dim is ``time``.
+
+        Raises:
+            ArgumentError: ``max_steps`` is below 1, or the input of the first step is missing.
+        """
+        check_max_steps(max_steps)
+        stops_at_any = break_when_any_done and not break_when_all_done
+        return type(self)._services.rollout(
+            self,
+            max_steps,
+            RolloutRequest(
+                policy, callback, auto_cast_to_device, stops_at_any, break_when_all_done
+            ),
+            auto_reset=auto_reset,
+            return_contiguous=return_contiguous,
+            tensordict=tensordict,
+            set_truncated=set_truncated,
+        )
+
+    def iter_rollout(
+        self,
+        max_steps: int | None = None,
+        policy: Policy | None = None,
+        callback: Callback | None = None,
+        *,
+        chunk_steps: int | None = None,
+        chunk_bytes: int | None = None,
+        auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool = False,
+        tensordict: TensorDictBase | None = None,
+    ) -> Iterator[TensorDictBase]:
+        """Iterate over the chunks of a rollout of any length, in constant memory.
+
+        The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
+        with the steps before it is yielded first. Arguments that are not listed here are those
+        of :meth:`rollout`.
+
+        Args:
+            max_steps: Maximum number of steps; unlimited by default.
+            policy: See :meth:`rollout`.
+            callback: See :meth:`rollout`.
+            chunk_steps: Number of steps of a chunk; chosen by their size by default.
+            chunk_bytes: Memory of a chunk, as an alternative to ``chunk_steps``.
+            auto_reset: See :meth:`rollout`.
+            auto_cast_to_device: See :meth:`rollout`.
+            break_when_any_done: See :meth:`rollout`.
+            tensordict: See :meth:`rollout`.
+
+        Yields:
+            TensorDicts of shape ``[*B, t]``; the name of their last dim is ``time``.
+
+        Raises:
+            ArgumentError: A number of steps or a size is below 1, or both sizes are given.
+
+        Example:
+            >>> from tdx import GymEnv
+            >>> chunks = GymEnv("Pendulum-v1").iter_rollout(1000, chunk_steps=400)
+            >>> [chunk.shape[0] for chunk in chunks]
+            [400, 400, 200]
+        """
+        if max_steps is not None:
+            check_max_steps(max_steps)
+        return type(self)._services.iter_rollout(
+            self,
+            max_steps,
+            RolloutRequest(policy, callback, auto_cast_to_device, break_when_any_done, False),
+            chunk_steps=chunk_steps,
+            chunk_bytes=chunk_bytes,
+            auto_reset=auto_reset,
+            tensordict=tensordict,
+        )
 
     def append_transform(
         self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]
     ) -> EnvBase:
-        """This env with a transform around it; the env itself stays as it is."""
-        # The engine lies above this layer, so it is named here and not imported.
-        wrap: Callable[..., EnvBase] = import_module("tdx.core").TransformedEnv
-        return wrap(self, transform)
+        """Return a new env with a transform around this one, which stays unchanged."""
+        wrapped: EnvBase = type(self)._services.append_transform(self, transform)
+        return wrapped
+
+    def _find_stage_violations(
+        self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
+    ) -> list[SpecViolation]:
+        """Return the spec violations of the stages of the env's chain."""
+        services = type(self)._services
+        return services.find_stage_violations(self, check_dtype, tensordict, steps)
+
+    def close(self) -> None:
+        """Release the resources of the env; it cannot be used afterwards."""
+        self.is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
+        )

@@ -1,26 +1,25 @@
-"""What a user reads where an env, a stage or a policy raises in a rollout."""
+"""Errors for an env, a stage or a policy that raises in a reset or a step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tdx.errors import ChainError, EnvError, TdxError, Where, summarize_error
+from tdx.core.envs.env_base import EnvBase
+from tdx.errors import ChainError, EnvError, TdxError, Where, first_line, one_line
 from tdx.keys import NestedKey
 
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
-
-OWN_ERROR = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
+ENV_ERROR_HINT = "the error comes from the env; --debug or the __cause__ shows where it was raised"
 _STAGE = "_tdx_stage"
 _KEY = "_tdx_key"
 
 
-def at_step(error: Exception, step: int) -> Exception:
-    """The error, with the number of the step of the rollout at which it was raised.
+def with_step(error: Exception, step: int) -> Exception:
+    """Return the error with the step of the rollout at which it was raised.
 
     Args:
-        error: one of the family, or of anybody's, which gets a note.
-        step: from 0.
+        error: An error of tdx, or any other exception, which gets a note.
+        step: Number of the step, from 0.
     """
     if isinstance(error, TdxError):
         return error.at(step=step)
@@ -30,52 +29,76 @@ def at_step(error: Exception, step: int) -> Exception:
     return error
 
 
-def failed(env: EnvBase, doing: str, error: Exception) -> TdxError:
-    """The error to raise where an env or a stage of its chain raised.
+def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
+    """Return the error to raise if an env or a stage of its chain raised.
 
     Args:
-        env: the env.
-        doing: ``step`` or ``reset``.
-        error: what was raised.
+        env: The env.
+        phase: ``step`` or ``reset``.
+        error: What was raised.
     """
     if isinstance(error, TdxError):
         return error
     stage: Where | None = getattr(error, _STAGE, None)
-    made: TdxError
+    failure: TdxError
     if stage is not None:
-        made = stage_failed(error, stage)
+        failure = stage_failure(error, stage)
     else:
         where = Where(env=type(_innermost(env)).__name__)
-        made = EnvError(f"{doing} raised {summarize_error(error)}", hint=OWN_ERROR, where=where)
-    made.__cause__ = error
-    return made
+        failure = EnvError(f"{phase} raised {one_line(error)}", hint=ENV_ERROR_HINT, where=where)
+    failure.__cause__ = error
+    return failure
 
 
-def stage_failed(error: Exception, stage: Where) -> ChainError:
-    """The error to raise where a stage raised something of its own."""
-    made = ChainError(
-        f"it raised {summarize_error(error)}",
+@contextmanager
+def env_errors(env: EnvBase, method: str, step: int | None = None) -> Iterator[None]:
+    """Convert what an env raises to an ``EnvError`` with the method and the step.
+
+    Args:
+        env: The env.
+        method: The method that is called.
+        step: Number of the step since the check started. ``None``: not in a step.
+
+    Raises:
+        EnvError: Something other than an error of tdx was raised.
+    """
+    try:
+        yield
+    except TdxError as error:
+        raise error.at(step=step) from error.__cause__
+    except Exception as error:
+        raise EnvError(
+            f"the env raised {type(error).__name__} in {method}: {first_line(error)}",
+            hint=ENV_ERROR_HINT,
+            where=Where(env=type(env).__name__, step=step),
+        ) from error
+
+
+def stage_failure(error: Exception, stage: Where) -> ChainError:
+    """Return the error to raise if a stage raised something other than an error of tdx."""
+    failure = ChainError(
+        f"it raised {one_line(error)}",
         hint="the __cause__ shows where; env.step(...) with the same data raises it again",
         where=stage,
     )
-    made.__cause__ = error
-    return made
+    failure.__cause__ = error
+    return failure
 
 
-def from_stage(error: Exception, index: int, name: str) -> None:
-    """Remember with an error that is none of the family which stage raised it."""
+def note_stage(error: Exception, index: int, name: str) -> None:
+    """Record in an exception which stage raised it, unless it is recorded already."""
     if getattr(error, _STAGE, None) is None:
         setattr(error, _STAGE, Where(stage=index, transform=name))
 
 
-def from_key(error: Exception, key: NestedKey) -> None:
-    """Remember with an error at which key of its stage it was raised."""
+def note_key(error: Exception, key: NestedKey) -> None:
+    """Record in an exception at which key of its stage it was raised, unless it is recorded."""
     if getattr(error, _KEY, None) is None:
         setattr(error, _KEY, key)
 
 
-def key_of(error: Exception) -> NestedKey | None:
-    """The key at which a stage raised; none where that is not known."""
+def noted_key(error: Exception) -> NestedKey | None:
+    """Return the key at which a stage raised; ``None`` if it is not recorded."""
     key: NestedKey | None = getattr(error, _KEY, None)
     return key
 

@@ -1,51 +1,49 @@
-"""Policies over tensors, as policies over TensorDicts."""
+"""Policies: modules over tensors, sequences of actions, and the check of what they write."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from tdx.core.capabilities import is_public_class
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.services import Policy
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.keys import NestedKey, format_key, key_parts
 from tdx.tensordicts import new_tensordict, read
-
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
 
 _OVER_TENSORDICTS = ("td", "tensordict")
 
 
 def as_policy(policy: Any, env: EnvBase) -> Policy:
-    """The policy itself, or a module over tensors such as ``nn.Linear`` made into one.
+    """Return a policy over TensorDicts; wraps modules over tensors such as ``nn.Linear``.
 
     Args:
-        policy: any callable over a TensorDict; or a module over observations that returns the
+        policy: A callable over a TensorDict, or a module over observations that returns the
             action.
-        env: whose observations and action these are.
+        env: The env with these observations and actions.
     """
     if isinstance(policy, ActionSequence):
         return lambda tensordict: policy.act(tensordict, env.action_key)
     if not isinstance(policy, nn.Module) or hasattr(policy, "in_keys"):
         return policy
-    if type(policy).__module__.startswith("torch.nn."):
-        return OverTensors(policy, _read_by(policy, env), env.action_keys)
-    names = _arguments(policy)
-    by_name = {split_key(key)[-1]: key for key in env.observation_keys}
+    if is_public_class(type(policy), nn):
+        return TensorPolicy(policy, _default_keys(policy, env), env.action_keys)
+    names = _argument_names(policy)
+    by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
     if names and all(name in by_name for name in names):
-        return OverTensors(policy, [by_name[name] for name in names], env.action_keys)
+        return TensorPolicy(policy, [by_name[name] for name in names], env.action_keys)
     if len(names) == 1 and names[0].startswith(_OVER_TENSORDICTS):
         return policy
-    return _Tried(policy, names, env)
+    return _UndecidedPolicy(policy, names, env)
 
 
-def _arguments(policy: nn.Module) -> list[str]:
+def _argument_names(policy: nn.Module) -> list[str]:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
         name
@@ -54,19 +52,19 @@ def _arguments(policy: nn.Module) -> list[str]:
     ]
 
 
-def _read_by(module: nn.Module, env: EnvBase) -> list[NestedKey]:
-    """The observations for a module of which no argument's name says which it takes."""
+def _default_keys(module: nn.Module, env: EnvBase) -> list[NestedKey]:
+    """Return the observations for a module whose arguments are not named after any."""
     keys = env.observation_keys
     return ["observation"] if "observation" in keys else keys
 
 
-class OverTensors:
-    """Reads the observations, writes the action.
+class TensorPolicy:
+    """A module over tensors as a policy over TensorDicts.
 
     Args:
-        module: takes the observations, returns the action.
-        keys: the observations, in the order of the module's arguments.
-        outs: the action's key.
+        module: Takes the observations, returns the action.
+        keys: Keys of the observations, in the order of the module's arguments.
+        outs: Keys of the actions; there has to be one.
     """
 
     def __init__(self, module: nn.Module, keys: list[NestedKey], outs: list[NestedKey]) -> None:
@@ -77,27 +75,27 @@ class OverTensors:
         return tensordict.set(self.outs[0], self.action(values))
 
     def action(self, values: Sequence[Tensor]) -> Tensor:
-        """The action for these observations.
+        """Return the action for these observations.
 
         Raises:
-            ArgumentError: the module returned no tensor, or the env takes several.
+            ArgumentError: The module did not return a tensor, or the env takes several actions.
         """
         action = self.module(*values)
         if not isinstance(action, Tensor) or len(self.outs) != 1:
             listed = ", ".join(map(format_key, self.outs))
             raise ArgumentError(
                 f"the policy returned {type(action).__name__}, the env takes {listed}",
-                hint="give a TensorDictModule, which names its out_keys",
+                hint="pass a TensorDictModule, which names its out_keys",
             )
         return action
 
 
-class _Tried:
-    """Finds out in its first call whether a module takes the TensorDict or tensors."""
+class _UndecidedPolicy:
+    """Finds out in its first call if a module takes the TensorDict or tensors."""
 
     def __init__(self, module: nn.Module, names: list[str], env: EnvBase) -> None:
-        keys = _read_by(module, env) if len(names) == 1 else env.observation_keys
-        self._over_tensors = OverTensors(module, keys, env.action_keys)
+        keys = _default_keys(module, env) if len(names) == 1 else env.observation_keys
+        self._over_tensors = TensorPolicy(module, keys, env.action_keys)
         self._module = module
         self._decided: Policy | None = None
 
@@ -115,13 +113,13 @@ class _Tried:
 
 
 class ActionSequence:
-    """A policy that looks at nothing and plays given actions one after another.
+    """A policy that plays given actions one after another.
 
-    A rollout begins with the first of them; ``iter_rollout`` goes on through its chunks.
+    A rollout starts with the first action; ``iter_rollout`` continues through its chunks.
 
     Args:
-        actions: of an env with one action key a tensor ``[*B, T, ...]``; else a TensorDict
-            ``[*B, T]`` with all of them.
+        actions: A tensor ``[*B, T, ...]`` for an env with one action key, or a TensorDict
+            ``[*B, T]`` with all actions.
 
     Example:
         >>> import torch
@@ -135,23 +133,23 @@ class ActionSequence:
         if not isinstance(actions, (Tensor, TensorDictBase)):
             raise ArgumentError(
                 f"actions must be a tensor or a TensorDict, got {type(actions).__name__}",
-                hint="torch.stack the actions along a dim of time",
+                hint="torch.stack the actions along a time dim",
             )
         self.actions = actions
         self.position = 0
 
     def rewind(self) -> None:
-        """Begin with the first action again."""
+        """Start again with the first action."""
         self.position = 0
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the next action.
 
         Args:
-            tensordict: ``[*B]``.
+            tensordict: Where to write, ``[*B]``.
 
         Raises:
-            ArgumentError: there are no more, or they are not of this batch.
+            ArgumentError: There are no more actions, or they have another batch size.
         """
         return self.act(tensordict, "action")
 
@@ -159,60 +157,63 @@ class ActionSequence:
         """Write the next action.
 
         Args:
-            tensordict: ``[*B]``.
-            key: where to write it, where the actions are a tensor.
+            tensordict: Where to write, ``[*B]``.
+            key: Key of the action, if the actions are a tensor.
 
         Raises:
-            ArgumentError: there are no more, or they are not of this batch.
+            ArgumentError: There are no more actions, or they have another batch size.
         """
-        row = self._rows(self.actions, tensordict.batch_size, 1)[0]
-        if isinstance(row, Tensor):
-            return tensordict.set(key, row)
-        return tensordict.update(row)
+        action = self._next(tensordict.batch_size, 1)[0]
+        if isinstance(action, Tensor):
+            return tensordict.set(key, action)
+        return tensordict.update(action)
 
     @property
-    def used_up(self) -> ArgumentError:
-        """What to raise where one more action is needed than there is."""
+    def exhausted(self) -> ArgumentError:
+        """The error to raise if there is no next action."""
         return ArgumentError(
             f"the sequence holds {self.position} actions, and number {self.position + 1} is needed",
-            hint="make fewer steps, or give more actions",
+            hint="make fewer steps, or pass more actions",
         )
 
-    def taken(self, env: EnvBase, count: int) -> TensorDictBase:
-        """The next actions as a TensorDict ``[count, *B]``, time first, or as many as there are.
+    def take(self, env: EnvBase, count: int) -> TensorDictBase:
+        """Return at most ``count`` next actions as a TensorDict ``[T, *B]``, time first.
 
         Raises:
-            ArgumentError: there are none, or they are not of this env's batch.
+            ArgumentError: There are no more actions, or they have another batch size.
         """
-        rows = self._rows(self.actions, env.batch_size, count)
-        if isinstance(rows, TensorDictBase):
-            return rows.to(env.device)
-        size = torch.Size((rows.shape[0], *env.batch_size))
-        return new_tensordict({}, size, env.device).set(env.action_key, rows.to(env.device))
+        actions = self._next(env.batch_size, count)
+        if isinstance(actions, TensorDictBase):
+            return actions.to(env.device)
+        size = torch.Size((actions.shape[0], *env.batch_size))
+        return new_tensordict({}, size, env.device).set(env.action_key, actions.to(env.device))
 
-    def _rows(self, actions: Any, batch_size: torch.Size, count: int) -> Any:
-        dim = len(batch_size)
+    def _next(self, batch_size: torch.Size, count: int) -> Any:
+        """Return the next actions with time first, and advance the position."""
+        dim, actions = len(batch_size), cast("Any", self.actions)
         if actions.shape[:dim] != batch_size or actions.ndim <= dim:
             raise ArgumentError(
-                f"the actions are of shape {tuple(actions.shape)}, the env's batch size is "
+                f"the actions have shape {tuple(actions.shape)}, the env has batch size "
                 f"{tuple(batch_size)}",
-                hint="give them as [*B, T, ...]",
+                hint="pass actions of shape [*B, T, ...]",
             )
         start, held = self.position, actions.shape[dim]
         if start >= held:
-            raise self.used_up
+            raise self.exhausted
         count = min(count, held - start)
         self.position += count
         index = (*[slice(None)] * dim, slice(start, start + count))
-        rows = actions[index]
-        return rows.movedim(dim, 0) if isinstance(rows, Tensor) else rows.permute(dim, *range(dim))
+        taken = actions[index]
+        if isinstance(taken, Tensor):
+            return taken.movedim(dim, 0)
+        return taken.permute(dim, *range(dim))
 
 
 class ActionCheck:
-    """Holds what a policy writes against the action spec, before the env takes it.
+    """Checks the actions of a policy against the action spec, before the env takes them.
 
     Args:
-        env: whose actions they are.
+        env: The env that takes the actions.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -222,21 +223,21 @@ class ActionCheck:
             for key in env.action_keys
         ]
 
-    def plain(self) -> Callable[[Any], bool]:
-        """What tells whether an action is what the one action should be, down to its dtype."""
+    def fast_check(self) -> Callable[[Any], bool]:
+        """Return a function that is True for an action of exactly the declared shape and dtype."""
         _, shape, dtype, _ = self._expected[0]
 
-        def is_plain(action: Any) -> bool:
+        def is_exact(action: Any) -> bool:
             return type(action) is Tensor and action.dtype is dtype and action.shape == shape
 
-        return is_plain
+        return is_exact
 
-    def rather(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
-        """What to blame where an env raised: the action, if it is no number, or what it raised.
+    def explain(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
+        """Return the error to raise if an env raised: NaN in the action, or its own error.
 
         Args:
-            get: gives the entry of a key, or ``None``.
-            error: what was raised.
+            get: Returns the entry of a key, or ``None``.
+            error: What the env raised.
         """
         for key, _, _, floating in self._expected:
             action = get(key)
@@ -245,13 +246,13 @@ class ActionCheck:
         return error
 
     def __call__(self, get: Callable[[NestedKey], Any]) -> None:
-        """Raise where an action is not what the env takes.
+        """Check the actions.
 
         Args:
-            get: gives the entry of a key, or ``None``.
+            get: Returns the entry of a key, or ``None``.
 
         Raises:
-            ArgumentError: an action is missing, or of another shape or kind of number.
+            ArgumentError: An action is missing, or has another shape or kind of number.
         """
         for key, shape, dtype, floating in self._expected:
             action = get(key)
@@ -260,32 +261,32 @@ class ActionCheck:
             if not isinstance(action, Tensor):
                 if action is None:
                     raise ArgumentError(
-                        f"the policy wrote no {format_key(key)!r}",
+                        f"the policy did not write {format_key(key)!r}",
                         hint="name the action's key in the policy's out_keys",
                     )
                 raise ArgumentError(
                     f"the policy wrote {type(action).__name__} into {format_key(key)!r}",
-                    hint="write a tensor as env.action_spec says",
+                    hint="write a tensor of env.action_spec",
                 )
             if action.shape != shape or action.is_floating_point() != floating:
                 raise ArgumentError(
                     f"the policy wrote {format_key(key)!r} of shape {tuple(action.shape)} and "
                     f"{action.dtype}, the action spec says {tuple(shape)} and "
                     f"{'floats' if floating else 'integers'}",
-                    hint="hold it against env.action_spec",
+                    hint="compare it with env.action_spec",
                 )
 
 
 def first_nan(actions: Tensor) -> int | None:
-    """The first of the steps ``[T, *B, ...]`` whose actions are not all numbers."""
+    """Return the first of the steps ``[T, *B, ...]`` with NaN in its actions, if there is one."""
     if not actions.is_floating_point() or not bool(actions.isnan().any()):
         return None
     return int(actions.isnan().reshape(len(actions), -1).any(-1).nonzero()[0])
 
 
 def nan_error(key: NestedKey) -> ArgumentError:
-    """What to raise where an action is not a number."""
+    """Return the error for an action that is not a number."""
     return ArgumentError(
         f"the policy wrote NaN into {format_key(key)!r}",
-        hint="look at what it reads there: at the last step that iter_rollout yields",
+        hint="check its input: the last step that iter_rollout yields",
     )

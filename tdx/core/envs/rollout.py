@@ -1,51 +1,35 @@
-"""Rollouts that step the env one step after another."""
+"""Rollouts that step the env eagerly, and the check that their steps can be stacked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from torch import Tensor
 
-from tdx.core.envs.alike_steps import AlikeSteps
 from tdx.core.envs.done_flags import any_done
-from tdx.core.envs.failures import at_step, failed
-from tdx.core.envs.policies import ActionCheck, Policy, as_policy, first_nan, nan_error
-from tdx.errors import ArgumentError, EnvError
-from tdx.keys import split_key
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import env_failure, with_step
+from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
+from tdx.core.envs.services import Policy, RolloutRequest
+from tdx.errors import ArgumentError, EnvError, Where
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.tensordicts import read
 
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
 
-
-class Callback(Protocol):
-    """Called after each step with the env and that step's TensorDict."""
-
-    def __call__(self, env: EnvBase, tensordict: TensorDictBase, /) -> Any: ...
-
-
-def check_steps(max_steps: int) -> None:
-    """Raise where a number of steps is none.
+def first_input(
+    env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None
+) -> TensorDictBase:
+    """Return the input of the first step, ``[*B]``: the given TensorDict, or that of a reset.
 
     Raises:
-        ArgumentError: it is no integer of at least 1.
-    """
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(
-            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
-        )
-
-
-def start_of(env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None) -> TensorDictBase:
-    """The input of the first step, ``[*B]``: what is given, or what it is reset to.
-
-    Raises:
-        ArgumentError: there is to be no reset, and nothing is given.
+        ArgumentError: There is neither a reset nor a TensorDict.
     """
     start = None if tensordict is None else tensordict.clone(recurse=False)
     if start is not None and "next" in start.keys():
-        # The result of an earlier step is no part of where this one starts.
+        # The result of an earlier step is not an input.
         del start["next"]
     if auto_reset:
         return env.reset(start)
@@ -61,71 +45,69 @@ def collect(
     env: EnvBase,
     max_steps: int,
     policy: Policy,
-    callback: Callback | None,
     start: TensorDictBase,
     steps: list[TensorDictBase],
+    request: RolloutRequest,
     *,
     first_step: int = 0,
-    auto_cast_to_device: bool,
-    break_when_any_done: bool,
-    break_when_all_done: bool,
 ) -> bool:
-    """Step the env and keep every step's TensorDict, each of shape ``[*B]``.
+    """Step the env and keep the TensorDict of every step, each of shape ``[*B]``.
 
     Args:
-        env: the env.
-        max_steps: the most steps to make.
-        policy: see ``EnvBase.rollout``, like all that is not said here.
-        callback: called after each step.
-        start: the first step's input, ``[*B]``.
-        steps: where they are appended, so that those before an error are not lost.
-        first_step: the number of the first one, for messages.
-        auto_cast_to_device: whether the policy gets its input on its own device.
-        break_when_any_done: whether to stop at the first done flag.
-        break_when_all_done: whether to stop once every row is done.
+        env: The env.
+        max_steps: Maximum number of steps.
+        policy: Writes the actions.
+        start: Input of the first step, ``[*B]``.
+        steps: List to append the steps to; it keeps the steps before an error.
+        request: The other arguments of the rollout.
+        first_step: Number of the first step, for messages.
 
     Returns:
-        whether an end stopped it.
+        True if a done flag ended the rollout.
     """
-    drawn = policy == env.rand_action or not env.batch_locked
-    check = None if drawn else ActionCheck(env)
-    policy_device = _policy_device(policy) if auto_cast_to_device else None
-    policy = as_policy(policy, env)
+    is_random = policy == env.rand_action or not env.batch_locked
+    check = None if is_random else ActionCheck(env)
+    device = policy_device(policy) if request.auto_cast_to_device else None
+    policy, callback = as_policy(policy, env), request.callback
     current, done_keys = start, env.done_keys
     for index in range(max_steps):
-        step, last = first_step + index, index == max_steps - 1
+        step = first_step + index
         try:
-            current = _acted(policy, current, env, policy_device)
+            current = _act(policy, current, env, device)
             if check is not None:
-                check_step(check, env, current)
+                _check_action(check, env, current)
         except Exception as error:
-            at_step(error, step)
+            with_step(error, step)
             raise
         try:
             current = env.step(current)
         except Exception as error:
-            made = failed(env, "step", error).at(step=step)
-            raise made from made.__cause__
+            failure = env_failure(env, "step", error).at(step=step)
+            raise failure from failure.__cause__
         steps.append(current)
         if callback is not None:
-            _call_back(callback, env, current, step)
+            try:
+                callback(env, current)
+            except Exception as error:
+                with_step(error, step)
+                raise
         following = current.get("next")
-        if break_when_any_done and any_done(following, done_keys):
+        if request.break_when_any_done and any_done(following, done_keys):
             return True
-        if break_when_all_done and _all_done(following, done_keys):
+        if request.break_when_all_done and _all_done(following, done_keys):
             return True
-        if last:
+        if index == max_steps - 1:
             return False
         current = env.step_mdp(current)
-        if not break_when_any_done and not break_when_all_done:
-            current = begun_anew(env, current, step + 1)
+        if not request.breaks:
+            current = reset_done_rows(env, current, step + 1)
     return False
 
 
-def _acted(
+def _act(
     policy: Policy, current: TensorDictBase, env: EnvBase, device: torch.device | None
 ) -> TensorDictBase:
-    """What the policy makes of a step's input; it may get it on a device of its own."""
+    """Call the policy, on its own device if there is one."""
     result: Any = policy(current if device is None else current.to(device))
     if not isinstance(result, TensorDictBase):
         name = "None" if result is None else type(result).__name__
@@ -136,31 +118,23 @@ def _acted(
     return result if device is None else result.to(env.device)
 
 
-def _call_back(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
-    try:
-        callback(env, tensordict)
-    except Exception as error:
-        at_step(error, step)
-        raise
-
-
-def begun_anew(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:
-    """A step's input ``[*B]`` with what has ended begun anew.
+def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:
+    """Return the input of a step ``[*B]`` with the done rows reset.
 
     Args:
-        env: the env.
-        tensordict: what ``step_mdp`` has made.
-        step: the number of the step that it is for.
+        env: The env.
+        tensordict: Result of ``step_mdp``.
+        step: Number of the step.
     """
     try:
         return env.maybe_reset(tensordict)
     except Exception as error:
-        made = failed(env, "reset", error).at(step=step)
-        raise made from made.__cause__
+        failure = env_failure(env, "reset", error).at(step=step)
+        raise failure from failure.__cause__
 
 
-def check_step(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
-    """Raise where what a policy wrote for a step is no action of the env's."""
+def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
+    """Check the action that a policy wrote against the action spec."""
     check(lambda key: read(tensordict, key))
     if env.device.type == "cpu":
         for key in env.action_keys:
@@ -168,18 +142,39 @@ def check_step(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> 
                 raise nan_error(key)
 
 
-def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
-    """The steps along a new dim named ``time``, behind the batch dims."""
+def policy_device(policy: Any) -> torch.device | None:
+    """Return the device of a policy's first parameter; ``None`` without parameters."""
+    parameters = getattr(policy, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return None if first is None else first.device
+
+
+def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
+    flags = [read(tensordict, key) for key in done_keys if key_parts(key)[-1] == "done"]
+    return bool(flags) and all(bool(flag.all()) for flag in flags)
+
+
+def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
+    """Stack steps ``[*B]`` to ``[*B, T]``.
+
+    Args:
+        steps: The steps.
+        dim: Number of batch dims.
+        contiguous: If True, return one block; otherwise a lazy stack.
+
+    Raises:
+        EnvError: The steps differ in keys, shapes or dtypes.
+    """
     if not contiguous:
-        lazy = LazyStackedTensorDict.lazy_stack(steps, dim)
+        lazy: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, dim)
         lazy.refine_names(..., "time")
         return lazy
     try:
         result: TensorDictBase = torch.stack(steps, dim)
     except Exception as error:
-        found = AlikeSteps().first_unlike(steps)
-        if found is not None:
-            raise found[1].at(step=found[0]) from error
+        mismatch = StepLayout().find_mismatch(steps)
+        if mismatch is not None:
+            raise mismatch[1].at(step=mismatch[0]) from error
         raise EnvError(
             "the steps of this rollout differ in shape or keys and cannot be one block",
             hint="pass return_contiguous=False",
@@ -188,25 +183,14 @@ def stacked(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDi
     return result
 
 
-def _policy_device(policy: Policy) -> torch.device | None:
-    parameters = getattr(policy, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return None if first is None else first.device
-
-
-def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
-    flags = [read(tensordict, key) for key in done_keys if split_key(key)[-1] == "done"]
-    return bool(flags) and all(bool(flag.all()) for flag in flags)
-
-
-def truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
-    """A rollout ``[*B, T]`` with its last step marked as truncated and done.
+def mark_truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
+    """Mark the last step of a rollout ``[*B, T]`` as truncated and done.
 
     Raises:
-        ArgumentError: the env has no truncated flag.
+        ArgumentError: The env has no truncated flag.
     """
-    names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
-    if not any(split_key(key)[-1] == "truncated" for key in names):
+    names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]
+    if not any(key_parts(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
             "set_truncated needs a truncated key, and the env has none",
             hint="declare truncated in the done spec",
@@ -217,3 +201,120 @@ def truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
         flag.select(last, -1).fill_(True)
         following.set(key, flag)
     return rollout
+
+
+_HINT = (
+    "fix the env: each step must return the same keys, shapes and dtypes; or keep steps that "
+    "differ with rollout(..., return_contiguous=False)"
+)
+
+Layout = tuple[torch.Size, torch.dtype] | None
+"""Shape and dtype of an entry; ``None`` for an entry that is not a tensor."""
+
+
+class StepLayout:
+    """Compares the keys, shapes and dtypes of each step with those of the first one.
+
+    Only plain TensorDicts are compared: steps that are stacked from unlike rows may differ.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[NestedKey, Layout] | None = None
+        self._groups: list[tuple[tuple[str, ...], frozenset[str]]] = []
+
+    def find_mismatch(self, steps: Sequence[TensorDictBase]) -> tuple[int, EnvError] | None:
+        """Return the first step with other keys, shapes or dtypes.
+
+        Args:
+            steps: The next steps of the rollout, of shape ``[*B]`` each.
+
+        Returns:
+            Its index in ``steps``, and the error to raise, which names the key. ``None``: all
+            steps have the same layout.
+        """
+        for index, step in enumerate(steps):
+            error = self.check(step)
+            if error is not None:
+                return index, error
+        return None
+
+    def check(self, step: TensorDictBase) -> EnvError | None:
+        """Return the error for a step that differs from the first one, ``None`` otherwise."""
+        if type(step) is not TensorDict:
+            return None
+        if self._entries is None:
+            self._entries = _entries_of(step, ())
+            self._groups = list(_groups_of(step, ()))
+            return None
+        return None if self._matches(step) else _difference(self._entries, _entries_of(step, ()))
+
+    def _matches(self, step: TensorDictBase) -> bool:
+        assert self._entries is not None
+        try:
+            return all(
+                (step if not path else step._get_tuple(path, None)).keys() == names
+                for path, names in self._groups
+            ) and all(
+                layout is None or _has_layout(read(step, key), layout)
+                for key, layout in self._entries.items()
+            )
+        except (AttributeError, RuntimeError, ValueError):
+            # A group has become a tensor, or is missing.
+            return False
+
+
+def _has_layout(value: Any, layout: tuple[torch.Size, torch.dtype]) -> bool:
+    return isinstance(value, Tensor) and value.shape == layout[0] and value.dtype is layout[1]
+
+
+def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:
+    found: dict[NestedKey, Layout] = {}
+    for name in tensordict.keys():
+        value, here = tensordict._get_str(name, None), (*path, name)
+        if isinstance(value, Tensor):
+            found[normal_key(here)] = (value.shape, value.dtype)
+        elif type(value) is TensorDict:
+            found |= _entries_of(value, here)
+        else:
+            found[normal_key(here)] = None
+    return found
+
+
+def _groups_of(
+    tensordict: TensorDictBase, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
+    yield path, frozenset(tensordict.keys())
+    for name in tensordict.keys():
+        value = tensordict._get_str(name, None)
+        if type(value) is TensorDict:
+            yield from _groups_of(value, (*path, name))
+
+
+def _difference(first: dict[NestedKey, Layout], other: dict[NestedKey, Layout]) -> EnvError | None:
+    for key in [*first, *(key for key in other if key not in first)]:
+        if key not in other:
+            return _mismatch(key, "it is missing; the steps before have it")
+        if key not in first:
+            return _mismatch(key, "the steps before lack it")
+        before, now = first[key], other[key]
+        if before == now:
+            continue
+        if before is None or now is None:
+            return _mismatch(key, "it changes between a tensor and another object")
+        if before[0] != now[0]:
+            actual, expected = tuple(now[0]), tuple(before[0])
+            return _mismatch(key, f"its shape is {actual}, in the steps before {expected}")
+        return _mismatch(key, f"its dtype is {now[1]}, in the steps before {before[1]}")
+    return None
+
+
+def _mismatch(key: NestedKey, message: str) -> EnvError:
+    parts = key_parts(key)
+    plain = normal_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
+    return EnvError(message, hint=_HINT, where=Where(key=plain))
+
+
+def reset_mismatch(key: NestedKey, after_reset: Tensor, before: Tensor) -> EnvError:
+    """Return the error for an entry of a reset that differs from that of the step before it."""
+    now, expected = (f"{each.dtype} {tuple(each.shape)}" for each in (after_reset, before))
+    return _mismatch(key, f"reset returned {now}, the steps before it {expected}")

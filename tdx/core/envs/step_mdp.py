@@ -1,13 +1,49 @@
-"""From one step's result to the next step's input."""
+"""``step_mdp``: from the result of a step to the input of the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
 
-from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.tensordicts import new_tensordict
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.tensordicts import is_result, mark_result, new_tensordict, stacked_parts
+
+
+def step_anywhere(
+    given: TensorDictBase,
+    device: torch.device,
+    complete: Callable[[TensorDictBase, TensorDictBase | None], TensorDictBase],
+) -> TensorDictBase:
+    """Make a step of a TensorDict that may be on another device, or lazy.
+
+    Args:
+        given: Input of the step, ``[*B]``; the result is written to its ``next``.
+        device: Device of the env.
+        complete: Makes the step: from the input and the existing ``next`` to the new one.
+
+    Raises:
+        ArgumentError: The TensorDict is locked.
+    """
+    if given.is_locked:
+        raise ArgumentError(
+            "the TensorDict is locked, so the step cannot write its result into it",
+            hint="pass a copy: env.step(tensordict.clone(recurse=False))",
+        )
+    moved = given.device is not None and given.device != device
+    tensordict = given.to(device) if moved else given
+    preset = tensordict._get_str("next", None)
+    if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
+        preset = None
+    following = complete(tensordict, preset)
+    if preset is not None:
+        following.update(preset)
+    given.set("next", following.to(given.device) if moved else following)
+    for part in stacked_parts(given):
+        mark_result(part._get_str("next", None), part)
+    return given
 
 
 def step_mdp(
@@ -21,21 +57,21 @@ def step_mdp(
     done_keys: NestedKey | Sequence[NestedKey] = "done",
     action_keys: NestedKey | Sequence[NestedKey] = "action",
 ) -> TensorDictBase:
-    """Move what ``next`` holds to the root: the input of the step after.
+    """Move the entries of ``next`` to the root, which gives the input of the next step.
 
     Args:
-        tensordict: the result of ``env.step``, of shape ``[*B]``; left as it is.
-        next_tensordict: where to write; a new TensorDict by default.
-        keep_other: whether root entries that ``next`` does not have stay.
-        exclude_reward: whether rewards are left out.
-        exclude_done: whether done flags are left out.
-        exclude_action: whether actions are left out.
-        reward_keys: the keys that count as rewards.
-        done_keys: the keys that count as done flags.
-        action_keys: the keys that count as actions.
+        tensordict: Result of ``env.step``, of shape ``[*B]``; not changed.
+        next_tensordict: Where to write; a new TensorDict by default.
+        keep_other: If True, keep root entries that ``next`` does not have.
+        exclude_reward: If True, leave out rewards.
+        exclude_done: If True, leave out done flags.
+        exclude_action: If True, leave out actions.
+        reward_keys: Keys of the rewards.
+        done_keys: Keys of the done flags.
+        action_keys: Keys of the actions.
 
     Returns:
-        a TensorDict of shape ``[*B]`` that shares its tensors with the input.
+        A TensorDict of shape ``[*B]`` that shares its tensors with the input.
 
     Example:
         >>> import torch
@@ -63,23 +99,23 @@ def step_mdp(
 
 def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
     if isinstance(keys, (str, tuple)):
-        return [normalize_key(keys)]
-    return [normalize_key(key) for key in keys]
+        return [normal_key(keys)]
+    return [normal_key(key) for key in keys]
 
 
 def advance(
     tensordict: TensorDictBase, dropped: Collection[NestedKey], keep_other: bool = True
 ) -> TensorDictBase:
-    """The root entries overwritten by those of ``next``, without the keys in ``dropped``."""
+    """Return the root updated with ``next``, without the keys in ``dropped``."""
     if type(tensordict) is LazyStackedTensorDict:
-        # What the rows hold may not stack.
+        # The entries of the rows may not stack.
         rows = [advance(row, dropped, keep_other) for row in tensordict.tensordicts]
         return LazyStackedTensorDict.lazy_stack(rows, tensordict.stack_dim)
     following = tensordict._get_str("next", None)
     return _overlaid(
         tensordict if keep_other else None,
         following,
-        {split_key(key) for key in dropped} | {("next",)},
+        {key_parts(key) for key in dropped} | {("next",)},
     )
 
 

@@ -1,46 +1,137 @@
-"""The plan of a rollout, from a chain, the env's specs and the keys that a policy reads."""
+"""The plan of a rollout, from a chain, the specs of the env and the keys that a policy reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from tdx.core.envs import EnvBase
-from tdx.core.plan.forms import StageForm, flattened, stage_form
-from tdx.core.plan.fusion import FusedImages, fused_images
-from tdx.core.plan.model import Plan, PlanStage, Version, When
-from tdx.core.plan.reasons import why_eager
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.core.chain_specs import flatten_chain
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.plan.eager_reasons import why_eager
+from tdx.core.plan.image_fusion import FusedImages, fuse_images
+from tdx.core.stage_forms import PlannedStage, plan_stage
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+
+Executor = Literal["planned", "eager"]
+When = Literal["now", "later", "fused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One assignment to a key in the chain.
+
+    Args:
+        key: The key.
+        number: 0 for the first assignment, by the env or a stage.
+        writer: Index of the stage that writes it; -1 for the env.
+        readers: Indices of the stages that read it.
+        policy: True if the policy reads it.
+        final: True if it is part of the output of the chain.
+    """
+
+    key: NestedKey
+    number: int
+    writer: int
+    readers: tuple[int, ...] = ()
+    policy: bool = False
+    final: bool = False
+
+    @property
+    def name(self) -> str:
+        """Display name: ``observation@2``."""
+        return f"{format_key(self.key)}@{self.number}"
+
+    @property
+    def dead(self) -> bool:
+        """True if nothing reads it and it is not part of the output."""
+        return not self.readers and not self.policy and not self.final
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """One stage, and when it runs.
+
+    Args:
+        index: Position in the chain, from 0.
+        name: Class name of the transplanned.
+        behaviour: Time behavior: ``pointwise``, ``scan`` or ``control``.
+        when: ``now``: in each step. ``later``: once per chunk. ``fused``: on each image as it
+            arrives, as one operator with its neighbors.
+        why: Reason why it runs then.
+        reads: Names of the versions that it reads.
+        writes: Names of the versions that it writes.
+        drops: Keys that it removes.
+        inverse: Keys that its inverse maps.
+    """
+
+    index: int
+    name: str
+    behaviour: str
+    when: When
+    why: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    drops: tuple[str, ...]
+    inverse: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a rollout of an env runs.
+
+    Args:
+        env: Name of the env before the chain.
+        executor: ``planned``, or ``eager`` if a plan is not possible.
+        why_eager: Reason why a plan is not possible; empty if it is.
+        rows: How the env is stepped: ``raw`` without TensorDicts, or ``tensordict``.
+        stages: The stages in order.
+        versions: All versions of all keys, in the order in which they are written.
+        policy_reads: Keys that the policy reads. ``None``: the actions depend on no observation.
+    """
+
+    env: str
+    executor: Executor
+    why_eager: str
+    rows: Literal["raw", "tensordict"]
+    stages: tuple[PlanStage, ...]
+    versions: tuple[Version, ...]
+    policy_reads: tuple[str, ...] | None = None
+
+    @property
+    def dead(self) -> tuple[Version, ...]:
+        """Versions that nothing reads and that are not part of the output."""
+        return tuple(version for version in self.versions if version.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A plan with the stages that carry it out.
+    """A plan with the stages that execute it.
 
     Args:
-        plan: the plan, as it is shown.
-        base: the env before all chains.
-        forms: the stages in order.
-        now: the indices of those that run step by step.
-        fused: those that run on each image as it arrives, if there are any.
+        plan: The plan as plain data.
+        base: The env before all chains.
+        stages: The stages in order.
+        immediate: Indices of the stages that run in each step.
+        fused: The stages that run on each image as it arrives, if there are any.
     """
 
     plan: Plan
     base: EnvBase
-    forms: tuple[StageForm, ...]
-    now: frozenset[int]
+    stages: tuple[PlannedStage, ...]
+    immediate: frozenset[int]
     fused: FusedImages | None = None
 
 
 def plan_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Plan:
-    """How a rollout of the env runs: what must run step by step, what can wait, and why.
+    """Return how a rollout of an env runs: what runs in each step, what is deferred, and why.
 
     Args:
-        env: the env, with its chain.
-        policy_reads: the keys that the policy reads; none for actions that look at nothing.
+        env: The env with its chain.
+        policy_reads: Keys that the policy reads. ``None``: the actions depend on no observation.
 
     Raises:
-        TdxError: the specs of the chain cannot be computed.
+        TdxError: The specs of the chain cannot be computed.
 
     Example:
         >>> from tdx import CatFrames, GymEnv, RewardSum, TransformedEnv
@@ -54,150 +145,156 @@ def plan_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Pl
 
 
 def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Program:
-    """The plan, with the stages themselves; see :func:`plan_of`."""
+    """Return the plan with the stages themselves; see :func:`plan_of`."""
     _ = env.output_spec  # Stages learn from it which keys they read and write.
-    base, stages = flattened(env)
-    forms = tuple(stage_form(index, stage) for index, stage in enumerate(stages))
-    reads = None if policy_reads is None else tuple(map(normalize_key, policy_reads))
-    reason = why_eager(env, base, forms) or _why_not_for_policy(forms, reads)
-    needed = _needed_now(forms, reads or ())
-    versions, used = _versions(env, base, forms, reads or ())
-    arrays = base._raw_envs is not None and all(each.dense for each in base._raw_envs)
-    fused = fused_images(base, forms) if arrays and not reason else None
-    arriving = () if fused is None else fused.indices
-    now = frozenset(needed).difference(arriving)
-    raw = base._raw_envs is not None and all(forms[index].row is not None for index in now)
+    base, transforms = flatten_chain(env)
+    stages = tuple(plan_stage(index, stage) for index, stage in enumerate(transforms))
+    reads = None if policy_reads is None else tuple(map(normal_key, policy_reads))
+    reason = why_eager(env, base, stages) or _why_not_for_policy(stages, reads)
+    needed = _immediate_stages(stages, reads or ())
+    versions, used = _versions(base, stages, reads or ())
+    rows = base._raw_rows
+    can_fuse = rows is not None and rows.has_array_observations and not reason
+    fused = fuse_images(base, stages) if can_fuse else None
+    indices = () if fused is None else fused.indices
+    immediate = frozenset(needed).difference(indices)
+    raw = rows is not None and all(stages[index].step_form is not None for index in immediate)
     if not raw:
-        fused, arriving, now = None, (), frozenset(needed)
-    shown = tuple(
-        _shown(form, used[form.index], needed.get(form.index), bool(reason), arriving)
-        for form in forms
+        fused, indices, immediate = None, (), frozenset(needed)
+    described = tuple(
+        _describe(planned, used[planned.index], needed.get(planned.index), bool(reason), indices)
+        for planned in stages
     )
     plan = Plan(
         env=type(base).__name__,
         executor="eager" if reason else "planned",
         why_eager=reason,
         rows="raw" if raw and not reason else "tensordict",
-        stages=shown,
+        stages=described,
         versions=versions,
         policy_reads=None if reads is None else tuple(map(format_key, reads)),
     )
-    return Program(plan, base, forms, now, fused)
+    return Program(plan, base, stages, immediate, fused)
 
 
-def _why_not_for_policy(forms: Sequence[StageForm], reads: Sequence[NestedKey] | None) -> str:
-    """What forbids a plan with a policy and lets one with open-loop actions be."""
-    moving = [form for form in forms if form.stage._changes_batch]
+def _why_not_for_policy(stages: Sequence[PlannedStage], reads: Sequence[NestedKey] | None) -> str:
+    """Return why a plan is not possible with a policy, although it is with given actions."""
+    moving = [planned for planned in stages if planned.stage._changes_batch]
     if reads is None or not moving:
         return ""
     return f"stage {moving[0].index} ({moving[0].name}) moves what the policy reads in each step"
 
 
-def _needed_now(forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]) -> dict[int, str]:
-    """The stages that run step by step, each with what it is for."""
+def _immediate_stages(
+    stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
+) -> dict[int, str]:
+    """Return the stages that run in each step, with the reason for each."""
     wanted: dict[NestedKey, str] = dict.fromkeys(policy_reads, "the policy")
     found: dict[int, str] = {}
-    opaque = max((form.index for form in forms if form.is_opaque), default=-1)
-    for form in reversed(forms):
-        if form.index <= opaque:
+    opaque = max((planned.index for planned in stages if planned.is_opaque), default=-1)
+    for planned in reversed(stages):
+        index = planned.index
+        if index <= opaque:
             what = "it may read and write any entry"
-            found[form.index] = what if form.is_opaque else f"stage {opaque} may read any entry"
+            found[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
             continue
-        written = [key for key in wanted if _among(key, form.writes or ())]
-        hides = bool(form.drops) and bool(found)
-        if not written and form.form is not None and not hides:
+        written = [key for key in wanted if _overlaps(key, planned.writes or ())]
+        hides = bool(planned.drops) and bool(found)
+        if not written and planned.chunk_form is not None and not hides:
             continue
         if written:
-            found[form.index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
+            found[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
         elif hides:
-            found[form.index] = "a later stage that runs now must not see what it takes away"
+            found[index] = "a later stage that runs now must not see the keys that it removes"
         else:
-            found[form.index] = "it does not say that it can wait"
+            found[index] = "it does not declare that it can be deferred"
         for key in written:
             del wanted[key]
-        wanted.update(dict.fromkeys(form.reads or (), f"stage {form.index}"))
+        wanted.update(dict.fromkeys(planned.reads or (), f"stage {index}"))
     return found
 
 
-def _among(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
-    """Whether a key, or a group that it is in or that it is, is among others."""
-    parts = split_key(key)
+def _overlaps(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
+    """Return True if a key, a group of it or an entry in it is one of the others."""
+    parts = key_parts(key)
     return any(
         parts[: len(other)] == other or other[: len(parts)] == parts
-        for other in map(split_key, keys)
+        for other in map(key_parts, keys)
     )
 
 
 @dataclass(slots=True)
-class _Lineage:
-    """The versions so far, and which of each key is the present one."""
+class _VersionLog:
+    """The versions so far, and the current one of each key."""
 
-    made: list[Version] = field(default_factory=list)
-    present: dict[NestedKey, int] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
+    current: dict[NestedKey, int] = field(default_factory=dict)
     counts: dict[NestedKey, int] = field(default_factory=dict)
 
     def write(self, key: NestedKey, writer: int) -> str:
         number = self.counts.get(key, -1) + 1
         self.counts[key] = number
-        self.present[key] = len(self.made)
-        self.made.append(Version(key, number, writer))
-        return self.made[-1].name
+        self.current[key] = len(self.versions)
+        self.versions.append(Version(key, number, writer))
+        return self.versions[-1].name
 
     def read(self, key: NestedKey, reader: int) -> str | None:
-        place = self.present.get(key)
+        place = self.current.get(key)
         if place is None:
             return None
-        version = self.made[place]
-        self.made[place] = replace(version, readers=(*version.readers, reader))
+        version = self.versions[place]
+        self.versions[place] = replace(version, readers=(*version.readers, reader))
         return version.name
 
 
 def _versions(
-    env: EnvBase, base: EnvBase, forms: Sequence[StageForm], policy_reads: Sequence[NestedKey]
+    base: EnvBase, stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
 ) -> tuple[tuple[Version, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]]:
-    """Every version of every key, and what each stage reads and writes of them."""
-    lineage = _Lineage()
+    """Return all versions of all keys, and those that each stage reads and writes."""
+    log = _VersionLog()
     for part in base.output_spec.values():
         for key in part.keys(True, True):
-            lineage.write(normalize_key(key), -1)
+            log.write(normal_key(key), -1)
     used = []
-    for form in forms:
-        seen = tuple(lineage.present) if form.reads is None else form.reads
-        reads = [lineage.read(key, form.index) for key in seen]
-        for key in form.drops:
-            lineage.present.pop(key, None)
-        writes = tuple(lineage.write(key, form.index) for key in form.writes or ())
+    for planned in stages:
+        keys = tuple(log.current) if planned.reads is None else planned.reads
+        reads = [log.read(key, planned.index) for key in keys]
+        for key in planned.drops:
+            log.current.pop(key, None)
+        writes = tuple(log.write(key, planned.index) for key in planned.writes or ())
         used.append((tuple(name for name in reads if name is not None), writes))
-    for key, place in lineage.present.items():
-        final = replace(lineage.made[place], final=True, policy=key in policy_reads)
-        lineage.made[place] = final
-    return tuple(lineage.made), used
+    for key, place in log.current.items():
+        final = replace(log.versions[place], final=True, policy=key in policy_reads)
+        log.versions[place] = final
+    return tuple(log.versions), used
 
 
-def _shown(
-    form: StageForm,
+def _describe(
+    planned: PlannedStage,
     used: tuple[tuple[str, ...], tuple[str, ...]],
     needed: str | None,
     eager: bool,
-    arriving: Sequence[int],
+    fused: Sequence[int],
 ) -> PlanStage:
     when: When = "now" if eager or needed is not None else "later"
     if eager:
         why = "the whole chain runs step by step"
-    elif form.index in arriving:
-        when, why = "fused", "stages " + ", ".join(map(str, arriving)) + " are one map of an image"
+    elif planned.index in fused:
+        when, why = "fused", f"stages {', '.join(map(str, fused))} are one operator on an image"
     elif needed is not None:
         why = needed
     else:
         why = "nothing needs it before the chunk is complete"
     return PlanStage(
-        index=form.index,
-        name=form.name,
-        behaviour=form.stage.time_behaviour.value,
+        index=planned.index,
+        name=planned.name,
+        behaviour=planned.stage.time_behaviour.value,
         when=when,
         why=why,
         reads=used[0],
         writes=used[1],
-        drops=tuple(map(format_key, form.drops)),
-        inverse=tuple(map(format_key, form.stage.in_keys_inv)) if form.stage.invertible else (),
+        drops=tuple(map(format_key, planned.drops)),
+        inverse=tuple(map(format_key, planned.stage.in_keys_inv))
+        if planned.stage.invertible
+        else (),
     )

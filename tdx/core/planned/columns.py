@@ -1,37 +1,39 @@
-"""Between TensorDicts and flat columns of tensors by key."""
+"""Columns of entries over time, flat by key, and the TensorDicts made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.core.envs.done_flags import expand_mask, mask_for_entry
+from tdx.core.transforms.chunk import Chunk, Columns, new_column
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.tensordicts import new_tensordict, read
 
 
-def leaves_of(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
-    """Every leaf of a TensorDict by its key."""
+def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+    """Return the leaves of a TensorDict by key."""
     found: dict[NestedKey, Any] = {}
     for name in tensordict.keys():
         value = tensordict._get_str(name, None)
         if isinstance(value, Tensor):
             found[name] = value
         elif isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
-            for key, leaf in leaves_of(value).items():
-                found[(name, *split_key(key))] = leaf
+            for key, leaf in flatten(value).items():
+                found[(name, *key_parts(key))] = leaf
         else:
             found[name] = value
     return found
 
 
-def stacked_leaves(rows: Iterable[TensorDictBase]) -> dict[NestedKey, Tensor]:
-    """The leaves of many TensorDicts ``[*B]`` as columns ``[T, *B, ...]``."""
-    rows = list(rows)
-    return {key: torch.stack([read(row, key) for row in rows]) for key in leaves_of(rows[0])}
+def stack_leaves(steps: Iterable[TensorDictBase]) -> dict[NestedKey, Tensor]:
+    """Stack the leaves of TensorDicts ``[*B]`` to columns ``[T, *B, ...]``."""
+    steps = list(steps)
+    return {key: torch.stack([read(step, key) for step in steps]) for key in flatten(steps[0])}
 
 
 def as_tensordict(
@@ -40,16 +42,16 @@ def as_tensordict(
     device: torch.device | None,
     groups: Mapping[tuple[str, ...], tuple[int, ...]] | None = None,
 ) -> TensorDictBase:
-    """A TensorDict of columns by key.
+    """Return a TensorDict of columns.
 
     Args:
-        columns: ``[*batch_size, ...]`` each.
-        batch_size: of the TensorDict.
-        device: of the columns.
-        groups: the dims that nested groups have beyond the batch, by their key's parts.
+        columns: Columns by key, ``[*batch_size, ...]`` each.
+        batch_size: Batch size of the TensorDict.
+        device: Device of the columns.
+        groups: Dims of nested groups beyond the batch, by the parts of their key.
     """
     return _level(
-        {split_key(key): value for key, value in columns.items()},
+        {key_parts(key): value for key, value in columns.items()},
         (),
         batch_size,
         device,
@@ -78,18 +80,18 @@ def _level(
 
 
 def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """The dims that each nested group has beyond the TensorDict's own, by its key's parts."""
+    """Return the dims of nested groups beyond the batch, by the parts of their key."""
     lead = tensordict.ndim
     found = {}
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
         if isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
-            found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
+            found[key_parts(normal_key(key))] = tuple(value.batch_size[lead:])
     return found
 
 
-def same_columns(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey, Tensor]) -> bool:
-    """Whether each value ``[T, *B, ...]`` continues a root's entry of the same shape and dtype."""
+def continues_root(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey, Tensor]) -> bool:
+    """Return True if each column ``[T, *B, ...]`` has a root entry of its shape and dtype."""
     return all(
         key in first
         and isinstance(first[key], Tensor)
@@ -97,3 +99,145 @@ def same_columns(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey, T
         and first[key].dtype == value.dtype
         for key, value in values.items()
     )
+
+
+def assemble(
+    chunk: Chunk,
+    inputs: Columns,
+    start: TensorDictBase,
+    rewards: Collection[NestedKey],
+) -> TensorDictBase | list[TensorDictBase]:
+    """Return a chunk as ``env.rollout`` returns it, ``[*B, T]``, with an unnamed last dim.
+
+    The root is never computed: it is ``next`` of the step before, the start, or a reset.
+
+    Args:
+        chunk: Output of the chain.
+        inputs: What the policy side wrote for each step, ``[T, *B, ...]``.
+        start: Root before the first step, ``[*B]``.
+        rewards: Keys that never reach the root.
+
+    Returns:
+        One block. A list of steps, ``[*B]`` each, if the start has entries that the steps do not
+        continue.
+    """
+    continued = {key: value for key, value in chunk.steps.items() if key not in rewards}
+    if not continues_root(chunk.first, {k: v for k, v in continued.items() if k not in inputs}):
+        return _assemble_steps(chunk, inputs, start, rewards)
+    lead = len(chunk.batch_size)
+    root: Columns = {}
+    for key in chunk.first:
+        if key not in inputs and key not in chunk.steps:
+            root[key] = _reset_only_column(chunk, key)
+    for key in chunk.steps:
+        if key not in rewards and key not in inputs:
+            root[key] = _root_column(chunk, key)
+    root.update(inputs)
+    size = torch.Size((*chunk.batch_size, chunk.length))
+    groups = group_dims(start)
+    columns = _time_last({**root, **_below_next(chunk.steps)}, lead)
+    below = {("next", *path): dims for path, dims in groups.items()}
+    return as_tensordict(columns, size, start.device, {**groups, **below})
+
+
+def _assemble_steps(
+    chunk: Chunk, inputs: Columns, start: TensorDictBase, rewards: Collection[NestedKey]
+) -> list[TensorDictBase]:
+    """Return the steps one by one, as an eager rollout does."""
+    groups, device, lead = group_dims(start), start.device, len(chunk.batch_size)
+    below = {("next", *path): dims for path, dims in groups.items()}
+    root = dict(chunk.first)
+    steps = []
+    resets = {time: index for index, time in enumerate(chunk.times)}
+    for index in range(chunk.length):
+        if index in resets:
+            place = resets[index]
+            masks = {key: mask[place] for key, mask in chunk.masks.items()}
+            for key, column in chunk.resets.items():
+                mask = _entry_mask(key, masks, column[place], lead)
+                before = root.get(key, column[place])
+                root[key] = torch.where(mask, column[place], before)
+        given = {key: value[index] for key, value in inputs.items()}
+        following = {key: value[index] for key, value in chunk.steps.items()}
+        whole = {**root, **given, **_below_next(following)}
+        steps.append(as_tensordict(whole, chunk.batch_size, device, {**groups, **below}))
+        kept = {key: value for key, value in following.items() if key not in rewards}
+        root = {**root, **given, **kept}
+    return steps
+
+
+def last_root(
+    chunk: Chunk, inputs: Columns, start: TensorDictBase, rewards: Collection[NestedKey]
+) -> TensorDictBase:
+    """Return the root after the last step, ``[*B]``, as ``step_mdp`` does."""
+    fields = {key: value for key, value in chunk.first.items() if key not in rewards}
+    for key, value in inputs.items():
+        fields[key] = value[-1]
+    for key in chunk.resets:
+        if key in chunk.first and key not in chunk.steps:
+            fields[key] = _reset_only_column(chunk, key)[-1]
+    for key, value in chunk.steps.items():
+        if key not in rewards:
+            fields[key] = value[-1]
+    return as_tensordict(fields, chunk.batch_size, start.device, group_dims(start))
+
+
+def _below_next(columns: Columns) -> Columns:
+    return {("next", *key_parts(key)): value for key, value in columns.items()}
+
+
+def _time_last(columns: Columns, lead: int) -> Columns:
+    """Move time behind the batch dims; columns that share memory get their own copies."""
+    seen: set[int] = set()
+    result: Columns = {}
+    for key, value in columns.items():
+        moved = value.movedim(0, lead).contiguous() if lead else value
+        if moved.data_ptr() in seen and moved.numel():
+            moved = moved.clone()
+        seen.add(moved.data_ptr())
+        result[key] = moved
+    return result
+
+
+def _reset_only_column(chunk: Chunk, key: NestedKey) -> Tensor:
+    """Return the column of an entry that only resets write: the value of the last reset."""
+    value = chunk.first[key]
+    after_reset = chunk.resets.get(key)
+    column = value.expand(chunk.length, *value.shape).clone()
+    if after_reset is not None:
+        mask = _reset_mask(chunk, key, after_reset)
+        for start, stop, reset in chunk.segments():
+            if reset is not None:
+                value = torch.where(mask[reset], after_reset[reset], value)
+                column[start:stop] = value
+    return column
+
+
+def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
+    """Return the root column of an entry that every step writes."""
+    values = chunk.steps[key]
+    first = chunk.first[key]
+    if values.requires_grad:
+        root = torch.cat((first.unsqueeze(0), values[:-1]))
+    else:
+        root = new_column(tuple(values.shape), values)
+        root[0] = first
+        root[1:] = values[:-1]
+    after_reset = chunk.resets.get(key)
+    if after_reset is not None and chunk.times:
+        times = torch.tensor(chunk.times, device=values.device)
+        merged = torch.where(_reset_mask(chunk, key, after_reset), after_reset, root[times])
+        root = root.index_copy_(0, times, merged)
+    return root
+
+
+def _reset_mask(chunk: Chunk, key: NestedKey, like: Tensor) -> Tensor:
+    """Return the mask of each reset for an entry, ``[R, *B, ...]``."""
+    lead = len(chunk.batch_size) + 1
+    return _entry_mask(key, chunk.masks, like, lead)
+
+
+def _entry_mask(key: NestedKey, masks: Columns, like: Tensor, lead: int) -> Tensor:
+    mask = mask_for_entry(key, masks, lead)
+    assert mask is not None
+    return expand_mask(mask, like, lead)

@@ -1,47 +1,51 @@
-"""What could wait: the chain over a whole chunk of steps."""
+"""The deferred stages: run over whole chunks, compiled if that is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from tdx.core.envs.failures import stage_failed
+from tdx.core.capabilities import declares, owner
+from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import Program
-from tdx.core.plan.forms import StageForm
-from tdx.core.planned.collected import Collected
-from tdx.core.planned.compiled import CompiledStages
-from tdx.core.planned.guard import first_failing, run_guarded
-from tdx.core.transforms.chunk import Chunk
-from tdx.errors import TdxError, Where
+from tdx.core.planned.collector import CollectedSteps
+from tdx.core.stage_forms import PlannedStage, not_pointwise, with_stage
+from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms.chunk import Chunk, Columns
+from tdx.errors import DeviceError
 from tdx.keys import NestedKey
 
 
-def run_chain(
+def run_deferred(
     program: Program,
-    collected: Collected,
+    collected: CollectedSteps,
     first: Mapping[NestedKey, Tensor],
     batch_size: torch.Size,
     compiled: Mapping[int, CompiledStages],
 ) -> Chunk:
-    """The chain over the steps that were collected.
+    """Run the deferred stages over the collected steps.
 
-    Where a stage raises at one of them, that and those after it are cut off, and the error is
-    put with what was collected.
+    If a stage raises at one of the steps, that step and those after it are removed, and the error
+    is stored with the collected steps.
 
     Args:
-        program: the stages, and which of them have run already.
-        collected: what the env returned, and what those stages made of it.
-        first: the root's entries before the first step, ``[*B, ...]``.
-        batch_size: the env's, ``[*B]``.
-        compiled: stages that are compiled, by the index of the first of each group.
+        program: The stages, and which of them have run already.
+        collected: Output of the env and of the immediate stages.
+        first: Root entries before the first step, ``[*B, ...]``.
+        batch_size: Batch size of the env, ``[*B]``.
+        compiled: Compiled groups of stages, by the index of their first stage.
 
     Returns:
-        the chunk, as it comes out of the chain.
+        The chunk after the chain.
 
     Raises:
-        ChainError: a stage raised, and not at one of the steps alone.
+        ChainError: A stage raised, but not at a single step.
     """
     chunk = Chunk(
         collected.length,
@@ -52,63 +56,280 @@ def run_chain(
         collected.times,
         collected.masks,
     )
-    arrived = () if program.fused is None else program.fused.indices
-    done = 0
-    for form in program.forms:
-        if form.index in arrived or form.index < done:
+    fused = () if program.fused is None else program.fused.indices
+    next_index = 0
+    for planned in program.stages:
+        if planned.index in fused or planned.index < next_index:
             continue
-        group = compiled.get(form.index)
+        group = compiled.get(planned.index)
         if group is not None:
             group.run(chunk)
-            done = group.forms[-1].index + 1
+            next_index = group.stages[-1].index + 1
             continue
-        if form.index in program.now:
-            _take_over(chunk, form, collected)
+        if planned.index in program.immediate:
+            _insert_immediate(chunk, planned, collected)
             continue
-        assert form.form is not None
+        assert planned.chunk_form is not None
         before = dict(chunk.steps), dict(chunk.resets)
         try:
-            run_guarded(form, chunk)
+            run_stage(planned, chunk)
         except Exception as error:
             chunk.steps, chunk.resets = before
-            _cut_off(chunk, form, collected, error)
+            _cut_at_error(chunk, planned, collected, error)
             if not chunk.length:
                 break
-            form.form.run(chunk)
+            planned.chunk_form.run(chunk)
     return chunk
 
 
-def _cut_off(chunk: Chunk, form: StageForm, collected: Collected, error: Exception) -> None:
-    """Cut the chunk where a stage raised, if it is one step that it raises at.
+def _cut_at_error(
+    chunk: Chunk, planned: PlannedStage, collected: CollectedSteps, error: Exception
+) -> None:
+    """Remove the step at which a stage raised, and those after it.
 
     Raises:
-        ChainError: it is none.
+        ChainError: The stage does not raise at a single step.
     """
     step = None
-    if form.form is not None and not form.form.scan:
-        keys = [key for key in form.stage.in_keys if key in chunk.steps]
-        step = first_failing(form.stage, {key: chunk.steps[key] for key in keys})
+    if planned.chunk_form is not None and not planned.chunk_form.scan:
+        keys = [key for key in planned.stage.in_keys if key in chunk.steps]
+        step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
     if step is None:
-        made = located(error, form)
-        raise made from made.__cause__
+        failure = with_stage(error, planned)
+        raise failure from failure.__cause__
     chunk.cut(step)
-    collected.cut(step, located(error, form))
+    collected.cut(step, with_stage(error, planned))
 
 
-def _take_over(chunk: Chunk, form: StageForm, collected: Collected) -> None:
-    """Put what a stage has written step by step into the chunk, at the stage's place."""
-    if form.is_opaque:
+def _insert_immediate(chunk: Chunk, planned: PlannedStage, collected: CollectedSteps) -> None:
+    """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
+    if planned.is_opaque:
         chunk.steps.clear()
         chunk.resets.clear()
-    for key in form.drops:
+    for key in planned.drops:
         chunk.steps.pop(key, None)
         chunk.resets.pop(key, None)
-    chunk.steps.update(collected.now_steps.get(form.index, {}))
-    chunk.resets.update(collected.now_resets.get(form.index, {}))
+    chunk.steps.update(collected.immediate_steps.get(planned.index, {}))
+    chunk.resets.update(collected.immediate_resets.get(planned.index, {}))
 
 
-def located(error: Exception, form: StageForm) -> TdxError:
-    """The error, with the stage it came from."""
-    if isinstance(error, TdxError):
-        return error.at(stage=form.index, transform=form.name)
-    return stage_failed(error, Where(stage=form.index, transform=form.name))
+# Stages that claim to be pointwise are verified at their first chunk.
+
+_verified: WeakSet[Transform] = WeakSet()
+
+
+def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
+    """Run a stage over a chunk, and verify the first time that it maps step by step.
+
+    Args:
+        planned: The stage. Only one whose class does not declare ``_is_verified`` is checked.
+        chunk: The chunk.
+    """
+    assert planned.chunk_form is not None
+    stage = planned.stage
+    if declares(type(stage), "_is_verified") or planned.chunk_form.scan or stage in _verified:
+        planned.chunk_form.run(chunk)
+        return
+    # Copies, because the stage may write in place.
+    before, resets = (
+        {key: columns[key].clone() for key in stage.in_keys if key in columns}
+        for columns in (chunk.steps, chunk.resets)
+    )
+    if stage in not_pointwise:  # A rollout that is running keeps its plan.
+        _map_each_step(stage, chunk, before, resets)
+        return
+    try:
+        planned.chunk_form.run(chunk)
+    except Exception:
+        if first_failing(stage, before) is not None:
+            raise
+        is_pointwise = False
+    else:
+        is_pointwise = _maps_each_step(planned, chunk, before)
+    if is_pointwise:
+        _verified.add(stage)
+        return
+    _mark_not_pointwise(planned)
+    _map_each_step(stage, chunk, before, resets)
+
+
+def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> bool:
+    """Return True if the last step of the block equals the last step mapped on its own."""
+    state, stage = torch.get_rng_state(), planned.stage
+    try:
+        for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+            block = chunk.steps[out_key]
+            single = stage._apply_transform(before[in_key][-1].clone())
+            if block.shape != (chunk.length, *single.shape) or block.dtype != single.dtype:
+                return False
+            if not torch.allclose(block[-1], single, rtol=1e-4, atol=1e-6, equal_nan=True):
+                return False
+        return bool(torch.equal(torch.get_rng_state(), state))
+    finally:
+        torch.set_rng_state(state)
+
+
+def _mark_not_pointwise(planned: PlannedStage) -> None:
+    """Run a stage step by step from now on, and warn about it."""
+    not_pointwise.add(planned.stage)
+    planned.stage._changed()
+    warnings.warn(
+        f"stage {planned.index} ({planned.name}) declares that it is pointwise, but maps a block "
+        "of steps to something else than the single steps; it runs step by step from now on",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Columns) -> None:
+    for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+        for columns, entries in ((chunk.steps, steps), (chunk.resets, resets)):
+            if in_key in entries:
+                mapped = [stage._apply_transform(each) for each in entries[in_key]]
+                columns[out_key] = torch.stack(mapped)
+
+
+def first_failing(stage: Transform, entries: Columns) -> int | None:
+    """Return the first step at which a stage raises if it maps the steps one by one.
+
+    Args:
+        stage: The transform.
+        entries: The entries that it reads, ``[T, *B, ...]`` each.
+    """
+    state = torch.get_rng_state()
+    try:
+        for index in range(max(map(len, entries.values()), default=0)):
+            try:
+                for value in entries.values():
+                    stage._apply_transform(value[index].clone())
+            except Exception:
+                return index
+        return None
+    finally:
+        torch.set_rng_state(state)
+
+
+_Move = tuple[NestedKey, NestedKey, Callable[[Tensor], Tensor]]
+
+
+class CompiledStages:
+    """Neighboring pointwise stages, compiled into one function.
+
+    Values agree with those of the single stages within float rounding.
+
+    Args:
+        stages: The stages in order; each maps tensor by tensor.
+        backend: The compiler, as ``torch.compile`` names it.
+    """
+
+    def __init__(self, stages: Sequence[PlannedStage], backend: str) -> None:
+        self.stages = tuple(stages)
+        self._moves: list[_Move] = [
+            (in_key, out_key, planned.stage._apply_transform)
+            for planned in stages
+            for in_key, out_key in zip(planned.stage.in_keys, planned.stage.out_keys, strict=True)
+        ]
+        outputs = dict.fromkeys(out_key for _, out_key, _ in self._moves)
+        self._outputs = tuple(outputs)
+        self._inputs = tuple(dict.fromkeys(_external_inputs(self._moves)))
+        # Chunks differ in length, which must not cause a recompilation.
+        self._function: Any = torch.compile(self._map_values, backend=backend, dynamic=True)
+
+    def _map_values(self, *values: Tensor) -> tuple[Tensor | None, ...]:
+        known = dict(zip(self._inputs, values, strict=True))
+        for in_key, out_key, function in self._moves:
+            if in_key in known:
+                known[out_key] = function(known[in_key])
+        return tuple(known.get(key) for key in self._outputs)
+
+    def measured(self, meter: Meter) -> CompiledStages:
+        """Return a copy whose runs are measured."""
+        copied = copy(self)
+        first, last = self.stages[0], self.stages[-1]
+        name = " + ".join(planned.name for planned in self.stages)
+        part = Part("stage", first.index, name, "forward", last.index)
+        copied.run = meter.timed(  # type: ignore[method-assign]
+            part, self.run, steps=lambda chunk: chunk.length
+        )
+        return copied
+
+    def run(self, chunk: Chunk) -> None:
+        """Run the stages over a chunk, in place.
+
+        Raises:
+            DeviceError: torch cannot compile on this machine.
+        """
+        present = tuple(key for key in self._inputs if key in chunk.steps)
+        if present != self._inputs:
+            for planned in self.stages:
+                assert planned.chunk_form is not None
+                planned.chunk_form.run(chunk)
+            return
+        self._map_columns(chunk.steps)
+        if chunk.times:
+            resets = {key: value for key, value in chunk.resets.items() if key in self._inputs}
+            for in_key, out_key, function in self._moves:
+                if in_key in resets:
+                    resets[out_key] = function(resets[in_key])
+            chunk.resets.update(resets)
+
+    def _map_columns(self, columns: Columns) -> None:
+        try:
+            results = self._function(*[columns[key] for key in self._inputs])
+        except (RuntimeError, ImportError, OSError) as error:
+            if not _is_compiler_error(error):
+                raise
+            raise DeviceError(
+                f"torch.compile failed: {next(iter(str(error).splitlines()), 'no message')}",
+                hint="install a C++ compiler such as g++, or leave compile out",
+            ) from error
+        for key, value in zip(self._outputs, results, strict=True):
+            if value is not None:
+                columns[key] = value
+
+
+def _is_compiler_error(error: Exception) -> bool:
+    """Return True if torch's compiler raised the error, not one of the stages."""
+    import torch._dynamo.exc
+    import torch._inductor.exc
+
+    exceptions = (torch._dynamo.exc, torch._inductor.exc)
+    return any(vars(each).get(type(error).__name__) is type(error) for each in exceptions)
+
+
+def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
+    """Return the keys that are read before any of the moves writes them."""
+    written: set[NestedKey] = set()
+    found = []
+    for in_key, out_key, _ in moves:
+        if in_key not in written:
+            found.append(in_key)
+        written.add(out_key)
+    return found
+
+
+def compile_stages(stages: Sequence[PlannedStage], backend: str) -> dict[int, CompiledStages]:
+    """Return the groups of neighboring stages that can be compiled, by their first index.
+
+    Args:
+        stages: The deferred stages, in order; a gap in their indices separates two groups.
+        backend: The compiler.
+    """
+    groups: list[list[PlannedStage]] = []
+    for planned in stages:
+        if not _maps_tensors(planned.stage):
+            continue
+        if groups and groups[-1][-1].index == planned.index - 1:
+            groups[-1].append(planned)
+        else:
+            groups.append([planned])
+    return {group[0].index: CompiledStages(group, backend) for group in groups}
+
+
+def _maps_tensors(stage: Transform) -> bool:
+    kind: type = type(stage)
+    return (
+        stage.time_behaviour is TimeBehaviour.POINTWISE
+        and owner(kind, "_time_form") is Transform
+        and bool(stage.in_keys)
+    )

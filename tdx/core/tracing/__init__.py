@@ -1,15 +1,15 @@
-"""Running a chain hook by hook, keeping every version of every key and what each hook cost."""
+"""Traced execution: runs a chain hook by hook, and records every version and its time."""
 
-from tdx.core.tracing.history import EpisodeSpan, TraceHistory
-from tdx.core.tracing.lies import Lie, Promises
 from tdx.core.tracing.places import Place
 from tdx.core.tracing.recorder import Probe
-from tdx.core.tracing.stop_text import KeyIs, parse_stop
+from tdx.core.tracing.spec_violations import TraceChecker, TracedViolation
+from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import (
     AllOf,
     AnyOf,
     Cancelled,
     Done,
+    KeyIs,
     NotFinite,
     OutOfSpec,
     Seconds,
@@ -19,7 +19,7 @@ from tdx.core.tracing.stops import (
     Truncated,
 )
 from tdx.core.tracing.tracer import Tracer, TraceRun
-from tdx.core.tracing.traces import StageTrace, StepTrace, ValueVersion
+from tdx.core.tracing.traces import EpisodeSpan, StageTrace, StepTrace, TraceHistory, ValueVersion
 
 __all__ = [
     "AllOf",
@@ -28,20 +28,20 @@ __all__ = [
     "Done",
     "EpisodeSpan",
     "KeyIs",
-    "Lie",
     "NotFinite",
     "OutOfSpec",
     "Place",
     "Probe",
-    "Promises",
     "Seconds",
     "StageTrace",
     "StepTrace",
     "Steps",
     "Stop",
     "StopReason",
+    "TraceChecker",
     "TraceHistory",
     "TraceRun",
+    "TracedViolation",
     "Tracer",
     "Truncated",
     "ValueVersion",

@@ -1,18 +1,80 @@
-"""Times every hook of one step, and notes what it wrote."""
+"""Records one reset or step: times every hook, and notes which versions it writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.core.tracing.blame import blamed
-from tdx.core.tracing.leaves import Leaves, in_place_count
-from tdx.core.tracing.places import Place
+from tdx.core.envs.spec_violations import get_entry
+from tdx.core.tracing.places import Place, to_located_error
 from tdx.core.tracing.traces import Direction, Hook, Kind, StageTrace, ValueVersion
 from tdx.keys import NestedKey
+from tdx.tensordicts import read, stacked_parts
+
+
+class Leaves:
+    """Reads the leaves of TensorDicts, so that an unchanged entry is the same object.
+
+    A lazy stack returns a new tensor for each read. This class returns the same one for the same
+    parts.
+    """
+
+    __slots__ = ("_stacks",)
+
+    def __init__(self) -> None:
+        self._stacks: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
+
+    def of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+        """Return the leaves by key, without copies and without ``next``."""
+        found: dict[NestedKey, Any] = {}
+        self._collect(tensordict, (), found)
+        return found
+
+    def _collect(
+        self, level: TensorDictBase, outer: tuple[str, ...], found: dict[NestedKey, Any]
+    ) -> None:
+        if isinstance(level, LazyStackedTensorDict):
+            self._collect_stack(level, outer, found)
+            return
+        for name, value in level.items():
+            if type(value) is Tensor:
+                found[(*outer, name) if outer else name] = value
+            elif is_tensor_collection(value) and not getattr(type(value), "_is_non_tensor", False):
+                if outer or name != "next":
+                    self._collect(value, (*outer, name), found)
+            else:
+                found[(*outer, name) if outer else name] = value
+
+    def _collect_stack(
+        self, level: LazyStackedTensorDict, outer: tuple[str, ...], found: dict[NestedKey, Any]
+    ) -> None:
+        for key in level.keys(True, True):
+            parts = (key,) if isinstance(key, str) else tuple(key)
+            if not outer and parts[0] == "next":
+                continue
+            rows = [read(row, key) for row in stacked_parts(level)]
+            token = tuple(map(id, rows))
+            known = self._stacks.get(token)
+            if known is None:
+                # The rows are kept as well, because the id of a deleted object may be used again.
+                known = self._stacks[token] = (rows, get_entry(level, key))
+            names = (*outer, *parts)
+            found[names if len(names) > 1 else names[0]] = known[1]
+
+
+def in_place_count(value: Any) -> int | None:
+    """Return how often a tensor was written in place; ``None`` if torch does not count it."""
+    if not isinstance(value, Tensor):
+        return None
+    try:
+        return value._version
+    except RuntimeError:
+        # Tensors created in inference mode have no counter.
+        return None
+
 
 Clock = Callable[[], int]
 OnLoss = Callable[[Any, Any], None]
@@ -27,7 +89,7 @@ class Probe(Protocol):
 
 
 class _Lane:
-    """What is there at this point on the way in, or on the way out."""
+    """The current versions in one direction."""
 
     __slots__ = ("counts", "current", "name")
 
@@ -41,7 +103,7 @@ class _Lane:
         if kind in ("stage", "kept"):
             number = int(kind == "stage") if known is None else known.number + 1
         else:
-            # What the chain is given is number 0, also in the place of a step before's.
+            # Inputs of the chain have number 0, also if they replace those of an earlier step.
             number = 0 if known is None else known.number
         version = ValueVersion(key, number, self.name, value, in_place)
         self.current[key] = version
@@ -57,12 +119,12 @@ class Recorder:
     """The record of one reset or step while it runs.
 
     Args:
-        clock: gives nanoseconds.
-        phase: whether it is a reset or a step.
-        doing: what is going on, for messages.
-        values: whether versions are kept, or times only.
-        probe: called around each hook.
-        on_in_place: called with a tensor that was written in place, and a copy of what it was.
+        clock: Returns nanoseconds.
+        phase: ``reset`` or ``step``.
+        doing: What is running, for messages.
+        values: If True, keep versions; otherwise times only.
+        probe: Called around each hook.
+        on_in_place: Called with a tensor that was written in place, and a copy of its old value.
     """
 
     def __init__(
@@ -86,7 +148,7 @@ class Recorder:
         }
 
     def begin(self, tensordict: TensorDictBase | None) -> dict[NestedKey, ValueVersion]:
-        """Note what goes in before anything has happened."""
+        """Record the input before the first hook runs."""
         lane = self._lanes["inverse"]
         if self._values and tensordict is not None:
             for key, value in self._leaves.of(tensordict).items():
@@ -101,13 +163,13 @@ class Recorder:
         function: Callable[..., TensorDictBase],
         *arguments: Any,
     ) -> Any:
-        """What the hook returns; its time and what it wrote are noted.
+        """Call a hook and return its result; record its time and what it wrote.
 
         Raises:
-            TdxError: the hook raised; the error says where.
+            TdxError: The hook raised; the error names the place.
         """
         clock, probe = self._clock, self._probe
-        begun = clock()
+        entered = clock()
         kept = self._copies() if self._values and not place.pure else {}
         lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
         reads = self._reads(place, direction) if self._values else ()
@@ -120,34 +182,34 @@ class Recorder:
             took = clock() - start
             if probe is not None:
                 probe.after(place, direction, self._hook)
-            over = self._written_over()
+            over = self._overwritten()
             if over:
                 self._in_place(place, lane, over, kept)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
-            found = blamed(error, place, direction, self._doing)
-            # An error raised from itself would lose the cause that it has.
-            raise found from (error.__cause__ if found is error else error)
+            located = to_located_error(error, place, direction, self._doing)
+            # An error raised from itself would lose its cause.
+            raise located from (error.__cause__ if located is error else error)
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)
         self._note(place, lane, end - start, reads, result, kept)
-        self.overhead_ns += clock() - begun - (end - start)
+        self.overhead_ns += clock() - entered - (end - start)
         return result
 
     def settle(
         self, place: Place, direction: Direction, result: Any, *, known_only: bool = False
     ) -> None:
-        """Note what was written outside of any hook; nothing where nothing was.
+        """Record what was written outside of any hook.
 
         Args:
-            place: who is said to have written it.
-            direction: on the way in, or on the way out.
-            result: what is there now, ``[*B]``.
-            known_only: whether keys that were not there before are passed over.
+            place: The place to attribute it to.
+            direction: Direction of the versions.
+            result: The current entries, ``[*B]``.
+            known_only: If True, skip keys that did not exist before.
         """
-        begun = self._clock()
+        entered = self._clock()
         if self._values and isinstance(result, TensorDictBase):
             lane = self._lanes[direction]
             if known_only:
@@ -166,10 +228,10 @@ class Recorder:
                     dropped,
                 )
                 self.stages.append(trace)
-        self.overhead_ns += self._clock() - begun
+        self.overhead_ns += self._clock() - entered
 
     def _reads(self, place: Place, direction: Direction) -> tuple[ValueVersion, ...]:
-        """The versions that the place is about to read, of the keys that it declares."""
+        """Return the versions of the keys that a place declares to read."""
         inverse = self._lanes["inverse"].current
         near = inverse
         if direction == "forward" and place.kind == "stage":
@@ -182,7 +244,7 @@ class Recorder:
         return tuple(found)
 
     def _copies(self) -> dict[int, Tensor]:
-        """Copies of all tensors that a hook could write over, by the id of each."""
+        """Return copies of all tensors that a hook could overwrite, by their id."""
         return {
             id(version.value): version.value.clone()
             for lane in self._lanes.values()
@@ -224,8 +286,8 @@ class Recorder:
     def _changes(
         self, place: Place, lane: _Lane, result: TensorDictBase, kept: dict[int, Tensor]
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
-        """What is new in ``result`` against what was there in the lane before."""
-        over = self._written_over()
+        """Return what ``result`` adds to the lane, and the keys that it lacks."""
+        over = self._overwritten()
         now, current = self._leaves.of(result), lane.current
         written: dict[NestedKey, ValueVersion] = {}
         for key, value in now.items():
@@ -242,8 +304,8 @@ class Recorder:
             lane.counts.pop(key, None)
         return written, dropped
 
-    def _written_over(self) -> list[tuple[_Lane, NestedKey, Tensor]]:
-        """What holds other numbers now than when it was made a version."""
+    def _overwritten(self) -> list[tuple[_Lane, NestedKey, Tensor]]:
+        """Return the tensors that were written in place since their version was recorded."""
         found = []
         for lane in self._lanes.values():
             for key, (tensor, count) in lane.counts.items():
@@ -258,16 +320,16 @@ class Recorder:
         over: list[tuple[_Lane, NestedKey, Tensor]],
         kept: dict[int, Tensor],
     ) -> dict[NestedKey, ValueVersion]:
-        """New versions of what was written over, with the earlier ones saved."""
+        """Return new versions of overwritten tensors, and keep the values of the old ones."""
         place.pure = False
         tensors = {id(tensor): tensor for _, _, tensor in over}.values()
-        # What a hook has written over and then replaced is there no longer.
+        # A tensor that a hook overwrote and then replaced is not current any more.
         over = [each for each in over if self._is_current(*each)]
         for tensor in tensors:
             copy = kept.get(id(tensor))
-            for version in (*self._given.values(), *self._made()):
+            for version in (*self._given.values(), *self._versions()):
                 if version.value is tensor:
-                    save(version, copy)
+                    keep_value(version, copy)
             self._on_in_place(tensor, copy)
         mine: dict[NestedKey, ValueVersion] = {}
         others: dict[NestedKey, ValueVersion] = {}
@@ -297,14 +359,14 @@ class Recorder:
         known = lane.current.get(key)
         return known is not None and known.value is tensor
 
-    def _made(self) -> Iterator[ValueVersion]:
+    def _versions(self) -> Iterator[ValueVersion]:
         for stage in self.stages:
             yield from stage.written.values()
 
 
-def save(version: ValueVersion, copy: Tensor | None) -> None:
-    """Give a version the value that it had, where there is a copy of that."""
-    # A trace is frozen for those who read it; this is the one place that mends it.
+def keep_value(version: ValueVersion, copy: Tensor | None) -> None:
+    """Set a version to its old value, if there is a copy; mark it as lost otherwise."""
+    # Traces are frozen for their readers; this is the only place that changes one.
     if copy is None:
         object.__setattr__(version, "lost", True)
     else:

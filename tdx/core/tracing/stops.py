@@ -1,24 +1,34 @@
-"""When a traced run stops: small conditions that are joined by ``|`` and ``&``."""
+"""Stop conditions of a traced run; they combine with ``|`` and ``&``."""
 
 from __future__ import annotations
 
+import operator
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
-from tdx.core.tracing.lies import Promises
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.tracing.spec_violations import TraceChecker
 from tdx.core.tracing.traces import StageTrace, StepTrace, ValueVersion
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
 
-if TYPE_CHECKING:
-    from tdx.core.tracing.tracer import Tracer
+
+class StoppableRun(Protocol):
+    """What a condition may read when a run starts; a :class:`~tdx.Tracer` is one."""
+
+    @property
+    def env(self) -> EnvBase: ...
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +36,11 @@ class StopReason:
     """Why a run stopped.
 
     Args:
-        condition: class name of the condition.
-        message: one line that says it.
-        step: the step after which, or in whose trace, it was met.
-        by: the stage, env or policy that it arose in, where there is one.
-        key: the key that it arose in, where there is one.
+        condition: Class name of the condition.
+        message: One line for the user.
+        step: Number of the step that met it.
+        by: The stage, env or policy that caused it, if there is one.
+        key: Key that caused it, if there is one.
     """
 
     condition: str
@@ -46,19 +56,19 @@ class Stop(ABC):
     A subclass implements :meth:`check`, and :meth:`begin` where it counts.
     """
 
-    def begin(self, tracer: Tracer) -> None:  # noqa: B027 - most conditions need none
-        """Called once when a run begins."""
+    def begin(self, run: StoppableRun) -> None:  # noqa: B027 - most conditions need none
+        """Prepare for a run; called once when it starts."""
 
     @abstractmethod
     def check(self, trace: StepTrace) -> StopReason | None:
-        """Called with each trace; gives the reason to stop, or ``None`` to go on."""
+        """Return the reason to stop after a trace, or ``None`` to continue."""
 
     def rows(self, trace: StepTrace) -> Tensor | None:
-        """In which envs of a batch it is met, ``[rows]``; none where it is about no env alone."""
+        """Return the rows that meet it, ``[rows]``; ``None`` if it does not depend on a row."""
         return None
 
     def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
-        """The reason as it is in these envs of a batch, in which it is met."""
+        """Return the reason for the given rows, which meet it."""
         return self.check(trace)
 
     def __or__(self, other: Stop) -> AnyOf:
@@ -78,14 +88,14 @@ class Stop(ABC):
 
 
 class AnyOf(Stop):
-    """Stops where one of several conditions does; the first of them gives the reason."""
+    """Stops if any of several conditions is met; the first of them gives the reason."""
 
     def __init__(self, *stops: Stop) -> None:
         self.stops = stops
 
-    def begin(self, tracer: Tracer) -> None:
+    def begin(self, run: StoppableRun) -> None:
         for stop in self.stops:
-            stop.begin(tracer)
+            stop.begin(run)
 
     def check(self, trace: StepTrace) -> StopReason | None:
         found = [stop.check(trace) for stop in self.stops]
@@ -105,7 +115,7 @@ class AnyOf(Stop):
 
 
 class AllOf(AnyOf):
-    """Stops where several conditions hold at the same trace, of a batch in the same env."""
+    """Stops if several conditions are met by the same trace, in a batch by the same row."""
 
     def check(self, trace: StepTrace) -> StopReason | None:
         rows = self.rows(trace)
@@ -134,24 +144,24 @@ class Steps(Stop):
     """Stops after a number of steps; resets do not count.
 
     Raises:
-        ArgumentError: the number is below 1.
+        ArgumentError: The number is below 1.
     """
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ArgumentError(
                 f"the number of steps must be at least 1, got {count}",
-                hint="stop after 1 step or more",
+                hint="pass 1 or more steps",
             )
         self.count = count
-        self._made = 0
+        self._count_so_far = 0
 
-    def begin(self, tracer: Tracer) -> None:
-        self._made = 0
+    def begin(self, run: StoppableRun) -> None:
+        self._count_so_far = 0
 
     def check(self, trace: StepTrace) -> StopReason | None:
-        self._made += trace.phase == "step"
-        if self._made < self.count:
+        self._count_so_far += trace.phase == "step"
+        if self._count_so_far < self.count:
             return None
         plural = "" if self.count == 1 else "s"
         return self._reason(trace, f"{self.count} step{plural} made")
@@ -161,15 +171,15 @@ class Done(Stop):
     """Stops after a step that sets a done flag, in any row and any group.
 
     Args:
-        flag: the name of the flag.
+        flag: Name of the flag.
     """
 
     def __init__(self, flag: str = "done") -> None:
         self.flag = flag
         self._keys: list[NestedKey] = []
 
-    def begin(self, tracer: Tracer) -> None:
-        self._keys = [key for key in tracer.env.done_keys if split_key(key)[-1] == self.flag]
+    def begin(self, run: StoppableRun) -> None:
+        self._keys = [key for key in run.env.done_keys if key_parts(key)[-1] == self.flag]
 
     def check(self, trace: StepTrace) -> StopReason | None:
         if trace.phase == "reset":
@@ -196,7 +206,7 @@ class Truncated(Done):
 
 
 class NotFinite(Stop):
-    """Stops at a nan or an infinity, and names the stage and key in which it first arose."""
+    """Stops at NaN or infinity, and names the stage and key where it first occurred."""
 
     def check(self, trace: StepTrace) -> StopReason | None:
         for stage in trace.stages:
@@ -219,57 +229,167 @@ def _not_finite(version: ValueVersion) -> str | None:
 
 
 class OutOfSpec(Stop):
-    """Stops at a value that is not what its spec says, and names the stage that lies."""
+    """Stops at a value that violates its spec, and names the stage that wrote it."""
 
     def __init__(self) -> None:
-        self._promises: Promises | None = None
+        self._checker: TraceChecker | None = None
 
-    def begin(self, tracer: Tracer) -> None:
-        self._promises = Promises(tracer.env)
+    def begin(self, run: StoppableRun) -> None:
+        self._checker = TraceChecker(run.env)
 
     def check(self, trace: StepTrace) -> StopReason | None:
-        assert self._promises is not None
-        # A spec without bounds allows nan.
-        lies = [lie for lie in self._promises.lies(trace) if lie.finding.code != "nan"]
-        if not lies:
+        assert self._checker is not None
+        # A spec without bounds allows NaN.
+        found = [each for each in self._checker.check(trace) if each.violation.code != "nan"]
+        if not found:
             return None
-        by, finding = lies[0].by, lies[0].finding
-        named = "" if finding.key is None else f", key {format_key(finding.key)!r}"
-        return self._reason(trace, f"{by.place}{named}: {finding.message}", by, finding.key)
+        by, violation = found[0].by, found[0].violation
+        location = "" if violation.key is None else f", key {format_key(violation.key)!r}"
+        message = f"{by.place}{location}: {violation.message}"
+        return self._reason(trace, message, by, violation.key)
+
+
+Compare = Callable[[Any, Any], Any]
+_OPERATORS: dict[str, Compare] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_COMPARISON = re.compile(
+    r"\s*(?P<key>[^\s<>=!()]+)\s*(?P<op>>=|<=|==|!=|>|<)\s*"
+    r"(?P<number>[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan))\s*"
+)
+
+
+class KeyIs(Stop):
+    """Stops if the comparison of a key with a number is true for any element.
+
+    The key is looked up in the output of the chain first, then in its input.
+
+    Args:
+        key: The key.
+        op: One of ``>``, ``>=``, ``<``, ``<=``, ``==``, ``!=``.
+        number: Right-hand side of the comparison.
+
+    Raises:
+        ArgumentError: ``op`` is unknown.
+
+    Example:
+        >>> KeyIs.parse("agents.reward > 0.5").key
+        ('agents', 'reward')
+    """
+
+    def __init__(self, key: NestedKey, op: str, number: float) -> None:
+        if op not in _OPERATORS:
+            raise ArgumentError(
+                f"unknown comparison {op!r}", hint=f"use one of {' '.join(_OPERATORS)}"
+            )
+        self.key, self.op, self.number = normal_key(key), op, number
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a condition ``key op number``, such as ``"reward > 0.5"``.
+
+        Raises:
+            ArgumentError: ``text`` is not such a condition.
+        """
+        match = _COMPARISON.fullmatch(text)
+        parts = match["key"].split(".") if match else []
+        if match is None or not all(parts):
+            raise ArgumentError(
+                f"cannot parse the condition {text!r}",
+                hint="write a key, a comparison and a number: 'reward > 0.5', 'agents.count == 3'",
+            )
+        return cls(normal_key(tuple(parts)), match["op"], float(match["number"]))
+
+    def check(self, trace: StepTrace) -> StopReason | None:
+        value = self._value(trace)
+        return None if value is None else self._reason_for(trace, value, self._compare(value))
+
+    def rows(self, trace: StepTrace) -> Tensor | None:
+        value, count = self._value(trace), trace.tensordict.batch_size.numel()
+        if value is None or value.shape[: trace.tensordict.ndim] != trace.tensordict.batch_size:
+            return None
+        return self._compare(value).reshape(count, -1).any(1)
+
+    def reason_in(self, trace: StepTrace, rows: Tensor) -> StopReason | None:
+        value = self._value(trace)
+        if value is None or self.rows(trace) is None:
+            return self.check(trace)
+        value = value.reshape(len(rows), -1)[rows]
+        return self._reason_for(trace, value, self._compare(value))
+
+    def _compare(self, value: Tensor) -> Tensor:
+        met: Tensor = _OPERATORS[self.op](value, self.number)
+        return met
+
+    def _reason_for(self, trace: StepTrace, value: Tensor, met: Tensor) -> StopReason | None:
+        if not bool(met.any()):
+            return None
+        first = value[met].reshape(-1)[0].item()
+        name = format_key(self.key)
+        message = f"{name} is {first:g}, {name} {self.op} {self.number:g}"
+        return self._reason(trace, message, trace.writer(self.key), self.key)
+
+    def _value(self, trace: StepTrace) -> Tensor | None:
+        for level in (trace.env_tensordict, trace.tensordict):
+            value = level.get(self.key, None)
+            if isinstance(value, Tensor):
+                return value
+        if trace.phase == "reset":
+            # Rewards, for example, exist from the first step on.
+            return None
+        self.check_key(normal_key(key) for key in trace.env_tensordict.keys(True, True))
+        return None
+
+    def check_key(self, keys: Iterable[NestedKey]) -> None:
+        """Check that the key exists.
+
+        Raises:
+            KeyNotFoundError: It does not; the hint names the nearest key.
+        """
+        known = [format_key(key) for key in keys]
+        name = format_key(self.key)
+        if name not in known:
+            hint = did_you_mean(name, known, otherwise=f"the keys are {', '.join(known)}")
+            raise KeyNotFoundError(f"unknown key {name!r} in the stop condition", hint=hint)
 
 
 class Seconds(Stop):
-    """Stops when a run has taken so long.
+    """Stops when a run has taken a number of seconds.
 
     Args:
-        budget: seconds by the tracer's clock.
+        budget: Seconds, by the clock of the run.
 
     Raises:
-        ArgumentError: the budget is not above 0.
+        ArgumentError: The budget is not above 0.
     """
 
     def __init__(self, budget: float) -> None:
         if not budget > 0:
             raise ArgumentError(
                 f"the seconds must be above 0, got {budget}",
-                hint="give a number of seconds above 0",
+                hint="pass a number of seconds above 0",
             )
         self.budget = budget
         self._clock: Callable[[], int] = lambda: 0
         self._start = 0
 
-    def begin(self, tracer: Tracer) -> None:
-        self._clock = tracer.clock
+    def begin(self, run: StoppableRun) -> None:
+        self._clock = run.clock
         self._start = self._clock()
 
     def check(self, trace: StepTrace) -> StopReason | None:
         if self._clock() - self._start < self.budget * 1e9:
             return None
-        return self._reason(trace, f"{self.budget:g} s are over")
+        return self._reason(trace, f"{self.budget:g} s have passed")
 
 
 class Cancelled(Stop):
-    """Stops once an event is set, from whatever thread."""
+    """Stops once an event is set, from any thread."""
 
     def __init__(self, event: Event) -> None:
         self.event = event

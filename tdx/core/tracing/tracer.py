@@ -1,4 +1,4 @@
-"""Step an env and keep all that happens inside."""
+"""``Tracer``: steps an env and records everything that happens inside."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import any_done
-from tdx.core.envs.policies import Policy, as_policy
-from tdx.core.tracing.blame import blamed
-from tdx.core.tracing.history import TraceHistory
-from tdx.core.tracing.places import GIVEN, KEPT, Place, policy_place
-from tdx.core.tracing.recorder import Clock, Probe, Recorder, save
-from tdx.core.tracing.stop_text import parse_stop
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.policies import as_policy
+from tdx.core.envs.services import Policy
+from tdx.core.tracing.places import GIVEN, KEPT, Place, policy_place, to_located_error
+from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value
+from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
-from tdx.core.tracing.traces import Hook, StepTrace, Versions
+from tdx.core.tracing.traces import Hook, StepTrace, TraceHistory, Versions
 from tdx.core.tracing.walk import TracedWalk
 from tdx.errors import ArgumentError, TdxError
 from tdx.tensordicts import new_tensordict
@@ -32,13 +31,13 @@ OnStep = Callable[[StepTrace], Any]
 
 @dataclass(frozen=True, slots=True)
 class TraceRun:
-    """How a run ended.
+    """Result of a run.
 
     Args:
-        steps: how many steps it made.
-        traces: how many steps and resets.
-        reason: why it stopped.
-        last: the last trace.
+        steps: Number of steps.
+        traces: Number of steps and resets.
+        reason: Why it stopped.
+        last: The last trace.
     """
 
     steps: int
@@ -48,18 +47,18 @@ class TraceRun:
 
 
 class Tracer:
-    """Resets and steps an env as ``env.reset`` and ``env.step`` do, and shows what happens inside.
+    """Resets and steps an env as ``env.reset`` and ``env.step`` do, and records the stages.
 
-    Values, randomness and all state are the same, bit for bit, as without it. The env is the
-    caller's: it may be stepped without the tracer in between, and is not closed.
+    Values, randomness and state are the same, bit for bit, as without it. The env belongs to the
+    caller: it may be stepped without the tracer in between, and is not closed.
 
     Args:
-        env: the env, transformed or not; nested transformed envs count as one long chain.
-        policy: gives the actions, as in ``env.rollout``; random by default.
-        values: whether versions are kept; off, there are times only, at less cost.
-        history: where every trace is kept; nowhere by default.
-        clock: gives nanoseconds.
-        probe: called around each hook, for measurements of another kind.
+        env: The env, transformed or not; nested transformed envs count as one long chain.
+        policy: Policy of ``env.rollout``; random actions by default.
+        values: If False, record times only, at lower cost.
+        history: Where to keep the traces; they are not kept by default.
+        clock: Returns nanoseconds.
+        probe: Called around each hook, for other measurements.
 
     Raises:
         ArgumentError: ``env`` is not an env.
@@ -101,46 +100,46 @@ class Tracer:
         self._living: weakref.WeakSet[StepTrace] = weakref.WeakSet()
 
     def follow(self, policy: Policy | None) -> None:
-        """Take the actions from this policy from now on; random ones where it is ``None``."""
+        """Replace the policy. ``None``: random actions."""
         env = self.env
         self._policy: Policy = env.rand_action if policy is None else as_policy(policy, env)
         self._actor = policy_place(policy, name="random" if policy is None else None)
 
     @property
     def current(self) -> TensorDictBase | None:
-        """The input of the next step, ``[*B]``, before any due reset; ``None`` before a reset."""
+        """Input of the next step, ``[*B]``, before a due reset. ``None``: not reset yet."""
         if self._current is None and self._result is not None:
             self._current = self.env.step_mdp(self._result)
         return self._current
 
     @property
     def reset_due(self) -> bool:
-        """Whether some rows are done, so that the next step begins with their reset."""
+        """True if rows are done, so that the next step starts with their reset."""
         current = self.current
         return current is not None and any_done(current, self.env.done_keys)
 
     def reset(
         self, tensordict: TensorDictBase | None = None, *, seed: int | None = None, **kwargs: Any
     ) -> StepTrace:
-        """Begin new episodes, as ``env.reset`` does.
+        """Start new episodes, as ``env.reset`` does.
 
         Args:
-            tensordict: what ``env.reset`` is called with, ``[*B]``.
-            seed: for ``env.set_seed``; random actions follow ``torch.manual_seed``.
-            **kwargs: passed on.
+            tensordict: Argument of ``env.reset``, ``[*B]``.
+            seed: Argument of ``env.set_seed``; random actions follow ``torch.manual_seed``.
+            **kwargs: Passed to ``env.reset``.
 
         Raises:
-            TdxError: the env or a stage raised; ``last`` holds what was traced until then.
+            TdxError: The env or a stage raised; ``last`` is the trace up to the error.
         """
         if seed is not None:
             self.env.set_seed(seed)
         return self._reset(tensordict, lambda: self.env.reset(tensordict, **kwargs))
 
     def reset_done(self) -> StepTrace | None:
-        """Reset the rows that are done, as ``env.maybe_reset`` does; ``None`` where none is.
+        """Reset the done rows, as ``env.maybe_reset`` does; return ``None`` if there are none.
 
         Raises:
-            TdxError: the env or a stage raised.
+            TdxError: The env or a stage raised.
         """
         current = self.current
         if current is None or not any_done(current, self.env.done_keys):
@@ -150,19 +149,18 @@ class Tracer:
     def _reset(self, given: TensorDictBase | None, call: Callable[[], TensorDictBase]) -> StepTrace:
         self.resets += 1
         doing = f"the reset before step {self.steps}"
-        return self._traced("reset", doing, given, lambda record: call())
+        return self._trace("reset", doing, given, lambda record: call())
 
     def step(self, action: Any = None) -> StepTrace:
-        """Make one step; before it a reset where one is due, which is a trace of its own.
+        """Make one step, after a reset if one is due, which has its own trace.
 
         Args:
-            action: for the env's one action key, a tensor, list or number that expands to the
-                shape of its spec; or a TensorDict with the action keys. The policy gives it by
-                default.
+            action: A tensor, list or number that expands to the shape of the action spec, or a
+                TensorDict with all action keys. ``None``: the policy's action.
 
         Raises:
-            TdxError: the env, a stage or the policy raised; ``last`` holds what was traced until
-                then.
+            TdxError: The env, a stage or the policy raised; ``last`` is the trace up to the
+                error.
         """
         if self.current is None:
             self.reset()
@@ -172,18 +170,18 @@ class Tracer:
         policy, place = self._policy, self._actor
         if action is not None:
             place = GIVEN
-            policy = self._giving(action)
+            policy = self._policy_for(action)
 
         def run(record: Recorder) -> TensorDictBase:
             acted = record.call(place, "inverse", policy, current)
             if not isinstance(acted, TensorDictBase):
                 wrong = TypeError(f"it returned {type(acted).__name__} instead of a TensorDict")
-                raise blamed(wrong, place, "inverse", f"step {self.steps}")
+                raise to_located_error(wrong, place, "inverse", f"step {self.steps}")
             return self.env.step(acted)
 
-        return self._traced("step", f"step {self.steps}", current, run)
+        return self._trace("step", f"step {self.steps}", current, run)
 
-    def _giving(self, action: Any) -> Policy:
+    def _policy_for(self, action: Any) -> Policy:
         def give(tensordict: TensorDictBase) -> TensorDictBase:
             if is_tensor_collection(action):
                 return tensordict.update(action)
@@ -194,8 +192,8 @@ class Tracer:
             except RuntimeError:
                 given, wanted = tuple(value.shape), tuple(spec.shape)
                 raise ArgumentError(
-                    f"an action of shape {given} was given, the env takes {wanted}",
-                    hint="give the action the shape of env.action_spec",
+                    f"the action has shape {given}, the env takes {wanted}",
+                    hint="pass an action of the shape of env.action_spec",
                 ) from None
             return tensordict.set(self.env.action_key, value)
 
@@ -207,19 +205,19 @@ class Tracer:
         until: Stop | str | None = None,
         on_step: OnStep | None = None,
     ) -> TraceRun:
-        """Step until something says stop; the first reset is made where there was none.
+        """Step until a condition is met; reset the env first if necessary.
 
         Args:
-            steps: how many steps to make; any number by default.
-            until: when to stop: a condition of :mod:`tdx.core.tracing.stops`, or the text of
-                one, such as ``"done or reward > 0.5"``. Without ``steps`` and ``until`` only
-                :meth:`cancel` or an error ends the run.
-            on_step: called with the trace of each step and reset.
+            steps: Maximum number of steps; unlimited by default.
+            until: Condition of :mod:`tdx.core.tracing.stops`, or its text, such as
+                ``"done or reward > 0.5"``. Without ``steps`` and ``until``, only :meth:`cancel`
+                or an error ends the run.
+            on_step: Called with the trace of each step and reset.
 
         Raises:
-            ArgumentError: ``until`` is no condition, or ``steps`` below 1.
-            TdxError: the env, a stage or the policy raised; ``last`` and the history hold what
-                was traced until then.
+            ArgumentError: ``until`` is not a condition, or ``steps`` is below 1.
+            TdxError: The env, a stage or the policy raised; ``last`` and the history contain
+                everything before the error.
 
         Example:
             >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
@@ -232,11 +230,11 @@ class Tracer:
         if until is not None:
             stops.append(parse_stop(until) if isinstance(until, str) else until)
         stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
-        begun, traces = self.steps, 0
+        first_step, traces = self.steps, 0
         stop.begin(self)
         reason = None if self.last is None else stops[0].check(self.last)
         if reason is None:
-            for trace in self._going_on():
+            for trace in self._iter_traces():
                 traces += 1
                 if on_step is not None:
                     on_step(trace)
@@ -245,9 +243,9 @@ class Tracer:
                     break
         assert reason is not None
         self._cancel.clear()
-        return TraceRun(self.steps - begun, traces, reason, self.last)
+        return TraceRun(self.steps - first_step, traces, reason, self.last)
 
-    def _going_on(self) -> Iterator[StepTrace]:
+    def _iter_traces(self) -> Iterator[StepTrace]:
         if self.current is None:
             yield self.reset()
         while True:
@@ -257,12 +255,10 @@ class Tracer:
             yield self.step()
 
     def cancel(self) -> None:
-        """Make a run stop after the step it is in; to be called from another thread."""
+        """Stop a run after its current step; may be called from another thread."""
         self._cancel.set()
 
-    # The trace
-
-    def _traced(
+    def _trace(
         self,
         phase: Hook,
         doing: str,
@@ -270,8 +266,8 @@ class Tracer:
         call: Callable[[Recorder], TensorDictBase],
     ) -> StepTrace:
         walk, clock = self._walk, self.clock
-        record = Recorder(clock, phase, doing, self.values, self.probe, self._written_over)
-        began = record.begin(given)
+        record = Recorder(clock, phase, doing, self.values, self.probe, self._on_overwrite)
+        inputs = record.begin(given)
         error: TdxError | None = None
         result = given
         start = clock()
@@ -284,19 +280,19 @@ class Tracer:
         except TdxError as raised:
             error = raised
         except Exception as raised:
-            error = blamed(raised, self._outside(), "forward", doing)
+            error = to_located_error(raised, self._outside(), "forward", doing)
             error.__cause__ = raised
         finally:
             hooks.pop("_completed_step", None)
             hooks.pop("_completed_reset", None)
         took = clock() - start - record.overhead_ns
-        trace = self._finished(phase, record, result, began, took, error)
+        trace = self._finish(phase, record, result, inputs, took, error)
         if error is not None:
             raise error
         return trace
 
     def _hooks(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """What stands in the place of the env's own two while a trace is made."""
+        """Return the step and the reset that replace the env's own while it is traced."""
         env, walk = self.env, self._walk
 
         def step(tensordict: TensorDictBase, preset: TensorDictBase | None = None) -> Any:
@@ -310,7 +306,7 @@ class Tracer:
     def _outside(self) -> Place:
         return policy_place(None, "env", type(self.env).__name__)
 
-    def _finished(
+    def _finish(
         self,
         phase: Hook,
         record: Recorder,
@@ -324,7 +320,7 @@ class Tracer:
         if error is None:
             after = result.get("next") if phase == "step" else result
             if all(stage.kind != "env" for stage in record.stages):
-                # A batch of unlike envs has a reset of its own, which is not seen from here.
+                # A batch of different envs resets itself, which is not traced.
                 record.settle(self._walk.env_place, "forward", after)
             record.settle(KEPT, "forward", after, known_only=True)
         trace = StepTrace(
@@ -348,12 +344,12 @@ class Tracer:
             self.history.append(trace)
         return trace
 
-    def _written_over(self, tensor: Tensor, copy: Tensor | None) -> None:
-        """Save what earlier traces hold of a tensor that was written in place just now."""
+    def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:
+        """Keep the old value of an overwritten tensor in earlier traces."""
         for trace in self._living:
             for version in trace.versions():
                 if version.value is tensor:
-                    save(version, copy)
+                    keep_value(version, copy)
             if copy is not None:
                 held = trace.tensordict
                 for key in list(held.keys(True, True)):

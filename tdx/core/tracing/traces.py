@@ -1,15 +1,17 @@
-"""What tracing gives: a step, the stages in it, and every version of every key."""
+"""Data of a trace: a step, its stages, every version of every key; and a bounded history."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, Literal
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import KeyNotFoundError, TdxError, did_you_mean
+from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, did_you_mean
 from tdx.keys import NestedKey, format_key
 
 Direction = Literal["forward", "inverse"]
@@ -22,13 +24,13 @@ class ValueVersion:
     """One version of a key, with the value that it had then.
 
     Args:
-        key: the key.
-        number: 0 for what the chain is given (by the env inside, by the policy or the caller),
-            then 1, 2, … for what its stages write.
-        lane: ``forward`` for what comes out of the env, ``inverse`` for what goes into it.
-        value: the tensor ``[*B, ...]``, not copied; a list of rows where they differ in shape.
-        in_place: whether it was written over the version before it, in the same memory.
-        lost: whether a later in-place write went over ``value`` before a copy could be kept.
+        key: The key.
+        number: 0 for an input of the chain (from the env inside, the policy or the caller), then
+            1, 2, … for what its stages write.
+        lane: ``forward`` for the output of the env, ``inverse`` for its input.
+        value: The tensor ``[*B, ...]``, not copied; a list of rows if they differ in shape.
+        in_place: True if it overwrote the version before it, in the same memory.
+        lost: True if a later in-place write changed ``value`` before a copy was kept.
     """
 
     key: NestedKey
@@ -40,7 +42,7 @@ class ValueVersion:
 
     @property
     def name(self) -> str:
-        """Key and number, ``observation@2``."""
+        """Display name: ``observation@2``."""
         return f"{format_key(self.key)}@{self.number}"
 
     def __repr__(self) -> str:
@@ -52,21 +54,20 @@ Versions = Mapping[NestedKey, ValueVersion]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTrace:
-    """What one hook of one stage did, and how long it took.
+    """One call of a hook of a stage, with its time.
 
     Args:
-        kind: ``env`` for the env inside, ``stage``, ``policy``; ``given`` for what the caller
-            put in, and ``kept`` for the rows that a partial reset leaves alone.
-        index: the stage's place in the chain, from 0, running on through nested envs; -1 for
-            what is no stage.
-        name: class name of the transform, env or policy.
-        direction: ``forward`` from the env to the outside, ``inverse`` on the way in.
+        kind: ``env`` for the env inside, ``stage`` or ``policy``; ``given`` for input of the
+            caller, and ``kept`` for the rows that a partial reset does not change.
+        index: Index of the stage, from 0; nested envs continue the count. -1 for anything else.
+        name: Class name of the transform, env or policy.
+        direction: ``forward`` from the env to the policy, ``inverse`` from the policy to the env.
         hook: ``reset`` or ``step``.
-        time_ns: how long the hook took, the stages and envs that it steps itself included.
-        read: the versions under the keys that it declares to read.
-        written: the versions that it made, by key.
-        dropped: the keys that ended here.
-        undeclared: those of ``written`` that its out-keys do not name.
+        time_ns: Duration of the hook, including the stages and envs that it steps itself.
+        read: Versions of the keys that it declares to read.
+        written: Versions that it wrote, by key.
+        dropped: Keys that it removed.
+        undeclared: Keys of ``written`` that are not among its out-keys.
     """
 
     kind: Kind
@@ -82,26 +83,25 @@ class StageTrace:
 
     @property
     def place(self) -> str:
-        """Index and name, as people read them: ``0 StepCounter``."""
+        """Display name: ``0 StepCounter``."""
         return f"{self.index} {self.name}" if self.kind == "stage" else self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StepTrace:
-    """One reset or one step, with all that happened in it.
+    """Trace of one reset or step.
 
     Args:
-        index: the number of this trace, from 0.
-        step: how many steps were made before it.
-        episode: how many resets were made before the one that this belongs to, partial ones
-            included.
+        index: Number of this trace, from 0.
+        step: Number of steps before it.
+        episode: Number of resets, including partial ones, before the one that it belongs to.
         phase: ``reset`` or ``step``.
-        tensordict: what ``env.reset()`` or ``env.step()`` returned, ``[*B]``; of a trace with
-            an error, what went in.
-        stages: every hook in the order in which they ran.
-        given: the versions that the way in began with.
-        time_ns: how long all of it took, without the work of tracing.
-        error: what was raised in the last of ``stages``; none where all went well.
+        tensordict: Result of ``env.reset()`` or ``env.step()``, ``[*B]``; the input of a trace
+            with an error.
+        stages: Calls of the hooks, in order.
+        given: Versions before the first hook.
+        time_ns: Duration without the overhead of tracing.
+        error: What the last of ``stages`` raised, if it raised.
     """
 
     index: int
@@ -116,22 +116,22 @@ class StepTrace:
 
     @property
     def env_tensordict(self) -> TensorDictBase:
-        """What came out of the chain, ``[*B]``: a step's ``next``, or what a reset returned."""
+        """Output of the chain, ``[*B]``: ``next`` of a step, or the result of a reset."""
         after = self.tensordict.get("next", None) if self.phase == "step" else None
         return self.tensordict if after is None else after
 
     @property
     def unattributed_ns(self) -> int:
-        """What of the time was spent in none of the hooks."""
+        """Time outside of all hooks."""
         return self.time_ns - sum(stage.time_ns for stage in self.stages)
 
     def after(self, index: int, direction: Direction = "forward") -> dict[NestedKey, ValueVersion]:
-        """The versions that are there after a stage; -1 for the env inside.
+        """Return the versions after a stage; -1 for the env inside.
 
         Args:
-            index: the stage's place in the chain.
-            direction: ``forward`` for what comes out of the env at this place; ``inverse`` for
-                what the stage hands on inwards, where -1 is what the env inside takes.
+            index: Index of the stage.
+            direction: ``forward`` for the output of the stage; ``inverse`` for the output of its
+                inverse, where -1 is the input of the env inside.
         """
         current = dict(self.given) if direction == "inverse" else {}
         for stage in self.stages:
@@ -151,31 +151,31 @@ class StepTrace:
         return max((stage.index for stage in self.stages), default=-1)
 
     def versions(self) -> Iterator[ValueVersion]:
-        """Every version that this step was given or made, in order."""
+        """Iterate over all versions of this step, in order."""
         yield from self.given.values()
         for stage in self.stages:
             yield from stage.written.values()
 
     def version(self, name: str, direction: Direction = "forward") -> ValueVersion:
-        """One version by its name.
+        """Return a version by name.
 
         Args:
-            name: such as ``"observation@2"``; the last one for a key without a number.
-            direction: which lane it is looked for in.
+            name: Name such as ``"observation@2"``; a key without a number is its last version.
+            direction: Direction of the version.
 
         Raises:
-            KeyNotFoundError: there is none of that name.
+            KeyNotFoundError: There is no version of that name.
         """
         found = {each.name: each for each in self.versions() if each.lane == direction}
         last = {format_key(each.key): each for each in found.values()}
         known = {**last, **found}
         if name not in known:
-            hint = did_you_mean(name, known, otherwise=f"there are {', '.join(found)}")
+            hint = did_you_mean(name, known, otherwise=f"the versions are {', '.join(found)}")
             raise KeyNotFoundError(f"no version {name!r} in step {self.step}", hint=hint)
         return known[name]
 
     def writer(self, key: NestedKey, direction: Direction = "forward") -> StageTrace | None:
-        """Who wrote the last version of a key; ``None`` where nobody did."""
+        """Return the call that wrote the last version of a key, if any did."""
         for stage in reversed(self.stages):
             if stage.direction == direction and key in stage.written:
                 return stage
@@ -183,7 +183,7 @@ class StepTrace:
 
     @property
     def nbytes(self) -> int:
-        """The memory that its values hold; what it shares with other traces counts in each."""
+        """Memory of its values in bytes; memory shared between traces counts in each of them."""
         storages = {}
         for version in self.versions():
             values = version.value if isinstance(version.value, list) else [version.value]
@@ -195,5 +195,121 @@ class StepTrace:
 
 
 def _reached(stage: int, index: int, direction: Direction) -> bool:
-    """Whether a stage runs no later than the one that is asked for."""
+    """Return True if a stage runs no later than another one."""
     return stage <= index if direction == "forward" else stage >= index
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpan:
+    """The part of an episode that is in a history.
+
+    Args:
+        episode: Number of the episode.
+        first: Index of its first trace in the history.
+        last: Index of its last trace.
+        steps: Number of its steps in the history.
+    """
+
+    episode: int
+    first: int
+    last: int
+    steps: int
+
+
+class TraceHistory:
+    """Keeps the latest traces and forgets the oldest, by number and by memory.
+
+    The newest trace is always kept, however large it is. One thread may add traces (of one
+    tracer) while others read.
+
+    Args:
+        max_traces: Maximum number of resets and steps.
+        max_bytes: Maximum memory of their tensors. Memory that two traces share is counted in
+            both, so the true use is never higher.
+
+    Raises:
+        ArgumentError: A limit is below 1.
+
+    Example:
+        >>> from tdx import PendulumEnv, TraceHistory, Tracer
+        >>> history = TraceHistory(max_traces=3)
+        >>> _ = Tracer(PendulumEnv(), history=history).run(10)
+        >>> [trace.step for trace in history], history.forgotten
+        ([7, 8, 9], 8)
+    """
+
+    def __init__(self, max_traces: int = 10_000, max_bytes: int = 256 * 2**20) -> None:
+        for name, limit in (("max_traces", max_traces), ("max_bytes", max_bytes)):
+            if limit < 1:
+                raise ArgumentError(
+                    f"{name} must be at least 1, got {limit}", hint="keep at least one step"
+                )
+        self.max_traces, self.max_bytes = max_traces, max_bytes
+        self.forgotten = 0
+        self._held: deque[tuple[StepTrace, int]] = deque()
+        self._episodes: dict[int, EpisodeSpan] = {}
+        self._lock = Lock()
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all traces in bytes."""
+        return self._nbytes
+
+    def append(self, trace: StepTrace) -> None:
+        """Add a trace."""
+        size = trace.nbytes
+        with self._lock:
+            self._held.append((trace, size))
+            self._nbytes += size
+            known = self._episodes.get(trace.episode)
+            first, steps = (trace.index, 0) if known is None else (known.first, known.steps)
+            self._episodes[trace.episode] = EpisodeSpan(
+                trace.episode, first, trace.index, steps + (trace.phase == "step")
+            )
+            while len(self._held) > 1 and (
+                len(self._held) > self.max_traces or self._nbytes > self.max_bytes
+            ):
+                self._forget()
+
+    def _forget(self) -> None:
+        trace, size = self._held.popleft()
+        self._nbytes -= size
+        self.forgotten += 1
+        span = self._episodes[trace.episode]
+        if span.last == trace.index:
+            del self._episodes[trace.episode]
+        else:
+            steps = span.steps - (trace.phase == "step")
+            self._episodes[trace.episode] = replace(span, first=trace.index + 1, steps=steps)
+
+    def clear(self) -> None:
+        """Remove all traces."""
+        with self._lock:
+            self.forgotten += len(self._held)
+            self._held.clear()
+            self._episodes.clear()
+            self._nbytes = 0
+
+    def find(self, index: int) -> StepTrace | None:
+        """Return the trace with this ``index``; ``None`` if it is removed or does not exist yet."""
+        with self._lock:
+            place = index - self._held[0][0].index if self._held else -1
+            return self._held[place][0] if 0 <= place < len(self._held) else None
+
+    def episodes(self) -> list[EpisodeSpan]:
+        """Return the episodes in the history, in order."""
+        with self._lock:
+            return list(self._episodes.values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[StepTrace]:
+        with self._lock:
+            held = tuple(self._held)
+        return (trace for trace, _ in held)
+
+    def __getitem__(self, position: int) -> StepTrace:
+        with self._lock:
+            return self._held[position][0]

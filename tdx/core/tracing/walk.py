@@ -1,4 +1,4 @@
-"""Runs a chain hook by hook exactly as ``TransformedEnv`` does, under a recorder."""
+"""Runs a chain hook by hook exactly as ``TransformedEnv`` does, through a recorder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from tdx.core.envs import EnvBase
-from tdx.core.envs.spec_findings import leaves_of
-from tdx.core.stage_specs import StageSpecs, stage_specs
-from tdx.core.tracing.places import GIVEN, Place, depth, env_place, is_plain, stage_place
+from tdx.core.chain_specs import StageSpecs, stage_count, stage_specs
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.spec_violations import spec_leaves
+from tdx.core.tracing.places import GIVEN, Place, env_place, is_plain, stage_place
 from tdx.core.tracing.recorder import Recorder
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
@@ -19,12 +19,13 @@ from tdx.tensordicts import new_tensordict, read, write
 
 
 class TracedWalk:
-    """An env's reset and step, nested chains from the inside out.
+    """Reset and step of an env, nested chains from the inside out.
+
+    ``record`` is the :class:`~tdx.core.tracing.recorder.Recorder` of the current reset or step.
 
     Args:
-        env: the env, transformed or not. One of a subclass with a step or reset of its own is
-            called as a whole.
-        record: what each call goes through.
+        env: The env, transformed or not. An instance of a subclass that overrides its step or
+            reset is called as a whole.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -39,17 +40,17 @@ class TracedWalk:
         self._inner_reset: Callable[..., TensorDictBase] = self.inner._completed_reset
 
     def refresh(self) -> None:
-        """Look at the chain anew where it has changed."""
+        """Read the chain again if it has changed."""
         if self.env._spec_version == self.version:
             return
-        specs = [_keys(place) for place in stage_specs(self.env)]
+        specs = [_declared_keys(place) for place in stage_specs(self.env)]
         levels: list[TransformedEnv] = []
         env = self.env
         while env is not self.inner:
             assert isinstance(env, TransformedEnv)
             levels.append(env)
             env = env.base_env
-        index = depth(self.inner)
+        index = stage_count(self.inner)
         self._stages = {}
         for level in reversed(levels):
             places = []
@@ -58,16 +59,16 @@ class TracedWalk:
                 index += 1
             self._stages[id(level)] = places
         self.env_place = env_place(self.inner)
-        self.env_place.index = depth(self.inner) - 1
+        self.env_place.index = stage_count(self.inner) - 1
         self.version = self.env._spec_version
 
     def reset(
         self, env: EnvBase, tensordict: TensorDictBase | None, **kwargs: Any
     ) -> TensorDictBase:
-        """What ``env._completed_reset`` returns, ``[*B]``."""
+        """Return the result of ``env._completed_reset``, ``[*B]``."""
         call = self.record.call
         if env is self.env and tensordict is not None:
-            # The masks of a partial reset are written only now.
+            # The masks of a partial reset are written just before this call.
             self.record.settle(GIVEN, "inverse", tensordict)
         if env is self.inner:
             result: TensorDictBase = call(
@@ -85,8 +86,8 @@ class TracedWalk:
             assert place.stage is not None
             hook = place.stage._reset_env_preprocess
             inner = call(place, "inverse", hook, inner) if place.acts_at_reset else hook(inner)
-        tells_nothing = inner.is_empty() and inner.batch_size == env.base_env.batch_size
-        passed = None if tensordict is None and tells_nothing else inner
+        is_trivial = inner.is_empty() and inner.batch_size == env.base_env.batch_size
+        passed = None if tensordict is None and is_trivial else inner
         result = self.reset(env.base_env, passed, **kwargs)
         chain = env._chain
         views = chain._seen_by_each(given) if isinstance(chain, Compose) else [given]
@@ -98,7 +99,7 @@ class TracedWalk:
     def step(
         self, env: EnvBase, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        """What ``env._completed_step`` returns, ``[*B]``."""
+        """Return the result of ``env._completed_step``, ``[*B]``."""
         call = self.record.call
         if env is self.inner:
             result: TensorDictBase = call(
@@ -109,7 +110,7 @@ class TracedWalk:
         env._compute_specs()
         places = self._stages[id(env)]
         if env._inverts:
-            tensordict = self._way_in(env, places, tensordict)
+            tensordict = self._apply_inverse(env, places, tensordict)
         result = self.step(env.base_env, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
@@ -123,7 +124,7 @@ class TracedWalk:
                 tensordict = stage._outward(tensordict)
         return result
 
-    def _way_in(
+    def _apply_inverse(
         self, env: TransformedEnv, places: list[Place], tensordict: TensorDictBase
     ) -> TensorDictBase:
         inner = tensordict.clone(recurse=False)
@@ -136,8 +137,8 @@ class TracedWalk:
         return inner
 
 
-def _keys(place: StageSpecs) -> set[NestedKey]:
-    return {key for _, part in place.output_spec.items() for key in leaves_of(part)}
+def _declared_keys(place: StageSpecs) -> set[NestedKey]:
+    return {key for _, part in place.output_spec.items() for key in spec_leaves(part)}
 
 
 def _with(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, mask_for
+from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.keys import NestedKey
 
 Columns = dict[NestedKey, Tensor]
@@ -94,10 +94,10 @@ class Chunk:
             like: an entry of the resets, ``[R, *B, ...]``.
         """
         lead = 1 + len(self.batch_size)
-        mask = mask_for(key, self.masks)
+        mask = nearest_mask(key, self.masks)
         if mask is None:
             mask = torch.ones(like.shape[:lead], dtype=torch.bool, device=like.device)
-        return as_row_mask(mask, like, lead)
+        return expand_mask(mask, like, lead)
 
     def segments(self) -> Iterator[tuple[int, int, int | None]]:
         """The stretches of steps without a reset: start, stop, and the reset before it, if any."""

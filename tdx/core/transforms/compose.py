@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import nn
 
-from tdx.core.envs.failures import from_stage
+from tdx.core.envs.failures import note_stage
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
 from tdx.core.transforms.transform import Transform
 from tdx.errors import TdxError
@@ -42,6 +42,8 @@ class Compose(Transform):
         >>> chain[0]
         RewardScaling(loc=1.0000, scale=2.0000, keys=['reward'])
     """
+
+    _is_verified = True
 
     def __init__(self, *transforms: Transform | TensorDictFunction) -> None:
         super().__init__()
@@ -207,7 +209,7 @@ class Compose(Transform):
             error.at(transform=name) if nested else error.at(stage=index, transform=name)
         elif not nested:
             error.add_note(f"tdx: raised in stage {index} ({name}) during {doing}")
-            from_stage(error, index, name)
+            note_stage(error, index, name)
         return error
 
     def _run(self, tensordict: TensorDictBase, doing: str, hook: str) -> TensorDictBase:

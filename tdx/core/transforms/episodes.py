@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
@@ -57,7 +57,7 @@ class StoredGroup:
             starts.narrow(time, 1, steps - 1).logical_or_(ends.narrow(time, 0, steps - 1))
         if is_init is None:
             return starts
-        return starts | as_row_mask(is_init, starts, tensordict.ndim)
+        return starts | expand_mask(is_init, starts, tensordict.ndim)
 
 
 def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:

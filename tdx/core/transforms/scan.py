@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, mask_for, masks_in
+from tdx.core.envs.done_flags import all_reset_masks, expand_mask, nearest_mask
 from tdx.core.transforms.chunk import Chunk, TimeForm, running
 from tdx.core.transforms.key_pairs import flat_pairs
 from tdx.core.transforms.time_behaviour import TimeBehaviour
@@ -177,6 +177,6 @@ def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) 
     """
     if tensordict is None:
         return None
-    masks = masks_in(tensordict)
-    mask = mask_for(key, masks)
-    return None if mask is None else as_row_mask(mask, like, tensordict.ndim)
+    masks = all_reset_masks(tensordict)
+    mask = nearest_mask(key, masks)
+    return None if mask is None else expand_mask(mask, like, tensordict.ndim)

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 from torch import nn
 
-from tdx.core.envs.failures import from_key
+from tdx.core.envs.failures import note_key
 from tdx.core.transforms.chunk import Chunk, StepLimit, TimeForm
 from tdx.core.transforms.key_pairs import flat_pairs, map_present, missing_key
 from tdx.core.transforms.tensor_call import called_with_tensors
@@ -106,7 +106,7 @@ class Transform(TransformSpecs):
             try:
                 mapped = self._apply_transform(value)
             except Exception as error:
-                from_key(error, in_key)
+                note_key(error, in_key)
                 raise
             write(next_tensordict, out_key, mapped)
         return next_tensordict
@@ -202,7 +202,7 @@ class Transform(TransformSpecs):
             try:
                 mapped = self._inv_apply_transform(value)
             except Exception as error:
-                from_key(error, out_key)
+                note_key(error, out_key)
                 raise
             write(tensordict, in_key, mapped)
         return tensordict
@@ -257,6 +257,16 @@ class Transform(TransformSpecs):
         """Run what has to happen once before the transform is used on this data."""
 
     # Batch size
+
+    _is_verified: ClassVar[bool] = False
+    """True if the contract tests cover the class; see :func:`tdx.core.capabilities.declares`.
+
+    They prove that it maps a block of steps as it maps the single steps, if it is pointwise, and
+    that it does not write its inputs in place.
+    """
+
+    _steps_env: ClassVar[bool] = False
+    """True if its hooks step or reset the env inside."""
 
     _changes_batch: bool = False
     """Whether the stages after this one see another batch size than those before."""

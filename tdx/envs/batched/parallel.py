@@ -66,6 +66,8 @@ class ParallelEnv(BatchedEnv):
         torch.Size([2, 5, 1])
     """
 
+    _is_verified = True
+
     def __new__(cls, *args: Any, serial_for_single: bool = False, **kwargs: Any) -> Any:
         num_workers = args[0] if args else kwargs.get("num_workers")
         if serial_for_single and num_workers == 1:
@@ -231,6 +233,10 @@ class ParallelEnv(BatchedEnv):
         }
         replies = self._ask(messages)
         return {index: protocol.unpack(reply) for index, reply in replies.items()}
+
+    def _uses_global_generator(self) -> bool | None:
+        # The envs draw in their own processes.
+        return False
 
     def _ask_attribute(self, name: str) -> Any:
         message = protocol.pack(protocol.ATTRIBUTE, name)

@@ -50,6 +50,8 @@ class GymEnv(GymWrapper):
         torch.Size([2, 3, 4])
     """
 
+    _is_verified = True
+
     def __init__(
         self,
         env_name: str,

@@ -43,6 +43,8 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         pixels_only: True to leave out the env's own observation.
     """
 
+    uses_own_generator = True
+
     def __init__(self, env: AnyEnv, pixels_only: bool) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
@@ -97,6 +99,8 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: Single env.
         steps: Number of times that an action is applied, at least 1.
     """
+
+    uses_own_generator = True
 
     def __init__(self, env: AnyEnv, steps: int) -> None:
         super().__init__(env)

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from tensordict import NonTensorData, NonTensorStack
 
+from tdx.core.capabilities import is_public_class
 from tdx.envs.gym.codec import Codec, Layout
 from tdx.envs.gym.values import wrong_value
 from tdx.specs import NonTensor
@@ -43,7 +44,7 @@ class SpaceValue(NonTensor):
         kinds = [
             each.__name__
             for each in type(self._members).__mro__
-            if each.__module__.startswith("gymnasium.spaces") and each is not spaces.Space
+            if is_public_class(each, spaces) and each is not spaces.Space
         ]
         return kinds[0] if kinds else type(self._members).__name__
 

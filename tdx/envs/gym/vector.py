@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -208,7 +209,8 @@ def resets_rows(env: Any, mode: AutoresetMode) -> bool:
     if isinstance(base, AsyncVectorEnv):
         # Without shared memory its workers forget that they were reset, and do it again.
         return mode is AutoresetMode.SAME_STEP or bool(base.shared_memory)
-    return type(base).__module__.startswith("ale_py.")
+    atari = getattr(sys.modules.get("ale_py.vector_env"), "AtariVectorEnv", None)
+    return atari is not None and isinstance(base, atari)
 
 
 def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> None:

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.capabilities import declares
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
@@ -70,6 +71,9 @@ class NativeEnv(EnvBase):
         super().__init_subclass__(**kwargs)
         if {"_step", "_reset", "step", "reset"} & set(cls.__dict__):
             setattr(cls, "_step_reads", None)  # noqa: B010
+
+    def _uses_global_generator(self) -> bool | None:
+        return False if declares(type(self), "_is_verified") else None
 
     @property
     def _resets_by_mask(self) -> bool:

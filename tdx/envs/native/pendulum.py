@@ -41,6 +41,8 @@ class PendulumEnv(NativeEnv):
         torch.Size([4, 3])
     """
 
+    _is_verified = True
+
     state_size = 2
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.core.transforms import Transform
     from tdx.specs import Composite, TensorSpec
 
@@ -174,7 +174,7 @@ class LintContext:
     stages: Sequence[LintStage]
     env: TransformedEnv | None = None
     policy: nn.Module | None = None
-    lies: Sequence[SpecFinding] = field(default=())
+    lies: Sequence[SpecViolation] = field(default=())
 
     @cached_property
     def lineage(self) -> Lineage:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.pipeline import Pipeline
 
 
@@ -50,7 +50,7 @@ def lint_context(
     env: TransformedEnv | None = None,
     *,
     policy: nn.Module | None = None,
-    lies: Sequence[SpecFinding] = (),
+    lies: Sequence[SpecViolation] = (),
 ) -> LintContext:
     """A pipeline as the rules see it.
 

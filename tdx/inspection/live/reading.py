@@ -11,7 +11,7 @@ from tdx.inspection.live.views import PlaceView, TraceView, ValueView
 from tdx.keys import NestedKey, format_key
 
 if TYPE_CHECKING:
-    from tdx.core.tracing import Promises, StageTrace, StepTrace, ValueVersion
+    from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
 
 Told = Mapping[tuple[int, str], Sequence[str]]
 
@@ -21,7 +21,7 @@ def view_trace(
     *,
     against: StepTrace | None = None,
     row: int | None = None,
-    promises: Promises | None = None,
+    promises: TraceChecker | None = None,
     numbers: StageNumbers = TRACED,
 ) -> TraceView:
     """What there is to see of a reset or step.
@@ -52,7 +52,7 @@ class _Reading:
         trace: StepTrace,
         against: StepTrace | None,
         row: int | None,
-        promises: Promises | None,
+        promises: TraceChecker | None,
         numbers: StageNumbers,
     ) -> None:
         self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
@@ -124,20 +124,20 @@ class _Reading:
         return known
 
 
-def _told(trace: StepTrace, promises: Promises) -> Told:
+def _told(trace: StepTrace, promises: TraceChecker) -> Told:
     """Every broken promise, by the place of who broke it and by the key."""
     number = {id(stage): at for at, stage in enumerate(trace.stages)}
     found: dict[tuple[int, str], list[str]] = {}
-    for lie in promises.lies(trace):
+    for lie in promises.check(trace):
         # A spec without bounds allows nan; it is shown beside the other numbers.
-        if lie.finding.code != "nan":
-            key = "" if lie.finding.key is None else format_key(lie.finding.key)
-            found.setdefault((number[id(lie.by)], key), []).append(lie.finding.message)
+        if lie.violation.code != "nan":
+            key = "" if lie.violation.key is None else format_key(lie.violation.key)
+            found.setdefault((number[id(lie.by)], key), []).append(lie.violation.message)
     return found
 
 
 def troubles(
-    trace: StepTrace, promises: Promises, numbers: StageNumbers = TRACED
+    trace: StepTrace, promises: TraceChecker, numbers: StageNumbers = TRACED
 ) -> tuple[str, ...]:
     """What is wrong in a trace, a line each: nan, infinities, and promises that are not kept.
 
@@ -150,10 +150,10 @@ def troubles(
     for stage in trace.stages:
         if stage.kind != "given":
             found += _not_finite(stage, _title(stage, numbers))
-    for lie in promises.lies(trace):
-        if lie.finding.code != "nan":
-            key = "" if lie.finding.key is None else f" {format_key(lie.finding.key)}"
-            found.append(f"{_title(lie.by, numbers)}{key}: {lie.finding.message}")
+    for lie in promises.check(trace):
+        if lie.violation.code != "nan":
+            key = "" if lie.violation.key is None else f" {format_key(lie.violation.key)}"
+            found.append(f"{_title(lie.by, numbers)}{key}: {lie.violation.message}")
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.core.tracing import Promises, StepTrace, Stop, TraceHistory, Tracer
+from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.ledger import Ledger
 from tdx.inspection.live.named import names_of, number_of
@@ -25,7 +25,7 @@ from tdx.inspection.live.views import Curve, EnvCell, EpisodeView, Picture, Trac
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.policies import Policy
+    from tdx.core.envs.services import Policy
     from tdx.envs import EnvBase
 
 MAX_TRACES = 5_000
@@ -75,7 +75,7 @@ class LiveSession:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer = Tracer(env, policy, history=self.history, clock=clock)
-        self.promises = Promises(env)
+        self.promises = TraceChecker(env)
         self.ledger = Ledger(env)
         self.troubled: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         capacity = max(100, min(max_traces, _MOST_TRACKED // self.ledger.rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tdx.core.tracing import Stop, parse_stop
-from tdx.core.tracing.stop_text import keys_of
+from tdx.core.tracing.stop_parser import keys_of
 
 if TYPE_CHECKING:
     from tdx.core.tracing import Tracer

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.envs.devices import present_device
+from tdx.core.envs.env_specs import available_device
 from tdx.profiling.passes.device_trace import TraceEvent, read_trace
 from tdx.profiling.passes.sync_places import watched_syncs
 
@@ -78,7 +78,7 @@ class TorchAccelerator:
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        self._device = present_device(device)
+        self._device = available_device(device)
         self.name = str(self._device)
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)

@@ -66,6 +66,8 @@ class ActionDiscretizer(ActionTransform):
         tensor([-1.5000])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     class SamplingStrategy(IntEnum):

@@ -47,6 +47,8 @@ class ActionMask(Transform):
         1
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(

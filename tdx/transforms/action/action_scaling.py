@@ -43,6 +43,8 @@ class ActionScaling(ActionTransform, AffineTransform):
         (tensor([2.]), tensor([1.]))
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     # In both forms actions are mapped by ``action * scale + loc``.
     _saves_form = False

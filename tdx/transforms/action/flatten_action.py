@@ -50,6 +50,8 @@ class FlattenAction(ActionTransform):
         torch.Size([4, 2, 3])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

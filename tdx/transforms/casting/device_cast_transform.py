@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.devices import present_device
+from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, Columns, TimeForm
 from tdx.errors import ChainError
@@ -47,6 +47,8 @@ class DeviceCastTransform(Transform):
         device(type='cpu')
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(
@@ -60,8 +62,8 @@ class DeviceCastTransform(Transform):
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.device = present_device(device)
-        self.orig_device = None if orig_device is None else present_device(orig_device)
+        self.device = available_device(device)
+        self.orig_device = None if orig_device is None else available_device(orig_device)
         self._inner_device = self.orig_device
         self._moves_all = in_keys is None and in_keys_inv is None
 

@@ -34,6 +34,8 @@ class DoubleToFloat(DTypeCastTransform):
         torch.float32
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

@@ -46,6 +46,8 @@ class DTypeCastTransform(Transform):
         tensor([0., 0.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

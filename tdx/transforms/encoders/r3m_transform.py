@@ -83,6 +83,8 @@ class R3MTransform(Transform):
         torch.Size([2, 512])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     default_in_keys = ("pixels",)
     mean: Tensor

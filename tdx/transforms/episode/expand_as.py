@@ -39,6 +39,8 @@ class ExpandAs(Transform):
         tensor([1., 1., 1.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.spec_edits import done_groups
@@ -47,6 +47,9 @@ class FrameSkipTransform(Transform):
         >>> env.rollout(2)["next", "reward"].flatten()
         tensor([4., 4.])
     """
+
+    _is_verified = True
+    _steps_env = True
 
     time_behaviour = TimeBehaviour.CONTROL
 
@@ -160,7 +163,7 @@ class FrameSkipTransform(Transform):
     def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, going: Tensor) -> None:
         for key, total in totals.items():
             reward = read(following, key)
-            rows = as_row_mask(going, reward, going.ndim)
+            rows = expand_mask(going, reward, going.ndim)
             totals[key] = torch.where(rows, total + reward, total)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

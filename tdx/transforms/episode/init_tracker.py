@@ -45,6 +45,8 @@ class InitTracker(Transform):
         tensor([ True, False, False])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
 
     def __init__(self, init_key: str = "is_init") -> None:

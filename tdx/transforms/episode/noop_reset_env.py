@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows, masks_in
+from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.spec_edits import DoneGroup, done_groups
 from tdx.core.transforms.upstream import upstream
@@ -50,6 +50,9 @@ class NoopResetEnv(Transform):
         tensor([3])
     """
 
+    _is_verified = True
+    _steps_env = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, noops: int = 30, random: bool = True) -> None:
@@ -77,7 +80,9 @@ class NoopResetEnv(Transform):
     ) -> TensorDictBase:
         env, stages = self._before(tensordict_reset.ndim)
         left = self._drawn(tensordict, tensordict_reset)
-        given = None if tensordict is None else tensordict.exclude("next", *masks_in(tensordict))
+        given = (
+            None if tensordict is None else tensordict.exclude("next", *all_reset_masks(tensordict))
+        )
         current = tensordict_reset
         while bool(left.any()):
             rows = left > 0
@@ -109,7 +114,7 @@ class NoopResetEnv(Transform):
         most = torch.full(shape, self.noops)
         if self.random and self.noops > 1:
             most = torch.randint(1, self.noops + 1, shape)
-        masks = [] if given is None else list(masks_in(given).values())
+        masks = [] if given is None else list(all_reset_masks(given).values())
         if not masks:
             return most
         begun = torch.stack([mask.reshape(*shape, -1).any(-1).cpu() for mask in masks]).any(0)
@@ -153,7 +158,7 @@ class NoopResetEnv(Transform):
             flags = [read(current, key) for key in group.keys if split_key(key)[-1] == "done"]
             flags = flags or [read(current, key) for key in group.keys]
             ended = torch.stack(flags).any(0)
-            masks[group.reset_key] = ended & as_row_mask(rows.to(ended.device), ended, current.ndim)
+            masks[group.reset_key] = ended & expand_mask(rows.to(ended.device), ended, current.ndim)
         if not any(bool(mask.any()) for mask in masks.values()):
             return current
         given = current.clone(recurse=False)

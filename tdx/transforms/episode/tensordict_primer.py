@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, TimeForm, begun_at_resets
 from tdx.core.transforms.spec_edits import done_groups, with_entries
@@ -62,6 +62,8 @@ class TensorDictPrimer(Transform):
         >>> env.rollout(3)["next", "hidden"].shape
         torch.Size([3, 2])
     """
+
+    _is_verified = True
 
     time_behaviour = TimeBehaviour.CONTROL
 
@@ -234,7 +236,7 @@ class TensorDictPrimer(Transform):
         for key, value in values.items():
             before = None if mask is None or given is None else read(given, key)
             if mask is not None and isinstance(before, Tensor):
-                value = values[key] = value.where(as_row_mask(mask, value, target.ndim), before)
+                value = values[key] = value.where(expand_mask(mask, value, target.ndim), before)
             write(target, key, value)
         return values
 

@@ -42,6 +42,8 @@ class TerminateTransform(Transform):
         tensor([True])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, stop: Callable[[TensorDictBase], Any], *, write_done: bool = True) -> None:

@@ -40,6 +40,8 @@ class CenterCrop(ObservationTransform):
         torch.Size([4, 3, 84, 84])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     default_in_keys = ("pixels",)
 

@@ -42,6 +42,8 @@ class GrayScale(ObservationTransform):
         torch.Size([4, 1, 84, 84])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     default_in_keys = ("pixels",)
 

@@ -44,6 +44,8 @@ class ToTensorImage(ObservationTransform):
         (torch.Size([3, 2, 5]), tensor(0.2000))
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     default_in_keys = ("pixels",)
 

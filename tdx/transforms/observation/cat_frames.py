@@ -53,6 +53,8 @@ class CatFrames(ObservationTransform):
         torch.Size([16])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
     default_in_keys = ("pixels",)
 

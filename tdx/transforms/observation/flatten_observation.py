@@ -37,6 +37,8 @@ class FlattenObservation(ShapeTransform):
         torch.Size([8, 60])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     default_in_keys = ("pixels",)
 

@@ -52,6 +52,8 @@ class NextObservationDelta(Transform):
         tensor([0., 0., 0., 0.], dtype=torch.float16)
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.affine import finite_tensor
 from tdx.core.transforms.episodes import episode_starts
@@ -50,6 +50,8 @@ class Reward2GoTransform(Transform):
         >>> returns.inv(stored)["reward_to_go"].flatten()
         tensor([1.5000, 1.0000, 1.5000, 1.0000])
     """
+
+    _is_verified = True
 
     time_behaviour = TimeBehaviour.CONTROL
 
@@ -101,7 +103,7 @@ class Reward2GoTransform(Transform):
         total = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
         total = total.to(sum_dtype(total.dtype))
         gamma = self.gamma.to(device=total.device, dtype=total.dtype)
-        factor = torch.where(as_row_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
+        factor = torch.where(expand_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
         reach, length = 1, total.shape[time]
         while reach < length:
             known = length - reach

@@ -41,6 +41,8 @@ class RewardClipping(RewardTransform):
         tensor([1.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
     clamp_min: Tensor | None
     clamp_max: Tensor | None

@@ -34,6 +34,8 @@ class RewardScaling(AffineTransform, RewardTransform):
         tensor([3.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

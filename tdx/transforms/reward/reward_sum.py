@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import RunningTransform
 from tdx.core.transforms.chunk import Chunk, running_sum
 from tdx.core.transforms.episodes import stored_group_of
@@ -44,6 +44,8 @@ class RewardSum(RunningTransform):
         >>> env.rollout(3)["next", "episode_reward"].flatten()
         tensor([1., 2., 3.])
     """
+
+    _is_verified = True
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class RewardSum(RunningTransform):
         zero = torch.zeros_like(reward.select(time_dim, 0))
         before, after, state = [], [], zero
         for start, value in zip(starts.unbind(time_dim), reward.unbind(time_dim), strict=True):
-            state = zero.where(as_row_mask(start, value, time_dim), state)
+            state = zero.where(expand_mask(start, value, time_dim), state)
             before.append(state)
             state = state + value
             after.append(state)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.tracing.places import depth
+from tdx.core.chain_specs import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.acting import action_fields, action_of, aimed
 from tdx.inspection.live.numbering import StageNumbers
@@ -89,7 +89,7 @@ class Player:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
         self._allow_code, self._pipeline = request.allow_code, request.pipeline
-        inner = depth(env) - len(request.pipeline.transforms)
+        inner = stage_count(env) - len(request.pipeline.transforms)
         self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)
         self.runs = request.runs

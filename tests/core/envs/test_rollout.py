@@ -151,7 +151,7 @@ def test_a_policy_may_be_a_module_over_tensors(
 def test_a_module_that_returns_no_action_is_an_error() -> None:
     with pytest.raises(ArgumentError, match="the policy returned tuple") as caught:
         Observing().rollout(1, Pair())
-    assert caught.value.hint == "give a TensorDictModule, which names its out_keys"
+    assert caught.value.hint == "pass a TensorDictModule, which names its out_keys"
 
 
 def test_a_start_from_the_middle_of_a_rollout() -> None:

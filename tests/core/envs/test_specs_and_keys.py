@@ -117,7 +117,7 @@ def test_setters_say_what_they_take() -> None:
     with pytest.raises(SpecError, match="full_action_spec takes a spec, got int"):
         env.action_spec = 3  # type: ignore[assignment]
     with pytest.raises(SpecError, match="takes a Composite, got UnboundedContinuous"):
-        env.observation_spec = Unbounded((2, 1))  # type: ignore[assignment]
+        env.observation_spec = Unbounded((2, 1))
     with pytest.raises(SpecError, match=r"\(3,\) must begin with the composite's \(2,\)"):
         env.reward_spec = Unbounded(3)
     with pytest.raises(SpecError, match=r"does not start with the env's batch size \(2,\)"):

@@ -29,7 +29,7 @@ from tdx import (
 )
 from tdx.core.envs import env_base
 from tdx.core.plan import plan_of
-from tdx.core.planned.tensordict_rows import TensorDictRows
+from tdx.core.planned.tensordict_collector import TensorDictCollector
 from tests.core.planned.test_law import compared
 
 SYNCS = (
@@ -59,20 +59,20 @@ class NoHost(TorchDispatchMode):
 @contextmanager
 def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Step as on an accelerator, and refuse whatever would wait for one."""
-    made = TensorDictRows.__init__
-    collect = TensorDictRows.collect
+    made = TensorDictCollector.__init__
+    collect = TensorDictCollector.collect
 
-    def init(self: TensorDictRows, *args: Any) -> None:
+    def init(self: TensorDictCollector, *args: Any) -> None:
         made(self, *args)
-        self._looks = False
+        self.reads_flags = False
 
-    def watched(self: TensorDictRows, *args: Any) -> Any:
+    def watched(self: TensorDictCollector, *args: Any) -> Any:
         with NoHost():  # type: ignore[no-untyped-call]
             return collect(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TensorDictRows, "__init__", init)
-        patch.setattr(TensorDictRows, "collect", watched)
+        patch.setattr(TensorDictCollector, "__init__", init)
+        patch.setattr(TensorDictCollector, "collect", watched)
         yield
 
 

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import EnvBase, GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
-from tdx.core.planned.generator import leaves_generator_alone
+from tdx.core.planned.actions import uses_global_generator
 from tests.core.planned.test_law import compared
 
 
@@ -85,9 +85,9 @@ def test_actions_that_are_a_group(rows: int) -> None:
 def test_what_is_found_out_is_remembered() -> None:
     for draws in (True, False):
         env = made(draws, 0, planned=True)
-        assert leaves_generator_alone(env.base_env) is None
+        assert uses_global_generator(env.base_env) is None
         env.rollout(4)
-        assert leaves_generator_alone(env.base_env) is not draws
-    assert leaves_generator_alone(GymEnv("CartPole-v1")) is True
-    assert leaves_generator_alone(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is True
-    assert leaves_generator_alone(GymEnv("CartPole-v1", num_envs=2)) is True
+        assert uses_global_generator(env.base_env) is draws
+    assert uses_global_generator(GymEnv("CartPole-v1")) is False
+    assert uses_global_generator(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is False
+    assert uses_global_generator(GymEnv("CartPole-v1", num_envs=2)) is False

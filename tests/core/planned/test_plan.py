@@ -162,7 +162,7 @@ def test_a_stage_that_does_not_say_runs_now_with_what_it_reads() -> None:
     stages = (ObservationNorm(0.0, 2.0), RewardScaling(0.0, 2.0), Unknown(["observation"]))
     plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages, RewardSum())))
     assert [stage.when for stage in plan.stages] == ["now", "later", "now", "later"]
-    assert plan.stages[2].why == "it does not say that it can wait"
+    assert plan.stages[2].why == "it does not declare that it can be deferred"
 
 
 def test_everything_up_to_an_opaque_stage_runs_now() -> None:
@@ -251,11 +251,11 @@ def pendulum(*stages: Any, **kwargs: Any) -> Callable[[], TransformedEnv]:
 EAGER: dict[str, tuple[Callable[[], EnvBase], str]] = {
     "a reset's input": (
         pendulum(BeforeReset(0.0, 2.0)),
-        "stage 0 (BeforeReset) has a _step or a _reset of its own, which may read any entry",
+        "stage 0 (BeforeReset) overrides _step or _reset, which may read any entry",
     ),
     "a step of its own": (
         pendulum(RewardSum(), OwnStep()),
-        "stage 1 (OwnStep) has a _step or a _reset of its own, which may read any entry",
+        "stage 1 (OwnStep) overrides _step or _reset, which may read any entry",
     ),
     "base off": (
         lambda: TransformedEnv(switched_off(GymEnv("Pendulum-v1")), RewardSum()),
@@ -272,7 +272,7 @@ EAGER: dict[str, tuple[Callable[[], EnvBase], str]] = {
     ),
     "inverse of time": (
         pendulum(TimedInverse(in_keys_inv=["action"])),
-        "stage 0 (TimedInverse) depends on time on the way in",
+        "the inverse of stage 0 (TimedInverse) depends on time",
     ),
     "no flag": (
         pendulum(RenameTransform(["done"], ["over"])),
@@ -290,7 +290,7 @@ EAGER: dict[str, tuple[Callable[[], EnvBase], str]] = {
     ),
     "subclass": (
         lambda: Subclassed(GymEnv("Pendulum-v1"), RewardSum()),
-        "Subclassed may step in a way of its own",
+        "Subclassed may override how it steps",
     ),
 }
 

@@ -32,7 +32,8 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.core.planned import rollout as engine
+from tdx.core.envs.services import RolloutRequest
+from tdx.core.planned import executor as engine
 from tests.core.planned.test_law import compared
 
 BASES: dict[str, Callable[[], EnvBase]] = {
@@ -50,8 +51,8 @@ def make(base: str, planned: bool, *stages: Any) -> TransformedEnv:
 
 
 def is_planned(env: EnvBase, policy: Any) -> bool:
-    request = engine.Request(policy, None, False, False, False)
-    return engine._planned(env, request, env.reset()) is not None
+    request = RolloutRequest(policy, None, False, False, False)
+    return engine._planned_run(env, request, env.reset()) is not None
 
 
 def both(

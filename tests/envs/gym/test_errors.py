@@ -25,7 +25,7 @@ from tdx.errors import (
 )
 from tests.envs.gym.mocks import BOX, FailingEnv, SpaceEnv
 
-OWN = "the error is the env's own; --debug, or the __cause__, shows where it was raised"
+OWN = "the error comes from the env; --debug or the __cause__ shows where it was raised"
 
 
 def vector(phase: str) -> GymWrapper:

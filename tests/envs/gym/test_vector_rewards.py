@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import EnvBase, ParallelEnv, RewardScaling, RewardSum, SerialEnv, TransformedEnv
-from tdx.envs.check import check_env_specs
+from tdx.core.spec_check import check_env_specs
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.errors import EnvError
 from tdx.pipeline import Pipeline

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 
 from tdx import RewardSum, TransformedEnv
+from tdx.core.spec_check import check_env_specs
 from tdx.envs import EnvBase, ParallelEnv, SerialEnv
-from tdx.envs.check import check_env_specs
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.values import WrongValueError, checked_array, describe
 from tdx.errors import EnvError, ExitCode

@@ -45,7 +45,7 @@ def write_module(
 
 def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
     """What the rules find; the text alone where the env cannot be built."""
-    from tdx.envs.check import find_spec_lies
+    from tdx.core.spec_check import find_spec_violations
 
     assert not check_arguments(pipeline, allow_code=True)
     policy = imported_policy(pipeline, allow_code=True)
@@ -55,7 +55,7 @@ def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
         pytest.skip(str(error))
     except TdxError:
         return lint(lint_context(pipeline, policy=policy))
-    lies = find_spec_lies(env) if steps else []
+    lies = find_spec_violations(env) if steps else []
     try:
         return lint(lint_context(pipeline, env, policy=policy, lies=lies))
     finally:

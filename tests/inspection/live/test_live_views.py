@@ -22,7 +22,7 @@ from tdx import (
     Tracer,
     TransformedEnv,
 )
-from tdx.core.tracing import Promises
+from tdx.core.tracing import TraceChecker
 from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
 from tdx.inspection.live.pictures import is_picture, pictures
 from tdx.inspection.live.reading import troubles, view_trace
@@ -76,7 +76,7 @@ def test_view_of_one_row() -> None:
 
 def test_view_flags_lies_and_nan_where_they_arise() -> None:
     env = pendulum(At(0, writes_too_much), At(1, writes_nan))
-    tracer, promises = Tracer(env), Promises(env)
+    tracer, promises = Tracer(env), TraceChecker(env)
     tracer.reset()
     first = view_trace(tracer.step(), promises=promises)
     assert value(first, "observation@0").lies == ()
@@ -114,7 +114,7 @@ def test_view_is_plain_and_small() -> None:
 
 def test_missing_key_is_told_of_its_place() -> None:
     env = pendulum(At(0, lambda tensordict: tensordict.exclude("terminated")))
-    tracer, promises = Tracer(env), Promises(env)
+    tracer, promises = Tracer(env), TraceChecker(env)
     tracer.reset()
     trace = tracer.step()
     view = view_trace(trace, promises=promises)

@@ -1,14 +1,15 @@
-"""Runs linear maps of images, frame by frame, as a few small products.
+"""Neighboring image stages as one operator, applied to each image as it arrives.
 
-A resize takes each row of its result from a few neighbouring rows, so its matrix is a narrow
-band. The band is cut into blocks of equal size at equal distances; then all blocks are one batched
-product of small matrices with overlapping windows of the image, which are views. Where the ratio
-of sizes is no simple one, windows that are a little wider make up for it.
+A resize takes each row of its result from a few neighboring rows, so its matrix is a narrow band.
+The band is cut into blocks of equal size at equal distances; then all blocks are one batched
+product of small matrices with overlapping windows of the image, which are views. If the ratio of
+the sizes is not a simple one, slightly wider windows make up for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,8 +17,12 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
+from tdx.core.capabilities import implements_together
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.keys import NestedKey, normal_key
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Real = np.float32
@@ -28,31 +33,26 @@ MOST_ROWS = 48
 
 
 @cache
-def linear_image_holds(kind: type) -> bool:
-    """Whether no subclass has implemented anew what the linear form stands for."""
-
-    def owner(hook: str) -> type:
-        return next(base for base in kind.__mro__ if hook in base.__dict__)
-
-    form = owner("_linear_image")
+def has_linear_image(kind: type) -> bool:
+    """Return True if no subclass overrides a hook that the linear form stands for."""
     hooks = ("_apply_transform", "_call", "_step", "_reset")
-    return all(issubclass(form, owner(hook)) for hook in hooks)
+    return implements_together(kind, "_linear_image", hooks)
 
 
 def linear_form(
     stages: Iterable[Transform], shape: tuple[int, int, int], dtype: torch.dtype
 ) -> LinearImage | None:
-    """Neighbouring stages as one linear map, or ``None`` where they are none.
+    """Return neighboring stages as one linear map, or ``None`` if they are not linear.
 
     Args:
-        stages: at least one, each on the results of the one before it.
-        shape: the first one's image, without any batch dims.
-        dtype: the same image's.
+        stages: At least one stage; each maps the result of the one before it.
+        shape: Shape of the first input image, without batch dims.
+        dtype: Its dtype.
     """
     whole: LinearImage | None = None
     for stage in stages:
         kind: type = type(stage)
-        form = stage._linear_image(shape, dtype) if linear_image_holds(kind) else None
+        form = stage._linear_image(shape, dtype) if has_linear_image(kind) else None
         if form is None:
             return None
         whole = form if whole is None else whole.then(form)
@@ -63,13 +63,13 @@ def linear_form(
 
 
 class Band(NamedTuple):
-    """A matrix ``[M, K]`` as blocks along its diagonal, which may reach over its ends.
+    """A matrix ``[M, K]`` as blocks along its diagonal, which may reach beyond its ends.
 
     Args:
         blocks: ``[count, height, width]``; rows after the last one are zeros.
-        first: the first block's first column, at most 0.
-        stride: from a block's first column to the next one's.
-        over: how many columns after the last one the blocks reach.
+        first: First column of the first block, at most 0.
+        stride: Number of columns from a block to the next one.
+        over: Number of columns that the blocks reach beyond the last one.
     """
 
     blocks: Array
@@ -79,11 +79,11 @@ class Band(NamedTuple):
 
 
 def banded(matrix: Matrix, lanes: int) -> Band:
-    """The cheapest blocks for a matrix.
+    """Return the cheapest blocks for a matrix.
 
     Args:
-        matrix: ``[M, K]``, of any entries.
-        lanes: how many vectors it will be multiplied with.
+        matrix: ``[M, K]``.
+        lanes: Number of vectors that it is multiplied with.
     """
     count, size = matrix.shape
     used = matrix != 0
@@ -122,13 +122,13 @@ def _cut(matrix: Matrix, height: int, stride: int, first: int, width: int) -> Ba
 
 
 class ImageKernel:
-    """One linear map of images, for one frame after another.
+    """A linear map of images, applied to one frame after another.
 
-    It owns the memory that it works in, so one kernel serves one thread, and results share no
-    memory with it. Values have to be finite: a window is wider than what counts in it.
+    It owns its work memory, so one kernel serves one thread; results do not share memory with it.
+    Values have to be finite, because windows contain columns that are multiplied by zero.
 
     Args:
-        form: the map.
+        form: The map.
 
     Example:
         >>> from tdx import GrayScale, Resize, ToTensorImage
@@ -161,7 +161,7 @@ class ImageKernel:
     def _start(
         self, channels: int, height: int, width: int, rows: Band | None, cols: Band | None
     ) -> Array:
-        """The image as floats, with the zeros around it that windows reach into."""
+        """Return memory for the image as floats, with the zeros around it that windows reach."""
         above, below = (0, 0) if rows is None else (-rows.first, rows.over)
         before, after = (0, 0) if cols is None else (-cols.first, cols.over)
         size = above + height + below, before + width + after
@@ -175,7 +175,7 @@ class ImageKernel:
         return image
 
     def _plan_rows(self, image: Array, band: Band | None) -> Array:
-        """What the row matrix makes: as many rows as its blocks have, or more."""
+        """Return memory for the product with the row matrix, in whole blocks."""
         self._row_product: tuple[Array, Array, Array] | None = None
         if band is None:
             return image
@@ -188,17 +188,17 @@ class ImageKernel:
             (*lead, count, size, lanes),
             (*image.strides[: len(lead)], band.stride * lanes * item, lanes * item, item),
         )
-        made = np.empty((*lead, count * rows, *image.shape[len(lead) + 1 :]), Real)
-        self._row_product = band.blocks, windows, made.reshape(*lead, count, rows, lanes)
-        return made
+        product = np.empty((*lead, count * rows, *image.shape[len(lead) + 1 :]), Real)
+        self._row_product = band.blocks, windows, product.reshape(*lead, count, rows, lanes)
+        return product
 
     def _plan_planes(self, image: Array, in_windows: bool) -> Array:
-        """The image with its channels first, mixed: ``[C', H'.., W..]``."""
-        made = self._out_shape[1]
+        """Return memory for the mixed channels, channels first: ``[C', H'.., W..]``."""
+        row_count = self._out_shape[1]
         self._mix_product: tuple[Array, Array, Array] | None = None
         self._split: tuple[Array, Array] | None = None
         if self._last:
-            image = image[:made]
+            image = image[:row_count]
             planes = image.transpose(2, 0, 1)
             pixels = image.reshape(-1, image.shape[2]).T
         else:
@@ -214,7 +214,7 @@ class ImageKernel:
         return split
 
     def _plan_cols(self, planes: Array, band: Band | None) -> None:
-        """What makes the result, and where where it has not the result's own width."""
+        """Prepare the product with the column matrix, in whole blocks."""
         channels, rows, width = self._out_shape
         self._planes = planes[:, :rows]
         self._col_product: tuple[Array, Array] | None = None
@@ -232,22 +232,22 @@ class ImageKernel:
             self._wide = np.empty((channels, rows, count * cols), Real)
 
     def __call__(self, frame: Array, out: Array | None = None) -> Array:
-        """The map of one image.
+        """Map one image.
 
         Args:
-            frame: the image, of the form's shape and dtype.
-            out: where to write the result: ``[C', H', W']`` of float32. A new array if left out.
+            frame: Image of the shape and dtype of the form.
+            out: Where to write the result, ``[C', H', W']`` of float32. ``None``: a new array.
 
         Returns:
-            the result.
+            The result.
         """
         inner = self._inner
         np.copyto(inner, frame[self._taken], casting="unsafe")
         if self._scale != 1:
             np.multiply(inner, self._scale, out=inner)
         if self._row_product is not None:
-            blocks, windows, made = self._row_product
-            np.matmul(blocks, windows, out=made)
+            blocks, windows, product = self._row_product
+            np.matmul(blocks, windows, out=product)
         if self._mix_product is not None:
             mix, pixels, mixed = self._mix_product
             np.matmul(mix, pixels, out=mixed)
@@ -268,13 +268,13 @@ class ImageKernel:
 
 
 def compile_image(form: LinearImage) -> ImageKernel | None:
-    """The fast form of a linear map, or ``None`` where its stages themselves have to do.
+    """Return a kernel for a linear map, or ``None`` if its stages are as fast or safer.
 
-    They are as fast where all is views and one copy. Floats might be infinite or no numbers,
-    which zeros in a window would spread.
+    They are as fast if they are views and one copy. Floats may be infinite or NaN, which the
+    zeros in a window would spread.
 
     Args:
-        form: the map.
+        form: The map.
     """
     if form.dtype.is_floating_point:
         return None
@@ -284,7 +284,7 @@ def compile_image(form: LinearImage) -> ImageKernel | None:
 
 
 def _trimmed(matrix: Matrix | None, size: int) -> tuple[slice, Matrix | None]:
-    """Which rows of an image a matrix reads, and what it does to those; ``None`` for nothing."""
+    """Return the rows of an image that a matrix reads, and the matrix without the others."""
     if matrix is None:
         return slice(0, size), None
     used = np.flatnonzero(matrix.any(0))
@@ -297,9 +297,66 @@ def _trimmed(matrix: Matrix | None, size: int) -> tuple[slice, Matrix | None]:
 
 
 def _scale_of(mix: Matrix | None) -> tuple[float, Matrix | None]:
-    """A mix that only scales as its factor; any other one as it is."""
+    """Return a mix that only scales as a factor, and any other one unchanged."""
     if mix is None:
         return 1.0, None
     factor = float(mix.flat[0])
     same = mix.shape[0] == mix.shape[1] and np.array_equal(mix, factor * np.eye(len(mix)))
     return (factor, None) if same else (1.0, mix)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedImages:
+    """Neighboring stages that are one linear map of the images that the env observes.
+
+    Args:
+        key: Key of the images, before and after.
+        indices: Indices of the stages.
+        kernel: The map.
+    """
+
+    key: NestedKey
+    indices: tuple[int, ...]
+    kernel: ImageKernel
+
+
+def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | None:
+    """Return the stages to run on each image as it arrives, or ``None`` if it gains nothing.
+
+    Everything that reads the images has to read the output of the last of these stages.
+
+    Args:
+        base: The env before all chains.
+        stages: The stages of all chains.
+    """
+    leaves = list(base.full_observation_spec.items(True, True))
+    if len(leaves) != 1:
+        return None
+    key, spec = normal_key(leaves[0][0]), leaves[0][1]
+    shape = tuple(spec.shape[base.ndim :])
+    if len(shape) != 3 or spec.dtype is None:
+        return None
+    found: list[int] = []
+    transforms: list[Transform] = []
+    whole: LinearImage | None = None
+    for planned in stages:
+        if not _touches(planned, key):
+            continue
+        if planned.reads != (key,) or planned.writes != (key,) or planned.chunk_form is None:
+            break
+        longer = linear_form(
+            [*transforms, planned.stage], (shape[0], shape[1], shape[2]), spec.dtype
+        )
+        if longer is None:
+            break
+        transforms.append(planned.stage)
+        found.append(planned.index)
+        whole = longer
+    kernel = None if whole is None else compile_image(whole)
+    return None if kernel is None else FusedImages(key, tuple(found), kernel)
+
+
+def _touches(planned: PlannedStage, key: NestedKey) -> bool:
+    if planned.is_opaque or planned.reads is None:
+        return True
+    return key in (*planned.reads, *(planned.writes or ()), *planned.drops, *planned.root)

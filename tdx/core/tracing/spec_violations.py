@@ -1,4 +1,4 @@
-"""What a trace holds against what the specs at each place promise."""
+"""Checks the values of a trace against the specs after each stage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tensordict import TensorDictBase
 
-from tdx.core.envs import EnvBase
-from tdx.core.envs.spec_findings import Phase, SpecFinding, leaf_findings, leaves_of
-from tdx.core.stage_specs import StageSpecs, stage_specs
+from tdx.core.chain_specs import StageSpecs, stage_specs
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
 from tdx.core.tracing.traces import StageTrace, StepTrace, Versions
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key
@@ -19,63 +19,60 @@ Leaves = dict[NestedKey, TensorSpec]
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
-    """A value that is not what the spec at its place says.
+class TracedViolation:
+    """A value that violates the spec of the stage that wrote it.
 
     Args:
-        by: who wrote it.
-        finding: what is wrong.
+        by: The stage, env or policy that wrote it.
+        violation: The violation.
     """
 
     by: StageTrace
-    finding: SpecFinding
+    violation: SpecViolation
 
 
-class Promises:
-    """The specs at every place of an env's chain, to hold traces against.
+class TraceChecker:
+    """Checks traces of an env against the specs after each stage of its chain.
 
     Args:
-        env: the env, transformed or not.
+        env: The env, transformed or not.
 
     Raises:
-        TdxError: a stage cannot take the specs before it.
+        TdxError: A stage does not accept the specs before it.
     """
 
     def __init__(self, env: EnvBase) -> None:
-        self._places = stage_specs(env)
+        self._specs = stage_specs(env)
         self._any_size = not env.batch_locked
         self._cache: dict[tuple[int, int, str], Leaves] = {}
 
-    def of(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
-        """What is declared of the keys that a stage may write, by key.
+    def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
+        """Return the declared specs of the keys that a stage may write.
 
         Args:
-            stage: the stage's trace; where a policy wrote, what the outermost stage takes.
-            tensordict: of the whole step, ``[*B]``.
+            stage: Trace of the stage; of a policy, for the input of the outermost stage.
+            tensordict: TensorDict of the whole step, ``[*B]``.
         """
         side = "input" if stage.direction == "inverse" else "output"
         return self._leaves(self._index(stage), side, tensordict)
 
     def _index(self, stage: StageTrace) -> int:
-        """The place whose specs speak of what a stage writes."""
+        """Return the index of the stage whose specs describe what a stage writes."""
         if stage.kind in ("policy", "given", "kept"):
-            return len(self._places) - 2
+            return len(self._specs) - 2
         return stage.index - 1 if stage.direction == "inverse" else stage.index
 
     def part_of(self, stage: StageTrace, key: NestedKey) -> str:
-        """What a key that is declared at a stage's place is to the env: ``reward``, ``action``."""
-        specs = self._places[self._index(stage) + 1]
+        """Return the part of the specs that declares a key: ``reward``, ``action`` and so on."""
+        specs = self._specs[self._index(stage) + 1]
         whole = specs.input_spec if stage.direction == "inverse" else specs.output_spec
         found = (name for name, part in whole.items() if key in part.keys(True, True))
         return next(found).removeprefix("full_").removesuffix("_spec")
 
-    def lies(self, trace: StepTrace) -> list[Lie]:
-        """Every value that a stage wrote or promised, and that is not what its spec says.
-
-        Each lie is blamed on the first who shows it, and told once.
-        """
-        found: list[Lie] = []
-        seen: set[object] = set()
+    def check(self, trace: StepTrace) -> list[TracedViolation]:
+        """Return the violations in a trace, each attributed to the first stage that shows it."""
+        found: list[TracedViolation] = []
+        reported: set[object] = set()
         values: dict[NestedKey, object] = {}
         for stage in trace.stages:
             if stage.kind == "kept":
@@ -84,22 +81,22 @@ class Promises:
                 values.update({key: version.value for key, version in stage.written.items()})
                 for key in stage.dropped:
                     values.pop(key, None)
-            for finding in self._findings(stage, trace, values):
-                if finding.identity not in seen:
-                    seen.add(finding.identity)
-                    found.append(Lie(stage, _placed(finding, stage)))
+            for violation in self._violations(stage, trace, values):
+                if violation.identity not in reported:
+                    reported.add(violation.identity)
+                    found.append(TracedViolation(stage, _with_stage(violation, stage)))
         return found
 
-    def _findings(
+    def _violations(
         self, stage: StageTrace, trace: StepTrace, values: dict[NestedKey, object]
-    ) -> Iterator[SpecFinding]:
-        declared = self.of(stage, trace.tensordict)
+    ) -> Iterator[SpecViolation]:
+        declared = self.specs_for(stage, trace.tensordict)
         if stage.direction == "inverse":
             if stage.hook == "step":
-                yield from _held(stage.written, declared, "way in")
+                yield from _check_written(stage.written, declared, "inverse")
             return
         phase: Phase = trace.phase
-        yield from _held(stage.written, declared, phase)
+        yield from _check_written(stage.written, declared, phase)
         if trace.error is None or stage is not trace.stages[-1]:
             yield from self._missing(stage, trace, declared, values)
         known = declared.keys() | self._leaves(stage.index, "state", trace.tensordict).keys()
@@ -107,7 +104,7 @@ class Promises:
             if key not in known:
                 hint = f"declare {format_key(key)!r}, or do not write it"
                 message = f"it is written in a {phase}, but no spec declares it"
-                yield SpecFinding("undeclared", key, phase, message, hint)
+                yield SpecViolation("undeclared", key, phase, message, hint)
 
     def _missing(
         self,
@@ -115,8 +112,8 @@ class Promises:
         trace: StepTrace,
         declared: Leaves,
         values: dict[NestedKey, object],
-    ) -> Iterator[SpecFinding]:
-        """What the stage's specs promise anew, held against what is there after it."""
+    ) -> Iterator[SpecViolation]:
+        """Check the keys that the stage's specs change and that it did not write."""
         before = (
             {} if stage.kind == "env" else self._leaves(stage.index - 1, "output", trace.tensordict)
         )
@@ -127,20 +124,22 @@ class Promises:
             if key in before and before[key] == leaf:
                 continue
             if key not in values:
-                message = f"the spec declares it, but it is not there after a {trace.phase}"
-                hint = f"write {format_key(key)!r}, or take it out of the spec"
-                yield SpecFinding("missing", key, trace.phase, message, hint)
+                message = f"the spec declares it, but it is missing after a {trace.phase}"
+                hint = f"write {format_key(key)!r}, or remove it from the spec"
+                yield SpecViolation("missing", key, trace.phase, message, hint)
             elif not isinstance(leaf, NonTensor):
-                yield from leaf_findings(key, leaf, values[key], trace.phase)
+                yield from check_value(key, leaf, values[key], trace.phase)
 
     def _leaves(self, index: int, side: str, tensordict: TensorDictBase) -> Leaves:
         token = (index, tensordict.ndim, side)
         known = self._cache.get(token)
         if known is None:
-            known = self._cache[token] = self._made(self._places[index + 1], side, tensordict)
+            known = self._cache[token] = self._build_leaves(
+                self._specs[index + 1], side, tensordict
+            )
         return known
 
-    def _made(self, specs: StageSpecs, side: str, tensordict: TensorDictBase) -> Leaves:
+    def _build_leaves(self, specs: StageSpecs, side: str, tensordict: TensorDictBase) -> Leaves:
         parts: list[Composite]
         if side in ("state", "reward"):
             whole = specs.input_spec if side == "state" else specs.output_spec
@@ -153,19 +152,19 @@ class Promises:
             ahead = tensordict.ndim - part.ndim
             larger = self._any_size and ahead > 0 and tensordict.batch_size[ahead:] == part.shape
             try:
-                leaves |= leaves_of(part.expand(tensordict.batch_size) if larger else part)
+                leaves |= spec_leaves(part.expand(tensordict.batch_size) if larger else part)
             except SpecError:
-                # Unlike envs in a batch may have no spec in common; then there is none to hold to.
+                # Different envs in a batch may have no spec in common.
                 continue
         return leaves
 
 
-def _held(written: Versions, declared: Leaves, phase: Phase) -> Iterator[SpecFinding]:
+def _check_written(written: Versions, declared: Leaves, phase: Phase) -> Iterator[SpecViolation]:
     for key, version in written.items():
         leaf = declared.get(key)
         if leaf is not None and not isinstance(leaf, NonTensor):
-            yield from leaf_findings(key, leaf, version.value, phase)
+            yield from check_value(key, leaf, version.value, phase)
 
 
-def _placed(finding: SpecFinding, stage: StageTrace) -> SpecFinding:
-    return finding.at_stage(stage.index, stage.name) if stage.kind == "stage" else finding
+def _with_stage(violation: SpecViolation, stage: StageTrace) -> SpecViolation:
+    return violation.at_stage(stage.index, stage.name) if stage.kind == "stage" else violation

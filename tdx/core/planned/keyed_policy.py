@@ -1,34 +1,36 @@
-"""Policies by the keys that they read and write."""
+"""Policies whose keys are known: what they read, what they write, and a function over both."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import tensordict.nn
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdx.core.envs import EnvBase
-from tdx.core.envs.policies import OverTensors, as_policy
+from tdx.core.capabilities import is_public_class
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.policies import TensorPolicy, as_policy
 from tdx.core.planned.columns import as_tensordict
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.tensordicts import read
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_KEPT_TO_KEYS = ("tensordict.", "torchrl.")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedPolicy:
-    """A policy of which it is known what it reads and writes.
+    """A policy whose keys are known.
 
     Args:
-        reads: the keys that it reads.
-        writes: the keys that it writes.
-        act: from the entries that it reads, ``[*B, ...]``, by key, to those that it writes.
-        name: what a person knows it by.
+        reads: Keys that it reads.
+        writes: Keys that it writes.
+        act: Maps the entries that it reads, ``[*B, ...]``, by key, to those that it writes.
+        name: Display name.
     """
 
     reads: tuple[NestedKey, ...]
@@ -38,14 +40,14 @@ class KeyedPolicy:
 
 
 def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
-    """The policy by its keys; ``None`` for one that may read and write any entry.
+    """Return a policy with its keys; ``None`` if it may read and write any entry.
 
     Args:
-        policy: a callable over TensorDicts, or a module over tensors.
-        env: the env that it acts in.
+        policy: A callable over TensorDicts, or a module over tensors.
+        env: The env that it acts in.
     """
     over, name = as_policy(policy, env), type(policy).__name__
-    if isinstance(over, OverTensors):
+    if isinstance(over, TensorPolicy):
         return replace(_over_tensors(over), name=name)
     if not isinstance(policy, nn.Module) or not _keeps_to_keys(policy):
         return None
@@ -60,7 +62,7 @@ def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
     return KeyedPolicy(reads, writes, act, name)
 
 
-def _over_tensors(policy: OverTensors) -> KeyedPolicy:
+def _over_tensors(policy: TensorPolicy) -> KeyedPolicy:
     keys, (out, *_) = policy.keys, policy.outs
 
     def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
@@ -70,23 +72,30 @@ def _over_tensors(policy: OverTensors) -> KeyedPolicy:
 
 
 def _keeps_to_keys(policy: nn.Module) -> bool:
-    """Whether its class is one that reads and writes the keys that it names, and no others."""
-    declares = hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
-    parts = [each for each in policy.modules() if hasattr(each, "in_keys")]
-    return declares and all(type(each).__module__.startswith(_KEPT_TO_KEYS) for each in parts)
+    """Return True if all its parts read and write no keys but those that they name.
+
+    Classes that tensordict and TorchRL export do. A subclass may override their ``forward``.
+    """
+    has_keys = hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
+    loaded = [sys.modules.get(name) for name in ("torchrl.modules", "torchrl.envs")]
+    parts = [type(each) for each in policy.modules() if hasattr(each, "in_keys")]
+    return has_keys and all(
+        any(is_public_class(kind, namespace) for namespace in (tensordict.nn, *loaded))
+        for kind in parts
+    )
 
 
 def _is_plain(policy: nn.Module) -> bool:
-    """Whether calling it does no more than to call its module with the in-keys."""
+    """Return True if a call does nothing but call its module with the in-keys."""
     if type(policy) is not TensorDictModule or any(getattr(policy, name) for name in _HOOKS):
         return False
-    made: Any = policy
+    module: Any = policy
     return (
-        not made._kwargs
-        and made.method in (None, "forward", "__call__")
-        and not made.method_kwargs
-        and made.inplace is True
-        and list(made.out_keys) == list(made._out_keys)
+        not module._kwargs
+        and module.method in (None, "forward", "__call__")
+        and not module.method_kwargs
+        and module.inplace is True
+        and list(module.out_keys) == list(module._out_keys)
     )
 
 
@@ -132,7 +141,7 @@ def _through_tensordict(
         missing = [format_key(key) for key, value in written.items() if value is None]
         if missing:
             raise ArgumentError(
-                f"the policy names {missing[0]!r} and wrote no such entry",
+                f"the policy names {missing[0]!r} in its out_keys and did not write it",
                 hint="have the policy write the key, or correct its out_keys",
             )
         return written

@@ -1,0 +1,249 @@
+"""Collects the steps of an env over TensorDicts; the env declares which keys its steps read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import env_failure
+from tdx.core.envs.policies import ActionCheck
+from tdx.core.envs.rollout import StepLayout, reset_mismatch
+from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
+from tdx.core.planned.collector import CollectedSteps, Stop
+from tdx.core.planned.columns import as_tensordict, flatten, stack_leaves
+from tdx.core.planned.immediate_program import ImmediateProgram
+from tdx.core.transforms.chunk import StepLimit
+from tdx.keys import NestedKey, key_parts, sibling_key
+
+
+class TensorDictCollector:
+    """Steps an env over TensorDicts; its columns are ``[T, *B, ...]``.
+
+    On an accelerator the host reads no values while it steps, unless the rollout stops at a done
+    flag: each step may be followed by a reset of the rows that ended.
+
+    Args:
+        base: The env before all chains.
+        limits: Numbers of steps after which the chain ends an episode.
+        immediate: The stages that run in each step.
+        check: Checks the actions of a policy against the action spec.
+    """
+
+    def __init__(
+        self,
+        base: EnvBase,
+        limits: Sequence[StepLimit],
+        immediate: ImmediateProgram,
+        check: ActionCheck,
+    ) -> None:
+        self.base, self.immediate, self.check = base, immediate, check
+        self.limits = tuple(limits)
+        self.layout = StepLayout()
+        self.reads_flags = base.device.type == "cpu" or not base._resets_by_mask
+        self.reads = tuple(base._step_reads or ())
+        self.done_keys = {
+            sibling_key(key, "_reset"): key
+            for key in base.done_keys
+            if key_parts(key)[-1] == "done"
+        }
+
+    def collect(
+        self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
+    ) -> CollectedSteps:
+        """See :class:`~tdx.core.planned.collector.Collector`."""
+        return _Run(self, first, inputs, length, stop).collected()
+
+
+class _Run:
+    """The loop of one chunk, and what it has collected so far."""
+
+    def __init__(
+        self,
+        settings: TensorDictCollector,
+        first: Mapping[NestedKey, Tensor],
+        inputs: ActionSource,
+        length: int,
+        stop: Stop,
+    ) -> None:
+        self.settings, self.inputs, self.length, self.stop = settings, inputs, length, stop
+        self.first = first
+        self.steps: list[TensorDictBase] = []
+        self.resets: list[TensorDictBase] = []
+        self.masks: list[dict[NestedKey, Tensor]] = []
+        self.times: list[int] = []
+        self.given: list[dict[NestedKey, Tensor]] = []
+        counted = {limit.count_key: limit.counted(first) for limit in settings.limits}
+        self.counts = {key: count for key, count in counted.items() if count is not None}
+        self.stopped = self._in_step = False
+        self.tried = 0
+        self.error: Exception | None = None
+        self.root: dict[NestedKey, Any] = dict(first)
+        self.block: ActionBlock | None = None
+        if isinstance(inputs, OpenLoopActions):
+            self.block = inputs.draw(length)
+
+    def collected(self) -> CollectedSteps:
+        """Make the steps and return them as columns."""
+        try:
+            self._loop()
+            if self.block is not None and not self.stopped:
+                self.error = self.block.error
+        except Exception as error:
+            by_policy = self._in_step and self.given
+            self.error = (
+                self.settings.check.explain(self.given[-1].get, error) if by_policy else error
+            )
+        mismatch = self.settings.layout.find_mismatch(self.steps)
+        if mismatch is not None:
+            count, self.error = mismatch
+            self.stopped = False
+            del self.steps[count:]
+        if self.error is not None:
+            while self.times and self.times[-1] >= len(self.steps):
+                self.times.pop(), self.resets.pop(), self.masks.pop()
+        count = len(self.steps)
+        result = CollectedSteps(count, stopped=self.stopped, error=self.error)
+        if self.block is not None:
+            self.block.keep(self.tried)
+            result.inputs = {key: value[:count] for key, value in self.block.columns.items()}
+        elif count:
+            given = self.given[:count]
+            result.inputs = {key: torch.stack([step[key] for step in given]) for key in given[0]}
+        if count:
+            result.steps = stack_leaves(self.steps)
+            columns = self.settings.immediate.columns(count, len(self.times))
+            result.immediate_steps, result.immediate_resets = columns
+        if self.times:
+            result.times = tuple(self.times)
+            result.resets = stack_leaves(self.resets)
+            keys = self.masks[0]
+            result.masks = {key: torch.stack([masks[key] for masks in self.masks]) for key in keys}
+        self.settings.immediate.clear()
+        return result
+
+    def _loop(self) -> None:
+        actions: Sequence[TensorDictBase] | None = None
+        if self.block is not None:
+            actions = self.block.inner.unbind(0) if self.block.length else ()
+        for index in range(self.length if self.block is None else self.block.length):
+            self.tried = index + 1
+            written = {} if actions is not None else self._act()
+            inner = actions[index] if actions is not None else self.inner
+            following = self._step(inner)
+            fields = flatten(following)
+            if self.settings.immediate.stages:
+                fields = self.settings.immediate.step({**self.root, **written}, fields)
+            self.root.update(fields)
+            self.steps.append(following)
+            if not self._continues(index, following, fields):
+                return
+
+    def _act(self) -> dict[NestedKey, Tensor]:
+        """Call the policy for this step."""
+        assert isinstance(self.inputs, PolicyActions)
+        written = self.inputs.act(self.root)
+        self.settings.check(written.get)
+        self.inner, handed_out = self.inputs.apply_inverse(written)
+        self.given.append({**written, **handed_out})
+        self.root.update(self.given[-1])
+        return written
+
+    def _step(self, inner: TensorDictBase) -> TensorDictBase:
+        base = self.settings.base
+        if self.settings.reads:
+            state = {key: self.root[key] for key in self.settings.reads if key in self.root}
+            given = as_tensordict({**state, **flatten(inner)}, base.batch_size, base.device)
+        else:
+            given = inner.clone(recurse=False)
+        try:
+            return base._completed_step(given)
+        except Exception as error:
+            self._in_step = True
+            failure = env_failure(base, "step", error)
+            raise failure from failure.__cause__
+
+    def _continues(
+        self, index: int, following: TensorDictBase, fields: Mapping[NestedKey, Any]
+    ) -> bool:
+        """Reset the rows that ended; return False if the rollout stops instead."""
+        masks = self._done_masks(fields)
+        if self.settings.reads_flags or self.stop == "any":
+            if not any(bool(mask.any()) for mask in masks.values()):
+                return True
+            if self.stop == "any":
+                self.stopped = True
+                return False
+        if index + 1 < self.length:
+            self._reset(index + 1, following, masks)
+        return True
+
+    def _done_masks(self, fields: Mapping[NestedKey, Any]) -> dict[NestedKey, Tensor]:
+        """Return the rows that are done after this step, by the key of their reset mask."""
+        masks = {}
+        for mask_key, key in self.settings.done_keys.items():
+            flag = fields[key]
+            for limit in self.settings.limits:
+                if limit.done_key == key:
+                    before = self.counts.get(limit.count_key)
+                    count = torch.zeros_like(flag, dtype=torch.int64) if before is None else before
+                    self.counts[limit.count_key] = count = count + 1
+                    flag = flag | (count >= limit.most)
+            masks[mask_key] = flag
+        return masks
+
+    def _reset(self, time: int, following: TensorDictBase, masks: dict[NestedKey, Tensor]) -> None:
+        settings, base = self.settings, self.settings.base
+        masks = {key: mask.clone() for key, mask in masks.items()}
+        before = as_tensordict(
+            flatten(following),
+            base.batch_size,
+            base.device,
+        )
+        given = before.clone(recurse=False)
+        for key, mask in masks.items():
+            given.set(key, mask.clone())
+        try:
+            output = base._completed_reset(given)
+        except Exception as error:
+            failure = env_failure(base, "reset", error)
+            raise failure from failure.__cause__
+        output = output.clone(recurse=False)
+        self._check_reset(output, before)
+        keep_unmasked_rows(output, before, masks, len(base.batch_size))
+        for limit in settings.limits:
+            mask = masks[sibling_key(limit.done_key, "_reset")]
+            self.counts[limit.count_key] = self.counts[limit.count_key].masked_fill(mask, 0)
+        fields = flatten(output)
+        after = fields
+        if settings.immediate.stages:
+            after = settings.immediate.reset(self.root, dict(fields), masks)
+        for key, value in after.items():
+            self.root[key] = self._merged(key, value, masks)
+        self.times.append(time)
+        self.resets.append(output)
+        self.masks.append(masks)
+
+    def _check_reset(self, output: TensorDictBase, before: TensorDictBase) -> None:
+        """Raise if a reset returns another shape or dtype than the step before it."""
+        fields = flatten(before)
+        for key, value in flatten(output).items():
+            previous = fields.get(key)
+            if not isinstance(previous, Tensor) or not isinstance(value, Tensor):
+                continue
+            if previous.shape != value.shape or previous.dtype != value.dtype:
+                raise reset_mismatch(key, value, previous)
+
+    def _merged(self, key: NestedKey, value: Tensor, masks: dict[NestedKey, Tensor]) -> Tensor:
+        before = self.root.get(key)
+        if not isinstance(before, Tensor) or before.shape != value.shape:
+            return value
+        lead = len(self.settings.base.batch_size)
+        mask = mask_for_entry(key, masks, lead)
+        assert mask is not None
+        return torch.where(expand_mask(mask, value, lead), value, before)

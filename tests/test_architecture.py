@@ -1,0 +1,214 @@
+"""Imports between the modules of tdx: no circles, no imports by string, no checks of module names.
+
+``lint-imports`` checks the order of the layers. These tests read the source for what it cannot see.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+IMPORTS_BY_STRING = {
+    # Lazy public names of a package.
+    "tdx/envs/__init__.py",
+    "tdx/envs/gym/__init__.py",
+    # Optional libraries.
+    "tdx/envs/gym/mujoco_warnings.py",
+    "tdx/envs/gym/providers.py",
+    "tdx/envs/gym/registry.py",
+    # Modules that the user names in a pipeline, and classes that the catalog names.
+    "tdx/inspection/docstring_example.py",
+    "tdx/pipeline/realise.py",
+    # Plugins: rules of the linter, formats of a dump, tabs of the app and their jobs.
+    "tdx/inspection/lint/registry.py",
+    "tdx/rollouts/formats/registry.py",
+    "tdx/tui/app.py",
+    "tdx/tui/backend/answering.py",
+    "tdx/tui/tabs.py",
+    # Commands that start the app, which is a layer beside the command line.
+    "tdx/cli/commands/serve.py",
+    "tdx/cli/commands/tui.py",
+}
+"""Modules that load plugins, optional libraries or lazy names; each loads downwards only."""
+
+MODULE_NAME_CHECKS = {
+    # Libraries whose objects cannot declare anything to tdx.
+    "tdx/core/transforms/foreign.py",
+    "tdx/envs/gym/generators.py",
+    "tdx/envs/gym/registry.py",
+}
+"""Modules that recognize objects of other libraries by the package of their class."""
+
+
+def source_files() -> list[Path]:
+    return sorted((ROOT / "tdx").rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def parsed_modules() -> dict[str, tuple[Path, ast.Module]]:
+    return {module_name(path): (path, ast.parse(path.read_text())) for path in source_files()}
+
+
+def imported_modules(name: str) -> Iterator[str]:
+    """Modules of tdx that a module imports anywhere: in functions and for type checking too."""
+    path, tree = parsed_modules()[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield full if full in parsed_modules() else base
+
+
+def import_graph() -> dict[str, set[str]]:
+    known = parsed_modules()
+    return {
+        name: {each for each in imported_modules(name) if each in known and each != name}
+        for name in known
+    }
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components with more than one module (Tarjan's algorithm)."""
+    indices: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(root: str) -> None:
+        work = [(root, iter(sorted(graph[root])))]
+        indices[root] = lowest[root] = len(indices)
+        stack.append(root)
+        while work:
+            node, targets = work[-1]
+            target = next(targets, None)
+            if target is not None:
+                if target not in indices:
+                    indices[target] = lowest[target] = len(indices)
+                    stack.append(target)
+                    work.append((target, iter(sorted(graph[target]))))
+                elif target in stack:
+                    lowest[node] = min(lowest[node], indices[target])
+                continue
+            work.pop()
+            if work:
+                parent = work[-1][0]
+                lowest[parent] = min(lowest[parent], lowest[node])
+            if lowest[node] == indices[node]:
+                start = stack.index(node)
+                component = stack[start:]
+                del stack[start:]
+                if len(component) > 1:
+                    found.append(sorted(component))
+
+    for name in graph:
+        if name not in indices:
+            visit(name)
+    return sorted(found)
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert circles(graph) == [["b", "c"]]
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    assert circles(import_graph()) == []
+
+
+def lines_with_import_by_string(tree: ast.Module) -> list[int]:
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Name) and node.func.id in ("import_module", "__import__"))
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == "import_module")
+        )
+    ]
+
+
+def lines_with_module_name_check(tree: ast.Module) -> list[int]:
+    """Lines that read ``__module__``, except comparisons with the module's own ``__name__``."""
+    own = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and "__name__" in ast.dump(node)
+        for part in ast.walk(node)
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if id(node) not in own
+        and (
+            (isinstance(node, ast.Attribute) and node.attr == "__module__")
+            or (isinstance(node, ast.Constant) and node.value == "__module__")
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("import_module('tdx.core')", 1),
+        ("importlib.import_module(name)", 1),
+        ("import tdx.core", 0),
+    ],
+)
+def test_imports_by_string_are_found(source: str, count: int) -> None:
+    assert len(lines_with_import_by_string(ast.parse(source))) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("type(stage).__module__.startswith('tdx.')", 1),
+        ("getattr(kind, '__module__', '')", 1),
+        ("isinstance(stage, Transform)", 0),
+    ],
+)
+def test_module_name_checks_are_found(source: str, count: int) -> None:
+    assert len(lines_with_module_name_check(ast.parse(source))) == count
+
+
+def test_no_module_is_imported_by_string() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path, tree in parsed_modules().values()
+        if lines_with_import_by_string(tree)
+    }
+    assert found - IMPORTS_BY_STRING == set()
+
+
+def test_no_behavior_depends_on_the_name_of_a_module() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path, tree in parsed_modules().values()
+        if lines_with_module_name_check(tree)
+    }
+    assert found - MODULE_NAME_CHECKS == set()
+
+
+def test_no_exception_is_obsolete() -> None:
+    trees = {str(path.relative_to(ROOT)): tree for path, tree in parsed_modules().values()}
+    for name in IMPORTS_BY_STRING:
+        assert lines_with_import_by_string(trees[name]), name
+    for name in MODULE_NAME_CHECKS:
+        assert lines_with_module_name_check(trees[name]), name
