@@ -19,7 +19,7 @@ IMPORTS_BY_STRING = {
     "tdx/envs/__init__.py",
     "tdx/envs/gym/__init__.py",
     # Optional libraries.
-    "tdx/envs/gym/mujoco_warnings.py",
+    "tdx/envs/gym/failures.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.

@@ -21,7 +21,7 @@ from tdx.core.envs.spec_violations import (
 )
 from tdx.core.transformed_env import TransformedEnv, flatten_stages
 from tdx.core.transforms import Compose, Transform
-from tdx.errors import ChainError, TdxError, Where, first_line
+from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict
@@ -264,7 +264,7 @@ def _stage_errors(place: int, stage: Transform, phase: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ChainError(
-            f"it raised {type(error).__name__} in {phase}: {first_line(error)}",
+            f"it raised {type(error).__name__} in {phase}: {get_first_line(error)}",
             where=Where(stage=index, transform=name),
             hint="correct the stage; --debug shows the traceback",
         ) from error

@@ -23,8 +23,8 @@ from tdx.core.envs.spec_violations import (
     spec_leaves,
     unique_violations,
 )
-from tdx.errors import ArgumentError, first_line
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.errors import ArgumentError, get_first_line
+from tdx.keys import NestedKey, sibling_key, split_key
 from tdx.specs import NonTensor, TensorSpec
 
 STEPS = 3
@@ -195,7 +195,7 @@ class _Check:
     def _flags(self, tensordict: TensorDictBase, phase: Phase) -> Iterator[SpecViolation]:
         """Check that done follows from the other flags, and that it is false after a reset."""
         for group in self.env.done_keys_groups:
-            flags = {key_parts(key)[-1]: tensordict.get(key, None) for key in group}
+            flags = {split_key(key)[-1]: tensordict.get(key, None) for key in group}
             done = flags.get("done")
             if done is None or done.device.type == "meta":
                 continue
@@ -306,7 +306,7 @@ class _Check:
             if not bool(same.all()):
                 message = "a reset of the first row changed it in another row"
                 yield SpecViolation("partial_reset", key, "partial reset", message)
-            if key_parts(key)[-1] == "done" and bool((new & rows).any()):
+            if split_key(key)[-1] == "done" and bool((new & rows).any()):
                 message = "it is still set in the row that was reset"
                 yield SpecViolation("done", key, "partial reset", message)
 
@@ -319,6 +319,6 @@ def _stacking(rollout: TensorDictBase) -> Iterator[SpecViolation]:
     try:
         rollout.contiguous()
     except RuntimeError as error:
-        message = f"the steps of a rollout do not stack into one block: {first_line(error)}"
+        message = f"the steps of a rollout do not stack into one block: {get_first_line(error)}"
         hint = "declare the shapes that vary as -1"
         yield SpecViolation("unstackable", None, "rollout", message, hint)

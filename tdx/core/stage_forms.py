@@ -25,7 +25,7 @@ from tdx.core.transforms.chunk import TimeForm
 from tdx.core.transforms.transform import RowStep
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
-from tdx.tensordicts import Maker, tensordict_maker
+from tdx.tensordicts import TensorDictFactory, make_tensordict_factory
 
 _HOOKS = ("_step", "_call", "_reset", "_reset_env_preprocess")
 
@@ -156,7 +156,7 @@ class StepProgram:
         fields_of: FieldsOf,
         on_dicts: tuple[tuple[Transform, RowStep], ...],
         rest: tuple[Transform, ...],
-        make: Maker,
+        make: TensorDictFactory,
         chain: Transform,
     ) -> None:
         self._fields_of, self._on_dicts, self._rest = fields_of, on_dicts, rest
@@ -226,5 +226,5 @@ def compile_steps(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> 
         fields_of = meter.timed(base_parts(env)[0], fields_of)
         timed = meter.in_turn([step for _, step in on_dicts])
         on_dicts = [(stage, step) for (stage, _), step in zip(on_dicts, timed, strict=True)]
-    make = tensordict_maker(env.batch_size, env.device)
+    make = make_tensordict_factory(env.batch_size, env.device)
     return StepProgram(fields_of, tuple(on_dicts), stages[len(on_dicts) :], make, chain)

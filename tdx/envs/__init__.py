@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdx.core.envs import ActionSequence, EnvBase, step_mdp
+    from tdx.core.spec_check import check_env_specs
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
-    from tdx.envs.check import check_env_specs
     from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
@@ -25,7 +25,7 @@ _MODULES = {
     "ParallelEnv": "tdx.envs.batched",
     "PendulumEnv": "tdx.envs.native",
     "SerialEnv": "tdx.envs.batched",
-    "check_env_specs": "tdx.envs.check",
+    "check_env_specs": "tdx.core.spec_check",
     "default_info_dict_reader": "tdx.envs.gym",
     "step_mdp": "tdx.core.envs",
 }

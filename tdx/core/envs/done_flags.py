@@ -15,7 +15,7 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, key_parts, normal_key, parent_key, sibling_key
+from tdx.keys import NestedKey, normalize_key, parent_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -60,7 +60,7 @@ def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: 
 def _derived_flag(
     tensordict: TensorDictBase, key: NestedKey, spec: TensorSpec, reset: bool
 ) -> Tensor:
-    name = key_parts(key)[-1]
+    name = split_key(key)[-1]
     sources = {
         "done": ("terminated", "truncated"),
         "terminated": ("done",),
@@ -112,9 +112,9 @@ def reset_masks(
 def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     """Return all ``_reset`` masks of a TensorDict, also in nested groups, by key."""
     return {
-        normal_key(key): tensordict.get(key)
+        normalize_key(key): tensordict.get(key)
         for key in tensordict.keys(True, True)
-        if key_parts(key)[-1] == "_reset"
+        if split_key(key)[-1] == "_reset"
     }
 
 
@@ -126,7 +126,7 @@ def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]])
         groups: The done keys by group.
     """
     for group in groups:
-        ends = [key for key in group if key_parts(key)[-1] == "done"] or group
+        ends = [key for key in group if split_key(key)[-1] == "done"] or group
         flag = read(tensordict, ends[0])
         for other in ends[1:]:
             flag = flag | read(tensordict, other)
@@ -259,7 +259,7 @@ def mask_for_entry(
 
 def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     """Return True if any flag that ends in ``done`` is set; without such a flag, any flag."""
-    ends = [key for key in done_keys if key_parts(key)[-1] == "done"] or done_keys
+    ends = [key for key in done_keys if split_key(key)[-1] == "done"] or done_keys
     return any(
         bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None
     )

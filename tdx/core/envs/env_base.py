@@ -31,12 +31,12 @@ from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, sibling_key
 from tdx.tensordicts import (
-    is_result,
-    mark_result,
+    is_step_result,
+    mark_step_result,
     new_tensordict,
-    overlay,
     plain_entries,
     read,
+    update_entries,
     write,
 )
 
@@ -175,13 +175,13 @@ class EnvBase(EnvSpecs):
             self._check_batch(tensordict)
             return step_anywhere(tensordict, self.device, self._completed_step)
         preset = entries.get("next")
-        if preset is not None and is_result(preset, tensordict):
+        if preset is not None and is_step_result(preset, tensordict):
             preset = None
         following = self._completed_step(tensordict, preset)
         if preset is not None:
-            overlay(following, preset)
+            update_entries(following, preset)
         entries["next"] = following
-        mark_result(following, tensordict)
+        mark_step_result(following, tensordict)
         return tensordict
 
     def _completed_step(

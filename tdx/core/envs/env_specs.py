@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.errors import DeviceError, KeyNotFoundError, SpecError
-from tdx.keys import NestedKey, format_key, normal_key, sibling_key, unique_keys
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
-from tdx.specs.arguments import as_device
+from tdx.specs.conversion import as_device
 from tdx.tensordicts import new_tensordict
 
 
@@ -115,7 +115,7 @@ class LeafKeys:
         keys = env._key_cache.get(self.part)
         if keys is None:
             full: Composite = getattr(env, self.part)
-            keys = env._key_cache[self.part] = [normal_key(key) for key in full.keys(True, True)]
+            keys = env._key_cache[self.part] = [normalize_key(key) for key in full.keys(True, True)]
         return list(keys)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tdx.core.envs.env_base import EnvBase
-from tdx.errors import ChainError, EnvError, TdxError, Where, first_line, one_line
+from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line, summarize_error
 from tdx.keys import NestedKey
 
 ENV_ERROR_HINT = "the error comes from the env; --debug or the __cause__ shows where it was raised"
@@ -45,7 +45,9 @@ def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
         failure = stage_failure(error, stage)
     else:
         where = Where(env=type(_innermost(env)).__name__)
-        failure = EnvError(f"{phase} raised {one_line(error)}", hint=ENV_ERROR_HINT, where=where)
+        failure = EnvError(
+            f"{phase} raised {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
+        )
     failure.__cause__ = error
     return failure
 
@@ -68,7 +70,7 @@ def env_errors(env: EnvBase, method: str, step: int | None = None) -> Iterator[N
         raise error.at(step=step) from error.__cause__
     except Exception as error:
         raise EnvError(
-            f"the env raised {type(error).__name__} in {method}: {first_line(error)}",
+            f"the env raised {type(error).__name__} in {method}: {get_first_line(error)}",
             hint=ENV_ERROR_HINT,
             where=Where(env=type(env).__name__, step=step),
         ) from error
@@ -77,7 +79,7 @@ def env_errors(env: EnvBase, method: str, step: int | None = None) -> Iterator[N
 def stage_failure(error: Exception, stage: Where) -> ChainError:
     """Return the error to raise if a stage raised something other than an error of tdx."""
     failure = ChainError(
-        f"it raised {one_line(error)}",
+        f"it raised {summarize_error(error)}",
         hint="the __cause__ shows where; env.step(...) with the same data raises it again",
         where=stage,
     )

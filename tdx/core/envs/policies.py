@@ -14,7 +14,7 @@ from tdx.core.capabilities import is_public_class
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.services import Policy
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.tensordicts import new_tensordict, read
 
 _OVER_TENSORDICTS = ("td", "tensordict")
@@ -35,7 +35,7 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
     if is_public_class(type(policy), nn):
         return TensorPolicy(policy, _default_keys(policy, env), env.action_keys)
     names = _argument_names(policy)
-    by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
+    by_name = {split_key(key)[-1]: key for key in env.observation_keys}
     if names and all(name in by_name for name in names):
         return TensorPolicy(policy, [by_name[name] for name in names], env.action_keys)
     if len(names) == 1 and names[0].startswith(_OVER_TENSORDICTS):

@@ -15,7 +15,7 @@ from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
 from tdx.core.envs.services import Policy, RolloutRequest
 from tdx.errors import ArgumentError, EnvError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import read
 
 
@@ -150,7 +150,7 @@ def policy_device(policy: Any) -> torch.device | None:
 
 
 def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
-    flags = [read(tensordict, key) for key in done_keys if key_parts(key)[-1] == "done"]
+    flags = [read(tensordict, key) for key in done_keys if split_key(key)[-1] == "done"]
     return bool(flags) and all(bool(flag.all()) for flag in flags)
 
 
@@ -189,8 +189,8 @@ def mark_truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
     Raises:
         ArgumentError: The env has no truncated flag.
     """
-    names = [key for key in env.done_keys if key_parts(key)[-1] in ("done", "truncated")]
-    if not any(key_parts(key)[-1] == "truncated" for key in names):
+    names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
+    if not any(split_key(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
             "set_truncated needs a truncated key, and the env has none",
             hint="declare truncated in the done spec",
@@ -272,11 +272,11 @@ def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[Neste
     for name in tensordict.keys():
         value, here = tensordict._get_str(name, None), (*path, name)
         if isinstance(value, Tensor):
-            found[normal_key(here)] = (value.shape, value.dtype)
+            found[normalize_key(here)] = (value.shape, value.dtype)
         elif type(value) is TensorDict:
             found |= _entries_of(value, here)
         else:
-            found[normal_key(here)] = None
+            found[normalize_key(here)] = None
     return found
 
 
@@ -309,8 +309,8 @@ def _difference(first: dict[NestedKey, Layout], other: dict[NestedKey, Layout]) 
 
 
 def _mismatch(key: NestedKey, message: str) -> EnvError:
-    parts = key_parts(key)
-    plain = normal_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
+    parts = split_key(key)
+    plain = normalize_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
     return EnvError(message, hint=_HINT, where=Where(key=plain))
 
 

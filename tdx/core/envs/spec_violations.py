@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import CheckError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
 ViolationCode = Literal[
@@ -78,12 +78,12 @@ class SpecViolation:
 
 def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
     """Return the leaves of a composite by key."""
-    return {normal_key(key): leaf for key, leaf in spec.items(True, True)}
+    return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of the leaves of a TensorDict."""
-    return [normal_key(key) for key in tensordict.keys(True, True)]
+    return [normalize_key(key) for key in tensordict.keys(True, True)]
 
 
 def check_entries(

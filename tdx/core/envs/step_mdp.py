@@ -8,8 +8,8 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
 
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, key_parts, normal_key
-from tdx.tensordicts import is_result, mark_result, new_tensordict, stacked_parts
+from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.tensordicts import is_step_result, mark_step_result, new_tensordict, unstack_parts
 
 
 def step_anywhere(
@@ -35,14 +35,14 @@ def step_anywhere(
     moved = given.device is not None and given.device != device
     tensordict = given.to(device) if moved else given
     preset = tensordict._get_str("next", None)
-    if any(is_result(part._get_str("next", None), part) for part in stacked_parts(given)):
+    if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(given)):
         preset = None
     following = complete(tensordict, preset)
     if preset is not None:
         following.update(preset)
     given.set("next", following.to(given.device) if moved else following)
-    for part in stacked_parts(given):
-        mark_result(part._get_str("next", None), part)
+    for part in unstack_parts(given):
+        mark_step_result(part._get_str("next", None), part)
     return given
 
 
@@ -99,8 +99,8 @@ def step_mdp(
 
 def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
     if isinstance(keys, (str, tuple)):
-        return [normal_key(keys)]
-    return [normal_key(key) for key in keys]
+        return [normalize_key(keys)]
+    return [normalize_key(key) for key in keys]
 
 
 def advance(
@@ -115,7 +115,7 @@ def advance(
     return _overlaid(
         tensordict if keep_other else None,
         following,
-        {key_parts(key) for key in dropped} | {("next",)},
+        {split_key(key) for key in dropped} | {("next",)},
     )
 
 

@@ -11,7 +11,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.eager_reasons import why_eager
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.stage_forms import PlannedStage, plan_stage
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 Executor = Literal["planned", "eager"]
 When = Literal["now", "later", "fused"]
@@ -149,7 +149,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     _ = env.output_spec  # Stages learn from it which keys they read and write.
     base, transforms = flatten_chain(env)
     stages = tuple(plan_stage(index, stage) for index, stage in enumerate(transforms))
-    reads = None if policy_reads is None else tuple(map(normal_key, policy_reads))
+    reads = None if policy_reads is None else tuple(map(normalize_key, policy_reads))
     reason = why_eager(env, base, stages) or _why_not_for_policy(stages, reads)
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
@@ -216,10 +216,10 @@ def _immediate_stages(
 
 def _overlaps(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
     """Return True if a key, a group of it or an entry in it is one of the others."""
-    parts = key_parts(key)
+    parts = split_key(key)
     return any(
         parts[: len(other)] == other or other[: len(parts)] == parts
-        for other in map(key_parts, keys)
+        for other in map(split_key, keys)
     )
 
 
@@ -254,7 +254,7 @@ def _versions(
     log = _VersionLog()
     for part in base.output_spec.values():
         for key in part.keys(True, True):
-            log.write(normal_key(key), -1)
+            log.write(normalize_key(key), -1)
     used = []
     for planned in stages:
         keys = tuple(log.current) if planned.reads is None else planned.reads

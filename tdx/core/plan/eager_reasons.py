@@ -8,7 +8,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.stage_forms import PlannedStage
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.non_tensor import NonTensor
 
@@ -68,7 +68,7 @@ def _inverse_is_timed(stage: Transform) -> bool:
 def _read_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
     """Every key that a stage reads has to be an existing tensor, not a group."""
     present = {
-        normal_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
+        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
     }
     for planned in stages:
         for key in planned.reads or ():
@@ -117,7 +117,7 @@ def _feedback_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator
 def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
     """Only flags of the env and step limits may end an episode."""
     for group in env.done_keys_groups:
-        ends = [key for key in group if key_parts(key)[-1] == "done"]
+        ends = [key for key in group if split_key(key)[-1] == "done"]
         if not ends:
             yield f"{', '.join(map(format_key, group))}: none of them is a done flag"
         yield from _flag_reasons(ends, base, stages)

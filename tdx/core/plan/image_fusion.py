@@ -22,7 +22,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.linear_image import LinearImage, Matrix
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Real = np.float32
@@ -332,7 +332,7 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
     leaves = list(base.full_observation_spec.items(True, True))
     if len(leaves) != 1:
         return None
-    key, spec = normal_key(leaves[0][0]), leaves[0][1]
+    key, spec = normalize_key(leaves[0][0]), leaves[0][1]
     shape = tuple(spec.shape[base.ndim :])
     if len(shape) != 3 or spec.dtype is None:
         return None

@@ -24,8 +24,7 @@ from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.binary import Binary
 from tdx.specs.bounded import Bounded
-from tdx.specs.categorical import Categorical
-from tdx.specs.one_hot import OneHot
+from tdx.specs.categorical import Categorical, OneHot
 from tdx.tensordicts import new_tensordict, read
 
 

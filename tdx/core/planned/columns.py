@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.transforms.chunk import Chunk, Columns, new_column
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read
 
 
@@ -24,7 +24,7 @@ def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
             found[name] = value
         elif isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
             for key, leaf in flatten(value).items():
-                found[(name, *key_parts(key))] = leaf
+                found[(name, *split_key(key))] = leaf
         else:
             found[name] = value
     return found
@@ -51,7 +51,7 @@ def as_tensordict(
         groups: Dims of nested groups beyond the batch, by the parts of their key.
     """
     return _level(
-        {key_parts(key): value for key, value in columns.items()},
+        {split_key(key): value for key, value in columns.items()},
         (),
         batch_size,
         device,
@@ -86,7 +86,7 @@ def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, .
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
         if isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
-            found[key_parts(normal_key(key))] = tuple(value.batch_size[lead:])
+            found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
     return found
 
 
@@ -183,7 +183,7 @@ def last_root(
 
 
 def _below_next(columns: Columns) -> Columns:
-    return {("next", *key_parts(key)): value for key, value in columns.items()}
+    return {("next", *split_key(key)): value for key, value in columns.items()}
 
 
 def _time_last(columns: Columns, lead: int) -> Columns:

@@ -17,7 +17,7 @@ from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.chunk import Columns
 from tdx.errors import EnvError
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 
 _Values = list[Any]
 
@@ -195,7 +195,7 @@ def warn_of_undeclared(planned: PlannedStage, added: Collection[NestedKey]) -> N
     if env is None:
         return
     declared = stage.transform_output_spec(env.output_spec)
-    known = {normal_key(key) for part in declared.values() for key in part.keys(True, True)}
+    known = {normalize_key(key) for part in declared.values() for key in part.keys(True, True)}
     undeclared = sorted(format_key(key) for key in added if key not in known)
     if undeclared:
         _WARNED.add(stage)

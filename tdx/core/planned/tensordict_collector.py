@@ -19,7 +19,7 @@ from tdx.core.planned.collector import CollectedSteps, Stop
 from tdx.core.planned.columns import as_tensordict, flatten, stack_leaves
 from tdx.core.planned.immediate_program import ImmediateProgram
 from tdx.core.transforms.chunk import StepLimit
-from tdx.keys import NestedKey, key_parts, sibling_key
+from tdx.keys import NestedKey, sibling_key, split_key
 
 
 class TensorDictCollector:
@@ -50,7 +50,7 @@ class TensorDictCollector:
         self.done_keys = {
             sibling_key(key, "_reset"): key
             for key in base.done_keys
-            if key_parts(key)[-1] == "done"
+            if split_key(key)[-1] == "done"
         }
 
     def collect(

@@ -14,8 +14,8 @@ from tdx.core.envs.failures import noted_key
 from tdx.core.tracing.traces import Direction, Kind
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.errors import ChainError, EnvError, SpecError, TdxError, Where, first_line
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.errors import ChainError, EnvError, SpecError, TdxError, Where, get_first_line
+from tdx.keys import NestedKey, normalize_key, split_key
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +49,8 @@ class Place:
         declared = self.writes[direction]
         if declared is None or key in declared:
             return True
-        parts = key_parts(key)
-        return any(normal_key(parts[:length]) in declared for length in range(1, len(parts)))
+        parts = split_key(key)
+        return any(normalize_key(parts[:length]) in declared for length in range(1, len(parts)))
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
@@ -111,7 +111,7 @@ _LANES: tuple[Direction, Direction] = ("forward", "inverse")
 
 
 def _normal(keys: Iterable[NestedKey]) -> tuple[NestedKey, ...]:
-    return tuple(normal_key(key) for key in keys)
+    return tuple(normalize_key(key) for key in keys)
 
 
 def is_pure(module: nn.Module) -> bool:
@@ -151,7 +151,7 @@ def to_located_error(error: Exception, place: Place, direction: Direction, phase
     if isinstance(error, TdxError):
         error.message = f"{error.message}, in {during}"
         return error.at(stage=place.index, transform=place.name) if is_stage else error
-    what = f"raised {type(error).__name__} in {during}: {first_line(error)}"
+    what = f"raised {type(error).__name__} in {during}: {get_first_line(error)}"
     if is_stage:
         where = Where(stage=place.index, transform=place.name, key=noted_key(error))
         return ChainError(

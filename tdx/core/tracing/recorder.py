@@ -12,7 +12,7 @@ from tdx.core.envs.spec_violations import get_entry
 from tdx.core.tracing.places import Place, to_located_error
 from tdx.core.tracing.traces import Direction, Hook, Kind, StageTrace, ValueVersion
 from tdx.keys import NestedKey
-from tdx.tensordicts import read, stacked_parts
+from tdx.tensordicts import read, unstack_parts
 
 
 class Leaves:
@@ -55,7 +55,7 @@ class Leaves:
             parts = (key,) if isinstance(key, str) else tuple(key)
             if not outer and parts[0] == "next":
                 continue
-            rows = [read(row, key) for row in stacked_parts(level)]
+            rows = [read(row, key) for row in unstack_parts(level)]
             token = tuple(map(id, rows))
             known = self._stacks.get(token)
             if known is None:

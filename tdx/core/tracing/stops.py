@@ -18,7 +18,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.tracing.spec_violations import TraceChecker
 from tdx.core.tracing.traces import StageTrace, StepTrace, ValueVersion
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 
 class StoppableRun(Protocol):
@@ -179,7 +179,7 @@ class Done(Stop):
         self._keys: list[NestedKey] = []
 
     def begin(self, run: StoppableRun) -> None:
-        self._keys = [key for key in run.env.done_keys if key_parts(key)[-1] == self.flag]
+        self._keys = [key for key in run.env.done_keys if split_key(key)[-1] == self.flag]
 
     def check(self, trace: StepTrace) -> StopReason | None:
         if trace.phase == "reset":
@@ -287,7 +287,7 @@ class KeyIs(Stop):
             raise ArgumentError(
                 f"unknown comparison {op!r}", hint=f"use one of {' '.join(_OPERATORS)}"
             )
-        self.key, self.op, self.number = normal_key(key), op, number
+        self.key, self.op, self.number = normalize_key(key), op, number
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -303,7 +303,7 @@ class KeyIs(Stop):
                 f"cannot parse the condition {text!r}",
                 hint="write a key, a comparison and a number: 'reward > 0.5', 'agents.count == 3'",
             )
-        return cls(normal_key(tuple(parts)), match["op"], float(match["number"]))
+        return cls(normalize_key(tuple(parts)), match["op"], float(match["number"]))
 
     def check(self, trace: StepTrace) -> StopReason | None:
         value = self._value(trace)
@@ -342,7 +342,7 @@ class KeyIs(Stop):
         if trace.phase == "reset":
             # Rewards, for example, exist from the first step on.
             return None
-        self.check_key(normal_key(key) for key in trace.env_tensordict.keys(True, True))
+        self.check_key(normalize_key(key) for key in trace.env_tensordict.keys(True, True))
         return None
 
     def check_key(self, keys: Iterable[NestedKey]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from tdx.core.envs.failures import from_key
+from tdx.core.envs.failures import note_key
 from tdx.errors import ArgumentError, KeyNotFoundError, Where, find_similar_names
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite
@@ -110,7 +110,7 @@ def map_present(
             try:
                 mapped = function(value)
             except Exception as error:
-                from_key(error, source)
+                note_key(error, source)
                 raise
             write(tensordict, target, mapped)
     return tensordict

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
-from tdx.core.envs.spec_findings import SpecFinding
+from tdx.core.envs.spec_violations import SpecViolation
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv, are_alike
 from tdx.errors import ArgumentError, EnvError
@@ -287,7 +287,7 @@ class BatchedEnv(EnvBase):
 
     def _stage_lies(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecFinding]:
+    ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
         per_env = self._ask_attribute("_stage_lies")(check_dtype, None, steps)
         return [

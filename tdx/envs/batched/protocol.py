@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.errors import EnvError, TdxError, WorkerError
 
 STEP = b"s"
@@ -92,7 +92,7 @@ class Failure:
             worker: Index of the worker.
             operation: Operation that failed.
         """
-        original, hint, where = self.original(worker), OWN_ERROR, None
+        original, hint, where = self.original(worker), ENV_ERROR_HINT, None
         if isinstance(original, TdxError):
             message = f"worker {worker} failed during {operation}: {original.message}"
             hint, where = original.hint or hint, original.where
@@ -109,7 +109,7 @@ class Failure:
         """Return the worker's exception, with its traceback as a note."""
         error = _unpickle(self.exception)
         if error is None:
-            error = EnvError(f"{self.kind}: {self.message}", hint=OWN_ERROR)
+            error = EnvError(f"{self.kind}: {self.message}", hint=ENV_ERROR_HINT)
         error.add_note(f"traceback in worker {worker}:\n{self.trace}")
         return error
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.providers import find_requirement, install_hint
 from tdx.envs.gym.registry import find_replacement_hint
 from tdx.envs.gym.values import WrongValueError
@@ -41,7 +41,7 @@ def env_error(name: str, phase: str, error: Exception) -> TdxError:
         message = f"{phase}{row} returned {error.problem}"
         return EnvError(message, hint=error.hint, where=Where(env=name, key=key))
     return EnvError(
-        f"{phase} raised {summarize_error(error)}", hint=OWN_ERROR, where=Where(env=name)
+        f"{phase} raised {summarize_error(error)}", hint=ENV_ERROR_HINT, where=Where(env=name)
     )
 
 
@@ -73,7 +73,9 @@ def construction_error(name: str, entry_point: object, error: Exception) -> TdxE
             ),
             where=where,
         )
-    return EnvError(f"cannot create the env: {summarize_error(error)}", hint=OWN_ERROR, where=where)
+    return EnvError(
+        f"cannot create the env: {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
+    )
 
 
 _PIPELINE_HINTS = {

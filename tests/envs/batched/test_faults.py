@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.core.envs.failures import OWN_ERROR
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
@@ -48,7 +48,7 @@ def test_exception_names_its_worker_and_has_its_traceback(make_parallel: MakeBat
     with pytest.raises(WorkerError) as caught:
         env.rollout(5)
     assert str(caught.value) == (
-        f"step 1: worker 1 raised ValueError during step: raised on purpose ({OWN_ERROR})"
+        f"step 1: worker 1 raised ValueError during step: raised on purpose ({ENV_ERROR_HINT})"
     )
     assert isinstance(caught.value.__cause__, ValueError)
     (note,) = caught.value.__cause__.__notes__
