@@ -61,7 +61,7 @@ class InversePath:
                 except Exception as error:
                     where = Where(stage=self._indices[stage], transform=type(stage).__name__)
                     if isinstance(error, TdxError):
-                        error.where = error.where.merged(where)
+                        error.where = error.where.merge(where)
                         raise
                     raise stage_failure(error, where) from error
         handed_out = {key: read(inner, key) for key in self.handed_out}
