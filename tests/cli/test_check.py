@@ -13,7 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tdx.errors import ExitCode
-from tdx.inspection.explanations import explanations
+from tdx.inspection.explanations import all_explanations
 from tdx.pipeline import PipelineFile
 from tests.cli.sarif_schema import SARIF
 
@@ -84,7 +84,7 @@ def test_explanation_in_each_format(tdx: Tdx, golden: Golden, code: str, form: s
 def test_explain_lists_all_codes_and_knows_near_ones(tdx: Tdx) -> None:
     listed = tdx("explain", "--format", "json")
     assert [each["code"] for each in json.loads(listed.out)["codes"]] == [
-        each.code for each in explanations()
+        each.code for each in all_explanations()
     ]
     assert max(map(len, tdx("explain", columns=60).out.splitlines())) <= 60
     assert tdx("explain", "tdx421").out == tdx("explain", "clipped-before-scaled").out
@@ -208,9 +208,9 @@ def test_mended_command_line(tdx: Tdx, option: str) -> None:
 def test_policy_of_ones_own_is_looked_at(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tdx.inspection.explanations import explanation
+    from tdx.inspection.explanations import explain_code
 
-    told = explanation("TDX481")
+    told = explain_code("TDX481")
     assert told.python is not None
     assert told.wrong is not None
     (tmp_path / "my_code.py").write_text(told.python)
@@ -226,7 +226,7 @@ def test_policy_of_ones_own_is_looked_at(
     "each",
     [
         each
-        for each in explanations()
+        for each in all_explanations()
         if each.kind == "error" and each.wrong and each.code != "TDX204"
     ],
     ids=lambda each: each.code,

@@ -16,7 +16,7 @@ import pytest
 from tdx.cli.choices import Color
 from tdx.cli.interview import Interview
 from tdx.inspection.check_report import check_pipeline
-from tdx.inspection.suggestion import suggest_stages
+from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage
 
 if TYPE_CHECKING:

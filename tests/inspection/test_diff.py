@@ -10,16 +10,20 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx.inspection.diff import DiffReport, PipelineSide, compare
-from tdx.inspection.diff.compare import align
-from tdx.inspection.diff.values import compare_values
+from tdx.inspection.diff import (
+    DiffReport,
+    PipelineSide,
+    align_stages,
+    compare_pipelines,
+    compare_values,
+)
 from tdx.pipeline import Pipeline, StageConfig, parse_stage
 
 
 def report_of(a: Pipeline, b: Pipeline, steps: int | None = None, seed: int = 0) -> DiffReport:
     sides = PipelineSide("a", a), PipelineSide("b", b)
     try:
-        return compare(*sides, steps=steps, seed=seed)
+        return compare_pipelines(*sides, steps=steps, seed=seed)
     finally:
         for side in sides:
             side.close()
@@ -30,7 +34,7 @@ def stages(*texts: str) -> list[StageConfig]:
 
 
 def outline(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[tuple[object, ...]]:
-    return [(each.status, each.a_index, each.b_index) for each in align(a, b)]
+    return [(each.status, each.a_index, each.b_index) for each in align_stages(a, b)]
 
 
 COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
@@ -65,14 +69,16 @@ def test_stages_are_paired(a: list[str], b: list[str], wanted: list[tuple[object
 def test_every_stage_of_both_sides_is_there_once() -> None:
     a = stages(SUM, INIT, COUNT, "DoubleToFloat", SUM)
     b = stages(COUNT, "DoubleToFloat", "RewardClipping(0, 1)", SUM, "StepCounter")
-    changes = align(a, b)
+    changes = align_stages(a, b)
     left = [each.a_index for each in changes if each.a_index is not None]
     right = [each.b_index for each in changes if each.b_index is not None]
     assert (sorted(left), right) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
 
 
 def test_changed_arguments_are_named() -> None:
-    (change,) = align(stages("CatFrames(4, -1)"), stages("CatFrames(N=3, dim=-1, padding='zeros')"))
+    (change,) = align_stages(
+        stages("CatFrames(4, -1)"), stages("CatFrames(N=3, dim=-1, padding='zeros')")
+    )
     assert [(each.name, each.a, each.b) for each in change.arguments] == [
         ("N", "4", "3"),
         ("padding", "default", '"zeros"'),

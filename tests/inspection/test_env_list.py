@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdx.inspection.env_list import list_envs
+from tdx.inspection.envs import list_envs
 
 
 def test_every_word_must_occur() -> None:

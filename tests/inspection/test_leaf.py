@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tdx.inspection.leaf import MOST_LISTED, Domain, composite_leaves, leaf_spec
+from tdx.inspection.leaf import MAX_LISTED_BOUNDS, Domain, composite_leaves, leaf_spec
 from tdx.specs import (
     Binary,
     Bounded,
@@ -37,7 +37,7 @@ from tdx.specs import (
         (MultiCategorical([2, 3]).expand(4, 2), Domain(choices=(2, 3))),
         (MultiOneHot([2, 3]), Domain(choices=(2, 3))),
         (NonTensor(()), Domain()),
-        (Bounded(0, 9, shape=(MOST_LISTED + 1,), dtype=torch.int8), Domain(0, 9)),
+        (Bounded(0, 9, shape=(MAX_LISTED_BOUNDS + 1,), dtype=torch.int8), Domain(0, 9)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -74,7 +74,7 @@ def test_leaves_come_part_after_part_with_nested_keys() -> None:
 
 
 def test_ends_that_are_too_many_to_list_are_told_apart_by_a_digest() -> None:
-    many = torch.arange(1.0, MOST_LISTED + 2)
+    many = torch.arange(1.0, MAX_LISTED_BOUNDS + 2)
 
     def domain_of(low: torch.Tensor) -> Domain:
         return leaf_spec("observation", "x", Bounded(-low, many)).domain

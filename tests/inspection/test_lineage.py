@@ -9,9 +9,8 @@ import torch
 
 from tdx import CartPoleEnv, StepCounter, TransformedEnv
 from tdx.errors import KeyNotFoundError
-from tdx.inspection.chain_report import ChainReport, inspect_chain
+from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
-from tdx.inspection.stage_flow import Lane
 from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 
@@ -40,7 +39,7 @@ def lineage(env: TransformedEnv) -> Lineage:
     return inspect_keys(env)
 
 
-def written(lane: Lane) -> list[NestedKey]:
+def written(lane: KeyFlow) -> list[NestedKey]:
     return [write.key for write in lane.writes]
 
 
@@ -82,7 +81,7 @@ def test_lanes_of_a_chain(chain: ChainReport) -> None:
     assert scaled.after is not None
     assert (scaled.before.domain.high, scaled.after.domain.high) == ([1.0, 1.0, 8.0], [2, 2, 16])
     assert exclude.forward.drops == ("reward",)
-    assert all(stage.inverse.idle for stage in chain.stages if stage is not scaling)
+    assert all(stage.inverse.is_empty for stage in chain.stages if stage is not scaling)
 
 
 def test_bounds_of_an_action_go_from_the_outside_in(chain: ChainReport) -> None:

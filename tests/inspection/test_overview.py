@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tdx.inspection.overview import EnvBench, overview
+from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.inspection.spec_report import inspect_spec
 from tdx.keys import format_key
 from tdx.pipeline import Pipeline, build_env
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_whole_chain_is_seen_as_the_reports_see_it() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)", "RewardSum", "ActionScaling")
-    seen = overview(pipeline)
+    seen = inspect_overview(pipeline)
     env = build_env(pipeline)
     report = inspect_spec(env)
     env.close()
@@ -28,7 +28,7 @@ def test_whole_chain_is_seen_as_the_reports_see_it() -> None:
 
 
 def test_stages_that_fail_are_left_out_and_the_rest_is_seen() -> None:
-    seen = overview(
+    seen = inspect_overview(
         Pipeline.of(
             "Pendulum-v1",
             "CatFrames",
@@ -51,7 +51,7 @@ def test_stages_that_fail_are_left_out_and_the_rest_is_seen() -> None:
 
 
 def test_env_that_cannot_be_made_is_a_problem_and_stages_are_still_checked() -> None:
-    seen = overview(Pipeline.of("Pendulm-v1", "CatFrames"))
+    seen = inspect_overview(Pipeline.of("Pendulm-v1", "CatFrames"))
     assert seen.env is None
     assert seen.env_problem is not None
     assert "Pendulum-v1" in (seen.env_problem.hint or "")
@@ -59,19 +59,19 @@ def test_env_that_cannot_be_made_is_a_problem_and_stages_are_still_checked() -> 
 
 
 def test_bench_keeps_the_env_while_only_the_chain_changes() -> None:
-    bench = EnvBench()
+    bench = EnvCache()
     first = Pipeline.of("Pendulum-v1", "RewardSum")
-    overview(first, bench)
+    inspect_overview(first, bench)
     kept = bench.base(first.env)
-    overview(Pipeline.of("Pendulum-v1", "StepCounter"), bench)
+    inspect_overview(Pipeline.of("Pendulum-v1", "StepCounter"), bench)
     assert bench.base(first.env) is kept
-    overview(Pipeline.of("CartPole-v1"), bench)
+    inspect_overview(Pipeline.of("CartPole-v1"), bench)
     assert kept.is_closed
     bench.close()
 
 
 def test_what_was_seen_is_read_without_torch(tmp_path: Path) -> None:
-    seen = overview(Pipeline.of("Pendulum-v1", "CatFrames", "RewardSum"))
+    seen = inspect_overview(Pipeline.of("Pendulum-v1", "CatFrames", "RewardSum"))
     path = tmp_path / "seen"
     path.write_bytes(pickle.dumps(seen))
     code = (

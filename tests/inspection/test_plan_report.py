@@ -73,5 +73,5 @@ def test_a_group_stands_for_all_in_it_and_done_flags_can_be_read() -> None:
 
 
 def test_a_key_that_no_policy_gets() -> None:
-    with pytest.raises(KeyNotFoundError, match="no key 'reward'"):
+    with pytest.raises(KeyNotFoundError, match="does not receive the key 'reward'"):
         inspect_plan(chained(), policy_reads=["reward"])

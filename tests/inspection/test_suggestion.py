@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from tdx.inspection.suggestion import suggest_stages
+from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig
 
 NAME = "tdx-tests/OwnCounter-v0"

@@ -31,8 +31,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.inspection.stage_values import StageValues
-from tdx.inspection.value_stats import RunningStats, ValueStats, numbers_outside
+from tdx.inspection.value_stats import RunningStats, StageValues, ValueStats, count_outside
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tests.envs.mocks import CountingEnv
 
@@ -119,7 +118,7 @@ def test_what_is_no_tensor_and_what_differs_in_shape() -> None:
 def test_how_much_a_spec_does_not_let_through(
     leaf: TensorSpec, tensor: torch.Tensor, outside: int | None
 ) -> None:
-    assert numbers_outside(leaf, tensor) == outside
+    assert count_outside(leaf, tensor) == outside
 
 
 def test_every_stage_has_its_own_values_in_both_phases() -> None:

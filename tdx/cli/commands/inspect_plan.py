@@ -34,15 +34,15 @@ def inspect_plan(
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.plan_diagram import plan_diagram
     from tdx.cli.views.plan_view import plan_view
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.plan_report import inspect_plan
-    from tdx.inspection.stage_text import stage_texts
     from tdx.keys import normal_key
 
     config = read_pipeline(pipeline)
     reads = [normal_key(tuple(key.split("."))) for key in policy_reads or ()] or None
     with built_env(config, pipeline) as env:
         report = inspect_plan(env, config.env.id, policy_reads=reads)
-        calls = stage_texts(env, config, expanded=True)
+        calls = format_stages(env, config, expanded=True)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(plan_diagram(report, calls))
     else:

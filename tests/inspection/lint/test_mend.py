@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdx.inspection.lint.mend import mend
-from tdx.inspection.lint.select import chosen_rules
+from tdx.inspection.fixes import fix_pipeline
+from tdx.inspection.lint.linter import select_rules
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
 from tdx.pipeline.arguments import named
 
@@ -15,7 +15,7 @@ PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
 
 def mended(env: EnvConfig | str, *stages: str, strict: bool = False) -> list[str]:
-    result = mend(Pipeline.of(env, *stages), strict=strict)
+    result = fix_pipeline(Pipeline.of(env, *stages), strict=strict)
     return [format_stage(stage) for stage in result.pipeline.transforms]
 
 
@@ -44,7 +44,7 @@ def test_chain_that_cannot_be_built_is_mended_as_far_as_it_can_be() -> None:
 
 def test_only_the_rules_that_run_are_mended() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 1.0)", "RewardClipping")
-    result = mend(pipeline, rules=chosen_rules(ignore=["TDX49"]))
+    result = fix_pipeline(pipeline, rules=select_rules(ignore=["TDX49"]))
     assert result.pipeline == pipeline
     assert result.fixes == ()
 
@@ -76,8 +76,8 @@ STAGES = [
 @given(st.lists(st.sampled_from(STAGES), min_size=2, max_size=6), st.booleans())
 def test_what_is_mended_is_no_worse_and_stays(stages: list[str], strict: bool) -> None:
     pipeline = Pipeline.of("Pendulum-v1", *stages)
-    result = mend(pipeline, strict=strict)
-    assert mend(result.pipeline, strict=strict).fixes == ()
+    result = fix_pipeline(pipeline, strict=strict)
+    assert fix_pipeline(result.pipeline, strict=strict).fixes == ()
     if not validate(pipeline):
         assert not validate(result.pipeline)
     file = PipelineFile.new(pipeline)

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import MissingPackageError, TdxError
-from tdx.inspection.explanations import explanations
-from tdx.inspection.lint.policy import imported_policy
-from tdx.inspection.lint.registry import all_rules
+from tdx.inspection.explanations import all_explanations
+from tdx.inspection.lint.linter import (
+    LintFinding,
+    all_rules,
+    build_lint_context,
+    import_policy,
+    lint,
+)
 from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
-from tdx.inspection.lint.run import LintFinding, lint, lint_context
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble
 
@@ -48,16 +52,16 @@ def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
     from tdx.envs.check import find_spec_lies
 
     assert not check_arguments(pipeline, allow_code=True)
-    policy = imported_policy(pipeline, allow_code=True)
+    policy = import_policy(pipeline, allow_code=True)
     try:
         env = assemble(pipeline, allow_code=True)
     except MissingPackageError as error:
         pytest.skip(str(error))
     except TdxError:
-        return lint(lint_context(pipeline, policy=policy))
+        return lint(build_lint_context(pipeline, policy=policy))
     lies = find_spec_lies(env) if steps else []
     try:
-        return lint(lint_context(pipeline, env, policy=policy, lies=lies))
+        return lint(build_lint_context(pipeline, env, policy=policy, lies=lies))
     finally:
         env.close()
 
@@ -84,7 +88,7 @@ def test_rules_declare_all_there_is_to_say() -> None:
     rules = all_rules()
     assert len({rule.code for rule in rules}) == len(rules) > 40
     assert len({rule.slug for rule in rules}) == len(rules)
-    assert len({each.code for each in explanations()}) == len(explanations())
+    assert len({each.code for each in all_explanations()}) == len(all_explanations())
     for rule in rules:
         assert rule.code.startswith("TDX4")
         assert rule.title

@@ -23,9 +23,15 @@ from tdx import (
     TransformedEnv,
 )
 from tdx.core.tracing import Promises
-from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
-from tdx.inspection.live.pictures import is_picture, pictures
-from tdx.inspection.live.reading import troubles, view_trace
+from tdx.inspection.live.arrays import (
+    RowSelector,
+    count_bins,
+    format_array,
+    summarize_array,
+    unravel_row,
+)
+from tdx.inspection.live.images import find_images, is_image_shape
+from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
 
@@ -87,7 +93,7 @@ def test_view_flags_lies_and_nan_where_they_arise() -> None:
     assert value(second, "reward@1").nans == 1
     assert second.is_troubled
     assert tracer.last is not None
-    assert troubles(tracer.last, promises) == ("1 At reward: nan",)
+    assert find_problems(tracer.last, promises) == ("1 At reward: nan",)
 
 
 def test_view_of_a_trace_that_ended_in_an_error() -> None:
@@ -125,7 +131,7 @@ def test_missing_key_is_told_of_its_place() -> None:
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_statistics_are_those_of_the_numbers(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    least, mean, most, nans, infinities = statistics(array)
+    least, mean, most, nans, infinities = summarize_array(array)
     assert nans == sum(map(math.isnan, numbers))
     assert infinities == sum(map(math.isinf, numbers))
     known = array[~np.isnan(array)]
@@ -133,23 +139,23 @@ def test_statistics_are_those_of_the_numbers(numbers: list[float]) -> None:
     finite = known[np.isfinite(known)]
     if finite.size and mean is not None:
         assert mean == pytest.approx(float(finite.astype(np.float64).mean()), rel=1e-5, abs=1e-5)
-    counts = histogram(array, least, most)
+    counts = count_bins(array, least, most)
     assert not counts or (
         sum(counts) == finite.size and nans + infinities + sum(counts) == array.size
     )
 
 
 def test_numbers_as_text() -> None:
-    assert number_text(np.array([True, False])) == "[true false]"
-    assert number_text(np.array([0.123456])) == "0.1235"
-    assert number_text(np.arange(9)) == "[0 1 2 3 4 5 …]"
+    assert format_array(np.array([True, False])) == "[true false]"
+    assert format_array(np.array([0.123456])) == "0.1235"
+    assert format_array(np.arange(9)) == "[0 1 2 3 4 5 …]"
 
 
 def test_rows_of_several_batch_dims() -> None:
-    assert unravelled(5, (2, 3)) == (1, 2)
+    assert unravel_row(5, (2, 3)) == (1, 2)
     tensor = torch.arange(12).reshape(2, 3, 2)
-    assert Rows((2, 3), 5).of(tensor).tolist() == [10, 11]
-    assert Rows((4,), 1).of(tensor) is tensor
+    assert RowSelector((2, 3), 5).of(tensor).tolist() == [10, 11]
+    assert RowSelector((4,), 1).of(tensor) is tensor
 
 
 @pytest.mark.parametrize(
@@ -161,14 +167,14 @@ def test_rows_of_several_batch_dims() -> None:
     ],
 )
 def test_what_is_a_picture(shape: tuple[int, ...], kind: str, drawn: bool) -> None:
-    assert is_picture(shape, kind) is drawn
+    assert is_image_shape(shape, kind) is drawn
 
 
 def test_pictures_before_and_after_each_stage() -> None:
     env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
     tracer = Tracer(env)
     tracer.reset()
-    before, after = pictures(tracer.step(), row=1)
+    before, after = find_images(tracer.step(), row=1)
     assert [before.place, after.place] == ["Ragged", "0 ToTensorImage"]
     assert (before.width, before.height, before.shape) == (12, 8, (8, 12, 3))
     assert before.rgb[:3] == bytes([200, 0, 0])
@@ -182,7 +188,7 @@ def test_stacked_frames_stand_in_rows() -> None:
     env.append_transform(CatFrames(5, dim=-3, in_keys=["pixels"]))
     tracer = Tracer(env)
     tracer.reset()
-    stacked = list(pictures(tracer.step()))[-1]
+    stacked = list(find_images(tracer.step()))[-1]
     assert (stacked.shape, stacked.width, stacked.height) == ((5, 8, 12), 3 * 12, 2 * 8)
     assert stacked.rgb[-3:] == bytes(3)  # of six places five are taken
 
@@ -190,7 +196,7 @@ def test_stacked_frames_stand_in_rows() -> None:
 def test_pictures_are_made_smaller_in_proportion() -> None:
     tracer = Tracer(Ragged())
     tracer.reset()
-    [small] = pictures(tracer.step(), width=6, height=40)
+    [small] = find_images(tracer.step(), width=6, height=40)
     assert (small.width, small.height, len(small.rgb)) == (6, 4, 6 * 4 * 3)
     assert small.rgb[:3] == bytes([200, 0, 0])
     assert replace(small, version="") != small
@@ -198,4 +204,4 @@ def test_pictures_are_made_smaller_in_proportion() -> None:
 
 def test_env_without_pictures() -> None:
     tracer = Tracer(PendulumEnv())
-    assert list(pictures(tracer.reset())) == []
+    assert list(find_images(tracer.reset())) == []

@@ -1,4 +1,4 @@
-"""Images among the values, made as small as they are to be shown."""
+"""Downsampled RGB images of the values that stages write."""
 
 from __future__ import annotations
 
@@ -6,67 +6,66 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tdx.inspection.live.numbering import TRACED, StageNumbers
-from tdx.inspection.live.views import Picture
+from tdx.inspection.live.views import TRACED_NUMBERS, ImageView, StageNumbers
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tdx.core.tracing import StepTrace
 
-_LEAST = 8
+_MIN_SIZE = 8
 _CHANNELS = (1, 3, 4)
-_MOST_STACKED = 16
+_MAX_STACKED = 16
 
 
-def is_picture(shape: tuple[int, ...], kind: str) -> bool:
-    """Whether an array of this shape and kind (``"u"``, ``"f"``, …) can be drawn."""
+def is_image_shape(shape: tuple[int, ...], kind: str) -> bool:
+    """Return True if an array of this shape and kind (``"u"``, ``"f"``, …) can be shown."""
     return kind in "uif" and _layout(shape) is not None
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """Whether the channels come last or first, or there are none."""
+    """Return the position of the channels: ``last``, ``first`` or ``none``."""
     if len(shape) < 2 or any(size != 1 for size in shape[:-3]):
         return None
     sides = shape[-3:]
-    if len(sides) == 3 and sides[2] in _CHANNELS and min(sides[:2]) >= _LEAST:
+    if len(sides) == 3 and sides[2] in _CHANNELS and min(sides[:2]) >= _MIN_SIZE:
         return "last"
-    if len(sides) == 3 and sides[0] <= _MOST_STACKED and min(sides[1:]) >= _LEAST:
+    if len(sides) == 3 and sides[0] <= _MAX_STACKED and min(sides[1:]) >= _MIN_SIZE:
         return "first"
-    plain = len(shape) == 2 and min(shape) >= 2 * _LEAST
+    plain = len(shape) == 2 and min(shape) >= 2 * _MIN_SIZE
     return "none" if plain else None
 
 
-def pictures(
+def find_images(
     trace: StepTrace,
     *,
     row: int | None = None,
     width: int = 64,
     height: int = 64,
-    numbers: StageNumbers = TRACED,
-) -> Iterator[Picture]:
-    """Every image that a stage wrote, in order.
+    numbers: StageNumbers = TRACED_NUMBERS,
+) -> Iterator[ImageView]:
+    """Yield every image that a stage wrote, in order.
 
     Args:
-        trace: the trace.
-        row: the env of a batch to show; the first where it is none.
-        width: the most pixels from left to right.
-        height: the most from top to bottom.
-        numbers: Shown numbers of the stages.
+        trace: The trace.
+        row: Row of the batch. Defaults to the first.
+        width: Maximum width in pixels.
+        height: Maximum height in pixels.
+        numbers: Numbers of the stages that the user sees.
     """
-    from tdx.inspection.live.numbers import Rows, as_numbers
+    from tdx.inspection.live.arrays import RowSelector, as_array
 
     batch = tuple(trace.tensordict.batch_size)
-    rows = Rows(batch, 0 if row is None and batch else row)
+    rows = RowSelector(batch, 0 if row is None and batch else row)
     for stage in trace.stages:
         if stage.kind in ("given", "policy") or stage.direction == "inverse":
             continue
         is_stage = stage.kind == "stage"
         for version in stage.written.values():
-            image = as_numbers(rows.of(version.value))
-            if image is not None and is_picture(tuple(image.shape), image.dtype.kind):
-                small = _small(_rgb(_thinned(image, width, height)), width, height)
-                yield Picture(
+            image = as_array(rows.of(version.value))
+            if image is not None and is_image_shape(tuple(image.shape), image.dtype.kind):
+                small = _downsample(_to_rgb(_subsample(image, width, height)), width, height)
+                yield ImageView(
                     version=version.name,
                     place=numbers.title(stage.index, stage.name) if is_stage else stage.name,
                     stage=numbers.number(stage.index) if is_stage else -1,
@@ -77,8 +76,8 @@ def pictures(
                 )
 
 
-def _thinned(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
-    """Every n-th pixel of an image that is several times too large."""
+def _subsample(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
+    """Take every n-th pixel of an image that is several times too large."""
     layout = _layout(tuple(numbers.shape))
     down = -3 if layout == "last" else -2
     step = int(min(numbers.shape[down] / height, numbers.shape[down + 1] / width) / 2)
@@ -88,8 +87,8 @@ def _thinned(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarr
     return numbers[(..., every, every, slice(None)) if layout == "last" else (..., every, every)]
 
 
-def _rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An image of bytes ``[H, W, 3]``; other channels are grey, stacked frames row by row."""
+def _to_rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Convert to bytes ``[H, W, 3]``: one channel to gray, stacked frames to tiles."""
     import numpy as np
 
     layout = _layout(tuple(numbers.shape))
@@ -99,13 +98,13 @@ def _rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     elif layout == "first" and image.shape[0] in _CHANNELS[:2]:
         image = np.moveaxis(image, 0, -1)
     elif layout == "first":
-        image = _tiled(list(_frames(image)))
-    image = _bytes(image)
+        image = _tile(list(_split_frames(image)))
+    image = _to_bytes(image)
     return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
 
 
-def _tiled(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Frames in rows, the oldest first, about as many beside each other as below."""
+def _tile(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Arrange frames in a nearly square grid, the oldest first."""
     import numpy as np
 
     columns = math.ceil(math.sqrt(len(frames)))
@@ -115,8 +114,8 @@ def _tiled(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return tiled
 
 
-def _frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """The frames ``[H, W, C]`` in a stack ``[N * C, H, W]``."""
+def _split_frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the frames ``[H, W, C]`` of a stack ``[N * C, H, W]``."""
     import numpy as np
 
     count = stacked.shape[0]
@@ -125,8 +124,8 @@ def _frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
         yield np.moveaxis(stacked[at : at + channels], 0, -1)
 
 
-def _bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Whole numbers are taken as bytes; others from 0 to 1, or from smallest to largest."""
+def _to_bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Clip integers to bytes; scale floats from 0 … 1, or from minimum to maximum."""
     import numpy as np
 
     if image.dtype == np.uint8:
@@ -140,8 +139,8 @@ def _bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return (shown * 255).astype(np.uint8)
 
 
-def _small(image: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
-    """The image in its own proportions within so many pixels, each a mean of those it covers."""
+def _downsample(image: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
+    """Average pixels so that the image fits, and keep its aspect ratio."""
     import numpy as np
 
     tall, wide = image.shape[:2]

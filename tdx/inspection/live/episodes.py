@@ -1,4 +1,4 @@
-"""The episodes of every env of a batch: steps, rewards and how they ended."""
+"""Episodes of each env of a batch: length, return and how they ended."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ENDS = ("terminated", "truncated", "done")
 
 
 @dataclass(slots=True)
-class _Open:
-    """The episode that an env is in."""
+class _OpenEpisode:
+    """The current episode of an env."""
 
     number: int
     first: int
@@ -32,32 +32,32 @@ class _Open:
     end: str = ""
 
 
-class Ledger:
-    """Counts the episodes while traces come in.
+class EpisodeTracker:
+    """Counts episodes from traces.
 
     Args:
-        env: the env with its chain.
-        kept: how many finished episodes are remembered.
+        env: Env with its chain.
+        max_finished: Maximum number of finished episodes to keep.
     """
 
-    def __init__(self, env: EnvBase, kept: int = 1000) -> None:
+    def __init__(self, env: EnvBase, max_finished: int = 1000) -> None:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._flags = {
             end: [key for key in env.done_keys if key_parts(key)[-1] == end] for end in _ENDS
         }
-        self._open = [_Open(-1, 0, 0) for _ in range(self.rows)]
-        self._finished: deque[EpisodeView] = deque(maxlen=kept)
+        self._open = [_OpenEpisode(-1, 0, 0) for _ in range(self.rows)]
+        self._finished: deque[EpisodeView] = deque(maxlen=max_finished)
         self.finished = 0
         self.rewards: Array = np.full(self.rows, np.nan, dtype=np.float32)
 
     @property
     def totals(self) -> Array:
-        """The sum of the rewards of the episode that each env is in, ``[rows]``."""
+        """Sum of the rewards of the current episode of each env, ``[rows]``."""
         return np.array([each.total for each in self._open], dtype=np.float32)
 
     def add(self, trace: StepTrace) -> None:
-        """Take in one more trace; a reset begins an episode where one has ended, or everywhere."""
+        """Add a trace. A reset starts an episode in the envs that are done, or in all."""
         if trace.error is not None:
             return
         if trace.phase == "reset":
@@ -67,7 +67,7 @@ class Ledger:
                     self._begin(row, trace.index)
             self.rewards = np.full(self.rows, np.nan, dtype=np.float32)
             return
-        self.rewards = self._sums(trace)
+        self.rewards = self._reward_sums(trace)
         ends = self._ends(trace)
         for row, each in enumerate(self._open):
             each.last = trace.index
@@ -83,9 +83,9 @@ class Ledger:
         if before.number >= 0 and not before.end and before.steps:
             before.end = "reset"
             self._finished.append(self._view(row))
-        self._open[row] = _Open(before.number + 1, index, index)
+        self._open[row] = _OpenEpisode(before.number + 1, index, index)
 
-    def _sums(self, trace: StepTrace) -> Array:
+    def _reward_sums(self, trace: StepTrace) -> Array:
         found = np.zeros(self.rows, dtype=np.float32)
         for key in self._rewards:
             value = trace.env_tensordict.get(key, None)
@@ -111,33 +111,33 @@ class Ledger:
             row, each.number, each.first, each.last, each.steps, each.total, each.end
         )
 
-    def episodes(self, row: int | None = None, most: int = 200) -> tuple[EpisodeView, ...]:
-        """The latest episodes, the newest last; those that go on come after the finished ones.
+    def episodes(self, row: int | None = None, limit: int = 200) -> tuple[EpisodeView, ...]:
+        """Return the latest episodes, the newest last; running episodes come after finished ones.
 
         Args:
-            row: of one env of the batch only.
-            most: how many at most.
+            row: Row of the batch. ``None``: all rows.
+            limit: Maximum number of episodes.
         """
-        rows: Sequence[int] = range(min(self.rows, most)) if row is None else (row,)
-        going_on = [self._view(at) for at in rows if self._is_going_on(at)]
-        left = max(most - len(going_on), 0)
-        latest = list(_first(left, self._of(row)))
-        return (*reversed(latest), *going_on)
+        rows: Sequence[int] = range(min(self.rows, limit)) if row is None else (row,)
+        running = [self._view(at) for at in rows if self._is_running(at)]
+        remaining = max(limit - len(running), 0)
+        latest = list(_take(remaining, self._finished_episodes(row)))
+        return (*reversed(latest), *running)
 
-    def _is_going_on(self, row: int) -> bool:
+    def _is_running(self, row: int) -> bool:
         return self._open[row].number >= 0 and not self._open[row].end
 
-    def _of(self, row: int | None) -> Iterator[EpisodeView]:
+    def _finished_episodes(self, row: int | None) -> Iterator[EpisodeView]:
         return (each for each in reversed(self._finished) if row is None or each.row == row)
 
-    def cells(self, most: int = 256) -> tuple[EnvCell, ...]:
-        """Each env after the latest step."""
+    def cells(self, limit: int = 256) -> tuple[EnvCell, ...]:
+        """Return the state of each env after the latest step."""
         return tuple(
             EnvCell(row, each.steps, float(self.rewards[row]), each.total, each.end)
-            for row, each in enumerate(self._open[:most])
+            for row, each in enumerate(self._open[:limit])
         )
 
 
-def _first(count: int, views: Iterator[EpisodeView]) -> Iterator[EpisodeView]:
+def _take(count: int, views: Iterator[EpisodeView]) -> Iterator[EpisodeView]:
     for _, view in zip(range(count), views, strict=False):
         yield view
