@@ -1,4 +1,4 @@
-"""What differs between two pipelines."""
+"""Comparison of two pipelines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "wanted"),
+    ("a", "b", "expected"),
     [
         ([], [], []),
         ([COUNT], ["StepCounter(9)"], [("same", 0, 0)]),
@@ -62,11 +62,11 @@ COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
     ],
     ids=lambda value: "",
 )
-def test_stages_are_paired(a: list[str], b: list[str], wanted: list[tuple[object, ...]]) -> None:
-    assert outline(stages(*a), stages(*b)) == wanted
+def test_stages_are_paired(a: list[str], b: list[str], expected: list[tuple[object, ...]]) -> None:
+    assert outline(stages(*a), stages(*b)) == expected
 
 
-def test_every_stage_of_both_sides_is_there_once() -> None:
+def test_every_stage_of_both_sides_occurs_once() -> None:
     a = stages(SUM, INIT, COUNT, "DoubleToFloat", SUM)
     b = stages(COUNT, "DoubleToFloat", "RewardClipping(0, 1)", SUM, "StepCounter")
     changes = align_stages(a, b)
@@ -75,7 +75,7 @@ def test_every_stage_of_both_sides_is_there_once() -> None:
     assert (sorted(left), right) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
 
 
-def test_changed_arguments_are_named() -> None:
+def test_changed_arguments_are_listed() -> None:
     (change,) = align_stages(
         stages("CatFrames(4, -1)"), stages("CatFrames(N=3, dim=-1, padding='zeros')")
     )
@@ -85,7 +85,7 @@ def test_changed_arguments_are_named() -> None:
     ]
 
 
-def test_pipeline_and_itself_are_the_same() -> None:
+def test_pipeline_equals_itself() -> None:
     pipeline = Pipeline.of("Pendulum-v1", COUNT, "NoopResetEnv(3)")
     report = report_of(pipeline, pipeline, steps=12, seed=5)
     assert report.same
@@ -118,7 +118,7 @@ def test_settings_of_the_env_that_differ() -> None:
     assert any(each.change == "changed" for each in report.env_specs)
 
 
-def test_global_random_numbers_are_left_alone() -> None:
+def test_global_generator_is_restored() -> None:
     state = torch.get_rng_state()
     report_of(Pipeline.of("Pendulum-v1"), Pipeline.of("Pendulum-v1"), steps=2)
     assert torch.equal(state, torch.get_rng_state())
@@ -145,7 +145,7 @@ def test_values_of_each_kind() -> None:
     assert (found["flag"].largest, found["flag"].first_step) == (1.0, 2)
 
 
-def test_report_is_plain_data() -> None:
+def test_report_is_json_serializable() -> None:
     report = report_of(Pipeline.of("Pendulum-v1"), Pipeline.of("Pendulum-v1", SUM), steps=2)
     data = report.to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data

@@ -1,4 +1,4 @@
-"""What mending makes of a pipeline."""
+"""Fixing pipelines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tdx.pipeline.arguments import named
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
 
-def mended(env: EnvConfig | str, *stages: str, strict: bool = False) -> list[str]:
+def fix_stages(env: EnvConfig | str, *stages: str, strict: bool = False) -> list[str]:
     result = fix_pipeline(Pipeline.of(env, *stages), strict=strict)
     return [format_stage(stage) for stage in result.pipeline.transforms]
 
 
-def test_each_fix_builds_on_the_one_before() -> None:
+def test_each_fix_applies_to_the_result_of_the_previous_one() -> None:
     stages = ["CatFrames(4, dim=-1)", "ToTensorImage", "GrayScale", "GrayScale", "Resize(64)"]
-    assert mended(PIXELS, *stages) == [
+    assert fix_stages(PIXELS, *stages) == [
         "ToTensorImage",
         "GrayScale",
         "Resize(64)",
@@ -29,20 +29,22 @@ def test_each_fix_builds_on_the_one_before() -> None:
     ]
 
 
-def test_advice_is_followed_only_when_asked_for() -> None:
+def test_suggestions_are_fixed_only_if_strict() -> None:
     stages = ["RewardClipping(-1, 1)", "RewardSum"]
-    assert mended("Pendulum-v1", *stages) == stages
-    assert mended("Pendulum-v1", *stages, strict=True) == stages[::-1]
+    assert fix_stages("Pendulum-v1", *stages) == stages
+    assert fix_stages("Pendulum-v1", *stages, strict=True) == stages[::-1]
 
 
-def test_chain_that_cannot_be_built_is_mended_as_far_as_it_can_be() -> None:
-    assert mended("Pendulum-v1", "InitTracker", "InitTracker", 'RenameTransform(["a"], ["b"])') == [
+def test_invalid_chain_is_fixed_as_far_as_possible() -> None:
+    assert fix_stages(
+        "Pendulum-v1", "InitTracker", "InitTracker", 'RenameTransform(["a"], ["b"])'
+    ) == [
         "InitTracker",
         'RenameTransform(["a"], ["b"])',
     ]
 
 
-def test_only_the_rules_that_run_are_mended() -> None:
+def test_ignored_rules_are_not_fixed() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 1.0)", "RewardClipping")
     result = fix_pipeline(pipeline, rules=select_rules(ignore=["TDX49"]))
     assert result.pipeline == pipeline
@@ -50,8 +52,8 @@ def test_only_the_rules_that_run_are_mended() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_nothing_to_mend_changes_nothing(strict: bool) -> None:
-    assert mended("Pendulum-v1", "RewardSum", "InitTracker", strict=strict) == [
+def test_valid_pipeline_is_unchanged(strict: bool) -> None:
+    assert fix_stages("Pendulum-v1", "RewardSum", "InitTracker", strict=strict) == [
         "RewardSum",
         "InitTracker",
     ]
@@ -74,7 +76,9 @@ STAGES = [
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(STAGES), min_size=2, max_size=6), st.booleans())
-def test_what_is_mended_is_no_worse_and_stays(stages: list[str], strict: bool) -> None:
+def test_fixed_pipeline_has_no_new_errors_and_no_more_fixes(
+    stages: list[str], strict: bool
+) -> None:
     pipeline = Pipeline.of("Pendulum-v1", *stages)
     result = fix_pipeline(pipeline, strict=strict)
     assert fix_pipeline(result.pipeline, strict=strict).fixes == ()
