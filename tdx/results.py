@@ -54,9 +54,9 @@ class Entry:
         if value is not None and self.convert is not None:
             value = self.convert(value)
         if self.inline:
-            data.update(to_plain(value))
+            data.update(to_json_value(value))
         else:
-            data[self.name] = to_plain(value)
+            data[self.name] = to_json_value(value)
 
 
 Entries = tuple[str | Entry, ...]
@@ -99,7 +99,7 @@ def format_keys(keys: Iterable[NestedKey]) -> list[str]:
     return [format_key(key) for key in keys]
 
 
-def to_plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Convert a value to what JSON can represent.
 
     Tuples become lists, results become dicts, and floats that are not finite become the strings
@@ -113,9 +113,9 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {name: to_plain(each) for name, each in value.items()}
+        return {name: to_json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
+        return [to_json_value(each) for each in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
     raise TypeError(f"JSON cannot represent {type(value).__name__}")

@@ -130,6 +130,6 @@ def test_terminal(
         monkeypatch.setenv(name, text)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size(size))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    first, colours, unicode = check_terminal(sys.stdout)
-    assert [first.status, colours.value] == found
+    first, colors, unicode = check_terminal(sys.stdout)
+    assert [first.status, colors.value] == found
     assert unicode.status == "ok"

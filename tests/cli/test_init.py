@@ -145,7 +145,7 @@ def test_what_fits_is_taken_by_return(capsys: pytest.CaptureFixture[str]) -> Non
         "RewardSum",
         "StepCounter",
     ]
-    assert "marks the first step of every episode" in capsys.readouterr().err
+    assert "marks the first step of each episode" in capsys.readouterr().err
 
 
 def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:
