@@ -21,7 +21,7 @@ MAX_FIELDS = 32
 _UNBOUNDED_LIMIT = 3.0
 """Limit of a slider whose spec is unbounded."""
 Numbers = Mapping[tuple[str, int], float]
-"""What is selected, by the key and the place of each field."""
+"""Selected numbers, by key and index of the field."""
 
 
 @dataclass(frozen=True, slots=True)

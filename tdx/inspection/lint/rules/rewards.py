@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "warning",
     why="""
     `RewardClipping` before `RewardScaling` clips the raw reward, and the scaling then changes
-    the range: a reward clipped to [-1, 1] and scaled by 0.1 lies in [-0.1, 0.1]. Large raw
+    the range: a reward clipped to [-1, 1] and scaled by 0.1 is within [-0.1, 0.1]. Large raw
     rewards are cut off before the scaling that was meant to bring them into range.
 
     Scale first, so that the range of `RewardClipping` is the final range.
