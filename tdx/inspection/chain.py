@@ -184,12 +184,12 @@ def _analyze_stage(
     )
 
 
-def _forward_flow(transform: Transform, before: Leaves, after: Leaves, given: Leaves) -> KeyFlow:
+def _forward_flow(transform: Transform, before: Leaves, after: Leaves, inputs: Leaves) -> KeyFlow:
     pairs = _pair_keys(transform.in_keys, transform.out_keys, before)
-    known = {**given, **before}
-    reads = _expand_groups(transform.in_keys, known)
+    available = {**inputs, **before}
+    reads = _expand_groups(transform.in_keys, available)
     declared = _expand_groups(transform._written_keys, after)
-    return _key_flow(pairs, reads, declared, before, after, known)
+    return _key_flow(pairs, reads, declared, before, after, available)
 
 
 def _inverse_flow(transform: Transform, inner: Leaves, outer: Leaves) -> KeyFlow:
@@ -212,7 +212,7 @@ def _key_flow(
     declared: Sequence[NestedKey],
     before: Leaves,
     after: Leaves,
-    known: Leaves,
+    available: Leaves,
 ) -> KeyFlow:
     """Return the flow in one direction; ``pairs`` maps each written key to its source."""
     renames = tuple(
@@ -229,7 +229,11 @@ def _key_flow(
     sources = {key: pairs.get(key, key if key in before else None) for key in written}
     writes = tuple(
         KeyWrite(
-            key, source, known.get(source) if source else None, after.get(key), key not in known
+            key,
+            source,
+            available.get(source) if source else None,
+            after.get(key),
+            key not in available,
         )
         for key, source in sources.items()
     )
@@ -253,22 +257,22 @@ def _pair_keys(
     """Map each target key to its source; groups are expanded to their leaves."""
     if len(sources) != len(targets):
         return {}
-    found: dict[NestedKey, NestedKey] = {}
+    sources_by_target: dict[NestedKey, NestedKey] = {}
     for source, target in zip(sources, targets, strict=True):
         length = len(key_parts(source))
         for leaf in _expand_groups([source], leaves):
             rest = key_parts(leaf)[length:]
-            found[(*key_parts(target), *rest) if rest else target] = leaf
-    return found
+            sources_by_target[(*key_parts(target), *rest) if rest else target] = leaf
+    return sources_by_target
 
 
 def _expand_groups(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]:
     """Replace groups by their leaves; ignore unknown keys."""
-    found: list[NestedKey] = []
+    expanded: list[NestedKey] = []
     for key in keys:
         parts = key_parts(key)
-        found += [leaf for leaf in leaves if key_parts(leaf)[: len(parts)] == parts]
-    return unique_keys(found)
+        expanded += [leaf for leaf in leaves if key_parts(leaf)[: len(parts)] == parts]
+    return unique_keys(expanded)
 
 
 def _declaration(leaf: LeafSpec | None) -> object:

@@ -314,15 +314,15 @@ def _folder(name: str, path: Path, otherwise: str) -> Diagnosis:
 
 def check_shell() -> Iterator[Diagnosis]:
     """Check if tdx is on PATH and if completion is installed."""
-    found = shutil.which("tdx")
-    if found is None:
+    executable = shutil.which("tdx")
+    if executable is None:
         hint = f"activate the environment, or run `{Path(sys.executable).name} -m tdx`"
         yield Diagnosis("shell", "PATH", "warn", "tdx is not on PATH", hint)
-    elif Path(found).parent.resolve() != Path(sys.executable).parent.resolve():
+    elif Path(executable).parent.resolve() != Path(sys.executable).parent.resolve():
         hint = f"this process runs {sys.executable}"
-        yield Diagnosis("shell", "PATH", "warn", f"another tdx comes first: {found}", hint)
+        yield Diagnosis("shell", "PATH", "warn", f"another tdx comes first: {executable}", hint)
     else:
-        yield Diagnosis("shell", "PATH", "ok", found)
+        yield Diagnosis("shell", "PATH", "ok", executable)
     name = Path(os.environ.get("SHELL", "")).name
     file = _COMPLETIONS.get(name)
     if file is None:
@@ -383,7 +383,7 @@ def probe_imports(modules: Sequence[str]) -> ImportProbe:
 
 
 def _parse_probe(output: str, end: str, modules: Sequence[str]) -> ImportProbe:
-    found = ImportProbe()
+    probe = ImportProbe()
     current: str | None = None
     for line in output.splitlines():
         try:
@@ -394,13 +394,13 @@ def _parse_probe(output: str, end: str, modules: Sequence[str]) -> ImportProbe:
         if "module" in facts:
             error = facts.get("error")
             short = " ".join(error.split()) if error else None
-            found.modules[facts["module"]] = ImportResult(facts.get("version", ""), short)
-        found.devices.update(facts.get("devices", {}))
+            probe.modules[facts["module"]] = ImportResult(facts.get("version", ""), short)
+        probe.devices.update(facts.get("devices", {}))
     for name in modules:
-        if name not in found.modules:
-            reason = end if name == current or not found.modules else f"not tried: {end}"
-            found.modules[name] = ImportResult(error=reason)
-    return found
+        if name not in probe.modules:
+            reason = end if name == current or not probe.modules else f"not tried: {end}"
+            probe.modules[name] = ImportResult(error=reason)
+    return probe
 
 
 Group = Literal["versions", "devices", "envs", "terminal", "files", "shell"]

@@ -127,13 +127,13 @@ def explain_code(code: str) -> Explanation:
         >>> explain_code("tdx421").title
         'rewards are clipped before they are scaled'
     """
-    wanted = code.strip().casefold()
+    folded = code.strip().casefold()
     for each in all_explanations():
-        if wanted in (each.code.casefold(), each.name.casefold()):
+        if folded in (each.code.casefold(), each.name.casefold()):
             return each
-    known = [name for each in all_explanations() for name in (each.code, each.name)]
-    matches = [name for name in known if wanted and name.casefold().startswith(wanted)]
-    hint = did_you_mean(code, matches or known, "list them with: tdx explain")
+    names = [name for each in all_explanations() for name in (each.code, each.name)]
+    matches = [name for name in names if folded and name.casefold().startswith(folded)]
+    hint = did_you_mean(code, matches or names, "list them with: tdx explain")
     raise UnknownNameError(f"unknown code {code!r}", hint=hint)
 
 

@@ -193,12 +193,12 @@ class SpecText:
     """
 
     def __init__(self, leaves: Iterable[LeafSpec], *, whole: bool = True) -> None:
-        known = list(leaves)
+        leaves = list(leaves)
         self._whole = whole
-        self._with_device = len({leaf.device for leaf in known}) > 1
-        self._shape_width = max((len(shape_text(leaf.shape)) for leaf in known), default=0)
-        self._dtype_width = max((len(leaf.dtype) for leaf in known), default=0)
-        self._device_width = max((len(leaf.device) for leaf in known), default=0)
+        self._with_device = len({leaf.device for leaf in leaves}) > 1
+        self._shape_width = max((len(shape_text(leaf.shape)) for leaf in leaves), default=0)
+        self._dtype_width = max((len(leaf.dtype) for leaf in leaves), default=0)
+        self._device_width = max((len(leaf.device) for leaf in leaves), default=0)
 
     def __call__(self, leaf: LeafSpec) -> str:
         """Format one spec."""

@@ -248,8 +248,8 @@ def inspect_keys(env: EnvBase, name: str | None = None) -> Lineage:
     return Lineage(label, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
-def _is_within(key: str, wanted: str) -> bool:
-    return key == wanted or key.startswith(f"{wanted}.")
+def _is_within(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
 
 
 def _begin_versions(
@@ -319,10 +319,10 @@ def _forward_versions(flow: ChainFlow) -> list[KeyVersion]:
 def _inverse_versions(flow: ChainFlow) -> list[KeyVersion]:
     """Return the inverse versions, without state that only returns from the previous step."""
     outer = flow.stages[-1].inputs if flow.stages else flow.inputs
-    given = {key for stage in flow.stages for key in stage.inverse.reads}
+    mapped = {key for stage in flow.stages for key in stage.inverse.reads}
     tracker = VersionTracker[FlowNode]()
-    taken = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in given)
-    _begin_versions(tracker, taken, POLICY)
+    received = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in mapped)
+    _begin_versions(tracker, received, POLICY)
     for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=False))):
         _follow_stage(tracker, stage.inverse, FlowNode.of(stage), inner)
     return _finish_lane(tracker, "inverse", ENV)

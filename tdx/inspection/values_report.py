@@ -192,10 +192,10 @@ class _ValueCollector:
 
     def _add_violation(self, trace: StepTrace, by: StageTrace, finding: Any) -> None:
         violation_id = (by.kind, by.index, *finding.identity)
-        known = self._violations.get(violation_id)
-        if known is None:
+        violation = self._violations.get(violation_id)
+        if violation is None:
             leaf = self._promises.of(by, trace.tensordict).get(finding.key)
-            known = ValueViolation(
+            violation = ValueViolation(
                 phase=trace.phase,
                 step=trace.step,
                 count=0,
@@ -208,15 +208,15 @@ class _ValueCollector:
                 hint=finding.hint,
                 spec=None if leaf is None else self._to_leaf_spec(by, finding.key, leaf),
             )
-        self._violations[violation_id] = replace(known, count=known.count + 1)
+        self._violations[violation_id] = replace(violation, count=violation.count + 1)
 
     def _to_leaf_spec(self, stage: StageTrace, key: NestedKey, leaf: Any) -> LeafSpec:
-        known = self._specs.get(id(leaf))
-        if known is None:
+        entry = self._specs.get(id(leaf))
+        if entry is None:
             part: Any = self._promises.part_of(stage, key)
             # Keep the spec alive: its id could be reused otherwise.
-            known = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
-        return known[1]
+            entry = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
+        return entry[1]
 
     def phases(self) -> tuple[PhaseValues, ...]:
         """Return the values of each phase, in order of appearance."""
@@ -245,4 +245,4 @@ def _stage_index(stage: StageTrace) -> int | None:
 
 def _sort_stages(phase: _PhaseCollector) -> list[_StageCollector]:
     """Put the inputs first, even if the first trace has none."""
-    return sorted(phase.stages.values(), key=lambda draft: draft.kind != "given")
+    return sorted(phase.stages.values(), key=lambda stage: stage.kind != "given")

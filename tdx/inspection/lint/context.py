@@ -38,18 +38,18 @@ class KeySpecs:
     """Specs before or after a stage.
 
     Args:
-        output: Specs of the outputs, by key.
-        given: Specs of the inputs, by key: actions and state.
-        actions: Keys in ``given`` that are actions.
-        rewards: Keys in ``output`` that are rewards.
-        flags: Keys in ``output`` that are done flags.
+        outputs: Specs of the outputs, by key.
+        inputs: Specs of the inputs, by key: actions and state.
+        actions: Keys in ``inputs`` that are actions.
+        rewards: Keys in ``outputs`` that are rewards.
+        done_keys: Keys in ``outputs`` that are done flags.
     """
 
-    output: Mapping[NestedKey, TensorSpec]
-    given: Mapping[NestedKey, TensorSpec]
+    outputs: Mapping[NestedKey, TensorSpec]
+    inputs: Mapping[NestedKey, TensorSpec]
     actions: Collection[NestedKey]
     rewards: Collection[NestedKey]
-    flags: Collection[NestedKey]
+    done_keys: Collection[NestedKey]
 
     @classmethod
     def of(cls, input_spec: Composite, output_spec: Composite) -> KeySpecs:
@@ -57,9 +57,9 @@ class KeySpecs:
         parts = {name: _leaves(output_spec.get(name, None)) for name in _OUTPUT}
         actions = _leaves(input_spec.get("full_action_spec", None))
         state = _leaves(input_spec.get("full_state_spec", None))
-        output = {key: spec for part in parts.values() for key, spec in part.items()}
+        outputs = {key: spec for part in parts.values() for key, spec in part.items()}
         return cls(
-            output,
+            outputs,
             {**state, **actions},
             tuple(actions),
             tuple(parts["full_reward_spec"]),
@@ -232,7 +232,7 @@ class ChainVersions:
         if not stages or stages[0].before is None:
             return cls(())
         tracker = VersionTracker[int]()
-        for key in stages[0].before.output:
+        for key in stages[0].before.outputs:
             tracker.begin(key, ENV)
         for stage in stages:
             _follow_stage(tracker, stage)
@@ -249,10 +249,10 @@ def _follow_stage(tracker: VersionTracker[int], stage: LintStage) -> None:
     assert stage.after is not None
     for key in _keys_read(stage, tracker.current):
         tracker.read(key, stage.index)
-    for key in [key for key in tracker.current if key not in stage.after.output]:
+    for key in [key for key in tracker.current if key not in stage.after.outputs]:
         tracker.end(key, stage.index, "renamed" if stage.name == "RenameTransform" else "dropped")
     for key in _keys_written(stage):
-        if key in stage.after.output:
+        if key in stage.after.outputs:
             tracker.write(key, stage.index)
 
 
@@ -276,6 +276,6 @@ def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[Neste
 def _keys_written(stage: LintStage) -> list[NestedKey]:
     assert stage.before is not None
     assert stage.after is not None
-    new = [key for key in stage.after.output if key not in stage.before.output]
+    new = [key for key in stage.after.outputs if key not in stage.before.outputs]
     out_keys = [] if stage.name in _NEW_KEYS_ONLY else stage.out_keys
     return list(dict.fromkeys([*out_keys, *new]))

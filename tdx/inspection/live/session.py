@@ -63,9 +63,9 @@ def parse_known_stop(text: str, tracer: Tracer) -> Stop:
         'AllOf'
     """
     stop = parse_stop(text)
-    known = dict.fromkeys(_known_keys(tracer))
+    keys = dict.fromkeys(_known_keys(tracer))
     for each in keys_of(stop):
-        each.check_key(known)
+        each.check_key(keys)
     return stop
 
 
@@ -176,13 +176,13 @@ class LiveSession:
         self._builtin[TIME].append(trace.time_ns / 1e6)
         for (name, row), track in self._key_buffers.items():
             track.append(read_number(trace, name, row))
-        found = (
+        problems = (
             find_problems(trace, self.promises, self.numbers)
             if trace.error is None
             else (trace.error.message,)
         )
-        if found:
-            self.problems[trace.index] = found
+        if problems:
+            self.problems[trace.index] = problems
         first = self.first
         while self.problems and next(iter(self.problems)) < first:
             self.problems.popitem(last=False)
@@ -270,16 +270,16 @@ class LiveSession:
 
     def _trace(self, index: int | None) -> StepTrace:
         at = self.last if index is None else max(self.first, min(index, self.last))
-        found = self.history.find(at)
-        if found is None:
+        trace = self.history.find(at)
+        if trace is None:
             raise ArgumentError("no traces yet", hint="reset or step first")
-        return found
+        return trace
 
     def episodes(self, row: int | None = None, most: int = 200) -> tuple[EpisodeView, ...]:
         """Return the latest episodes in the history, the newest last."""
         first = self.first
-        found = self.episode_tracker.episodes(row, most)
-        return tuple(each for each in found if each.last >= first)
+        episodes = self.episode_tracker.episodes(row, most)
+        return tuple(each for each in episodes if each.last >= first)
 
     def cells(self, most: int = 256) -> tuple[EnvCell, ...]:
         """Return the state of each env of the batch after the latest step."""
@@ -342,5 +342,5 @@ class LiveSession:
         """Return the names that :meth:`plot` accepts for the latest trace."""
         if self.last < 0:
             return BUILTIN_PLOTS
-        found = dict.fromkeys((*BUILTIN_PLOTS, *number_names(self._trace(None), row)))
-        return tuple(found)
+        names = (*BUILTIN_PLOTS, *number_names(self._trace(None), row))
+        return tuple(dict.fromkeys(names))

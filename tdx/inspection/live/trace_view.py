@@ -47,7 +47,7 @@ class ValueReader:
         self,
         version: ValueVersion,
         before: ValueVersion | None,
-        given: ValueVersion | None,
+        previous: ValueVersion | None,
         violations: tuple[str, ...],
     ) -> ValueView:
         """Convert a version.
@@ -55,7 +55,7 @@ class ValueReader:
         Args:
             version: The version.
             before: The version that it is compared with.
-            given: The previous version in the same trace.
+            previous: The previous version in the same trace.
             violations: Spec violations of the value.
         """
         value = self.rows.of(version.value)
@@ -79,7 +79,7 @@ class ValueReader:
             infinities=infinities,
             histogram=count_bins(numbers, low, high),
             change=change,
-            by_writer=self._by_writer(numbers, given),
+            by_writer=self._by_writer(numbers, previous),
             before=text,
             delta=delta,
             violations=violations,
@@ -87,23 +87,23 @@ class ValueReader:
             is_image=is_image_shape(tuple(numbers.shape), numbers.dtype.kind),
         )
 
-    def _by_writer(self, numbers: np.ndarray[Any, Any], given: ValueVersion | None) -> Change:
+    def _by_writer(self, numbers: np.ndarray[Any, Any], previous: ValueVersion | None) -> Change:
         import numpy as np
 
-        if given is None:
+        if previous is None:
             return "new"
-        old = as_array(self.rows.of(given.value))
+        old = as_array(self.rows.of(previous.value))
         same = old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers)
         return "same" if same else "changed"
 
 
 def _describe_object(
-    key: str, name: str, value: Any, old: Any, known: bool, violations: tuple[str, ...]
+    key: str, name: str, value: Any, old: Any, is_known: bool, violations: tuple[str, ...]
 ) -> ValueView:
     rows = value if isinstance(value, list) else [value]
     shape = (len(rows),) if isinstance(value, list) else tuple(getattr(value, "shape", ()))
-    text, before = _shorten(value), _shorten(old) if known else ""
-    change: Change = "new" if not known else "same" if text == before else "changed"
+    text, before = _shorten(value), _shorten(old) if is_known else ""
+    change: Change = "new" if not is_known else "same" if text == before else "changed"
     kind = getattr(rows[0], "dtype", None) if rows else None
     dtype = type(value).__name__ if kind is None else str(kind).removeprefix("torch.")
     return ValueView(
@@ -118,39 +118,39 @@ def _shorten(value: Any) -> str:
 
 
 def _compare(
-    now: np.ndarray[Any, Any], old: np.ndarray[Any, Any] | None, known: bool
+    new: np.ndarray[Any, Any], old: np.ndarray[Any, Any] | None, is_known: bool
 ) -> tuple[Change, str, float | None]:
     """Compare two arrays: kind of change, text of the old one, and largest difference."""
     import numpy as np
 
     if old is None:
-        return ("changed" if known else "new"), "", None
+        return ("changed" if is_known else "new"), "", None
     text = format_array(old)
-    if old.shape != now.shape:
+    if old.shape != new.shape:
         return "changed", text, None
-    if old is now or np.array_equal(old, now):
+    if old is new or np.array_equal(old, new):
         return "same", text, 0.0
-    delta = _largest_difference(now, old)
+    delta = _largest_difference(new, old)
     return ("same" if delta == 0 else "changed"), text, delta
 
 
-def _largest_difference(now: np.ndarray[Any, Any], old: np.ndarray[Any, Any]) -> float:
+def _largest_difference(new: np.ndarray[Any, Any], old: np.ndarray[Any, Any]) -> float:
     """Return the largest difference of two unequal arrays; NaN equals NaN."""
     import numpy as np
 
-    if now.dtype.kind == "b":
-        return float(np.count_nonzero(now != old) > 0)
-    if now.dtype.kind == "u" and now.dtype == old.dtype:
+    if new.dtype.kind == "b":
+        return float(np.count_nonzero(new != old) > 0)
+    if new.dtype.kind == "u" and new.dtype == old.dtype:
         # Converting large images to float64 is slow.
-        return float((np.maximum(now, old) - np.minimum(now, old)).max())
+        return float((np.maximum(new, old) - np.minimum(new, old)).max())
     with np.errstate(all="ignore"):
-        if now.dtype == old.dtype and now.dtype.kind == "f" and now.size > _LARGE_SIZE:
-            rough = float(np.abs(now - old).max())
+        if new.dtype == old.dtype and new.dtype.kind == "f" and new.size > _LARGE_SIZE:
+            rough = float(np.abs(new - old).max())
             if math.isfinite(rough):
                 return rough
-        apart = np.abs(now.astype(np.float64) - old.astype(np.float64))
-    if now.dtype.kind == "f":
-        apart = np.where(np.isnan(now) & np.isnan(old), 0.0, apart)
+        apart = np.abs(new.astype(np.float64) - old.astype(np.float64))
+    if new.dtype.kind == "f":
+        apart = np.where(np.isnan(new) & np.isnan(old), 0.0, apart)
     return float(apart.max()) if apart.size else 0.0
 
 
@@ -225,14 +225,15 @@ class _TraceReader:
         }
         for number, stage in enumerate(self.trace.stages):
             present = lanes[stage.direction]
-            given = {key: present.get(key) for key in stage.written}
+            previous = {key: present.get(key) for key in stage.written}
             present.update(stage.written)
             for key in stage.dropped:
                 present.pop(key, None)
             written = [
-                self._value_index(each, number, given[key]) for key, each in stage.written.items()
+                self._value_index(each, number, previous[key])
+                for key, each in stage.written.items()
             ]
-            named = {format_key(key) for key in stage.written}
+            written_keys = {format_key(key) for key in stage.written}
             yield HookView(
                 kind=stage.kind,
                 index=self.numbers.number(stage.index) if stage.kind == "stage" else -1,
@@ -246,38 +247,39 @@ class _TraceReader:
                 violations=tuple(
                     f"{key}: {line}" if key else line
                     for (at, key), lines in self.violation_messages.items()
-                    if at == number and key not in named
+                    if at == number and key not in written_keys
                     for line in lines
                 ),
             )
 
     def _value_index(
-        self, version: ValueVersion, stage: int | None = None, given: ValueVersion | None = None
+        self, version: ValueVersion, stage: int | None = None, previous: ValueVersion | None = None
     ) -> int:
         """Return the index of a version among the values; it is read on first use."""
-        known = self.places.get(id(version))
-        if known is None:
+        index = self.places.get(id(version))
+        if index is None:
             violations = (
                 ()
                 if stage is None
                 else self.violation_messages.get((stage, format_key(version.key)), ())
             )
             before = self.before.get((version.lane, version.name))
-            known = self.places[id(version)] = len(self.values)
-            self.values.append(self.reader.read(version, before, given, tuple(violations)))
-        return known
+            index = self.places[id(version)] = len(self.values)
+            self.values.append(self.reader.read(version, before, previous, tuple(violations)))
+        return index
 
 
 def _violation_messages(trace: StepTrace, promises: Promises) -> Messages:
     """Return the messages of all spec violations, by hook index and key."""
     number = {id(stage): at for at, stage in enumerate(trace.stages)}
-    found: dict[tuple[int, str], list[str]] = {}
+    messages: dict[tuple[int, str], list[str]] = {}
     for violation in promises.lies(trace):
         # A spec without bounds allows NaN, which is shown with the statistics.
         if violation.finding.code != "nan":
             key = "" if violation.finding.key is None else format_key(violation.finding.key)
-            found.setdefault((number[id(violation.by)], key), []).append(violation.finding.message)
-    return found
+            at = number[id(violation.by)], key
+            messages.setdefault(at, []).append(violation.finding.message)
+    return messages
 
 
 def find_problems(
@@ -290,15 +292,15 @@ def find_problems(
         promises: Specs to check values against.
         numbers: Numbers of the stages that the user sees.
     """
-    found: list[str] = []
+    problems: list[str] = []
     for stage in trace.stages:
         if stage.kind != "given":
-            found += _find_non_finite(stage, _title(stage, numbers))
+            problems += _find_non_finite(stage, _title(stage, numbers))
     for violation in promises.lies(trace):
         if violation.finding.code != "nan":
             key = "" if violation.finding.key is None else f" {format_key(violation.finding.key)}"
-            found.append(f"{_title(violation.by, numbers)}{key}: {violation.finding.message}")
-    return tuple(found)
+            problems.append(f"{_title(violation.by, numbers)}{key}: {violation.finding.message}")
+    return tuple(problems)
 
 
 def _title(stage: StageTrace, numbers: StageNumbers) -> str:

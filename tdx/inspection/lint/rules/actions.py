@@ -45,7 +45,7 @@ def discretizer_without_bounds(context: LintContext) -> Iterator[Violation]:
     """Find discretizers of unbounded actions."""
     for stage in context.stages_named("ActionDiscretizer"):
         key = normal_key(stage.arguments.get("action_key", "action"))
-        spec = None if stage.before is None else stage.before.given.get(key)
+        spec = None if stage.before is None else stage.before.inputs.get(key)
         if spec is None or spec.dtype is None or not spec.dtype.is_floating_point:
             continue
         if not _is_finite(spec):
@@ -71,7 +71,7 @@ def discrete_action_scaled(context: LintContext) -> Iterator[Violation]:
         if stage.before is None or _discretizer_before(context, stage) is not None:
             continue
         for key in stage.before.actions:
-            spec = stage.before.given[key]
+            spec = stage.before.inputs[key]
             is_mapped = not stage.in_keys_inv or key in stage.in_keys_inv
             if is_mapped and spec.dtype is not None and not spec.dtype.is_floating_point:
                 message = f"{format_key(key)!r} is {type(spec).__name__}, not continuous"

@@ -48,8 +48,8 @@ def reward_cast(context: LintContext) -> Iterator[Violation]:
         if stage.before is None or stage.after is None:
             continue
         for key in stage.before.rewards:
-            before = stage.before.output[key].dtype
-            spec = stage.after.output.get(key)
+            before = stage.before.outputs[key].dtype
+            spec = stage.after.outputs.get(key)
             if key not in stage.in_keys or spec is None or before is None or spec.dtype is None:
                 continue
             if before != spec.dtype and not _is_harmless(
@@ -78,8 +78,8 @@ def cast_without_effect(context: LintContext) -> Iterator[Violation]:
         if stage.before is None or stage.after is None or stage.in_keys != stage.out_keys:
             continue
         sides = (
-            (stage.before.output, stage.after.output),
-            (stage.before.given, stage.after.given),
+            (stage.before.outputs, stage.after.outputs),
+            (stage.before.inputs, stage.after.inputs),
         )
         if all(_dtypes(before) == _dtypes(after) for before, after in sides):
             fix = remove_stage(stage.index, stage.config)
@@ -134,8 +134,8 @@ def double_precision_output(context: LintContext) -> Iterator[Violation]:
     last, first = context.last, context.stages[0].before if context.stages else context.last
     if last is None or first is None:
         return
-    env_keys = [key for key in first.output if _is_double(first.output[key])]
-    doubles = [key for key in env_keys if key in last.output and _is_double(last.output[key])]
+    env_keys = [key for key in first.outputs if _is_double(first.outputs[key])]
+    doubles = [key for key in env_keys if key in last.outputs and _is_double(last.outputs[key])]
     if doubles and env_keys == doubles:
         names = ", ".join(repr(format_key(key)) for key in doubles)
         fix = insert_stage(0, StageConfig("DoubleToFloat"))

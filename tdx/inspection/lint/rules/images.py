@@ -37,7 +37,7 @@ def float_before_downsizing(context: LintContext) -> Iterator[Violation]:
     for cast, small, key in context.iter_pairs(_CASTS, _DOWNSIZE):
         if small.index != cast.index + 1 or cast.before is None or cast.after is None:
             continue
-        before, after = cast.before.output.get(key), cast.after.output.get(key)
+        before, after = cast.before.outputs.get(key), cast.after.outputs.get(key)
         if before is None or after is None or before.dtype is None or after.dtype is None:
             continue
         bytes_in = str(before.dtype) == "torch.uint8"
@@ -142,7 +142,7 @@ def frames_stacked_along_edge(context: LintContext) -> Iterator[Violation]:
 
 def _image_shape(context: LintContext, stage: LintStage, key: NestedKey) -> tuple[int, ...] | None:
     """Return the shape of an image without the batch dims."""
-    spec = None if stage.before is None else stage.before.output.get(key)
+    spec = None if stage.before is None else stage.before.outputs.get(key)
     if spec is None or context.env is None:
         return None
     shape = tuple(spec.shape)[len(context.env.batch_size) :]

@@ -82,7 +82,7 @@ def in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     for stage, key in _unavailable_in_keys(context):
         if _last_version(context, stage, key) is None:
             assert stage.before is not None
-            known = [format_key(each) for each in stage.before.output]
+            known = [format_key(each) for each in stage.before.outputs]
             message = f"{format_key(key)!r} is not written by the env or an earlier stage"
             later = _later_writer(context, stage, key)
             if key == "pixels" and not context.pipeline.env.from_pixels and later is None:
@@ -146,7 +146,7 @@ def _unavailable_in_keys(context: LintContext) -> Iterator[tuple[LintStage, Nest
             continue
         if stage.transform.missing_tolerance:
             continue
-        available = {key_parts(key) for key in (*stage.before.output, *stage.before.given)}
+        available = {key_parts(key) for key in (*stage.before.outputs, *stage.before.inputs)}
         heads = {parts[:length] for parts in available for length in range(1, len(parts) + 1)}
         for key in stage.in_keys:
             if key_parts(key) not in heads:
@@ -276,7 +276,7 @@ def done_flag_dropped(context: LintContext) -> Iterator[Violation]:
     for stage in _key_filters(context):
         assert stage.before is not None
         assert stage.after is not None
-        lost = [key for key in stage.before.flags if key not in stage.after.flags]
+        lost = [key for key in stage.before.done_keys if key not in stage.after.done_keys]
         if lost:
             fix = _keep_keys(stage, lost, "keep_dones")
             names = ", ".join(repr(format_key(key)) for key in lost)

@@ -146,7 +146,7 @@ def statistics_in_evaluation(context: LintContext) -> Iterator[Violation]:
 def _available_keys(context: LintContext) -> set[NestedKey] | None:
     """Return the keys that a policy receives, if known."""
     last = context.last
-    return None if last is None else {*last.output, *last.given} - set(last.actions)
+    return None if last is None else {*last.outputs, *last.inputs} - set(last.actions)
 
 
 def _recurrent_keys(context: LintContext) -> list[NestedKey]:

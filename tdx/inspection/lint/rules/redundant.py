@@ -96,7 +96,7 @@ def repeated_stage(context: LintContext) -> Iterator[Violation]:
 def _same_size(stage: LintStage) -> bool:
     if stage.before is None or stage.after is None or not stage.in_keys:
         return False
-    before, after = stage.before.output, stage.after.output
+    before, after = stage.before.outputs, stage.after.outputs
     if any(key not in before or key not in after for key in stage.in_keys):
         return False
     return all(before[key].shape == after[key].shape for key in stage.in_keys)

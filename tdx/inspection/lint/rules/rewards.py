@@ -101,7 +101,7 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
     for stage in context.stages_named("RewardClipping"):
         if stage.before is None or not stage.in_keys:
             continue
-        specs = [stage.before.output.get(key) for key in stage.in_keys]
+        specs = [stage.before.outputs.get(key) for key in stage.in_keys]
         if all(_is_inside(spec, stage.arguments) for spec in specs) and _has_bounds(
             stage.arguments
         ):
