@@ -96,7 +96,7 @@ from .pipeline import validate as validate
 from .pipeline import write_pipeline as write_pipeline
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
-from .inspection.env_list import list_envs as list_envs
+from .inspection.envs import list_envs as list_envs
 from .inspection.plan_report import PlanReport as PlanReport
 from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport

@@ -46,7 +46,7 @@ Ignore = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Let advice count like a warning.", rich_help_panel=_RULES),
+    typer.Option("--strict", help="Treat suggestions like warnings.", rich_help_panel=_RULES),
 ]
 Diff = Annotated[
     bool,

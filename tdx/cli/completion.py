@@ -18,7 +18,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 def complete_env(incomplete: str) -> list[Offer]:
     """Env ids; where none begins with the word, those that contain it."""
-    from tdx.inspection.env_list import list_envs
+    from tdx.inspection.envs import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
 
@@ -49,14 +49,14 @@ def complete_import(incomplete: str) -> list[Offer]:
 
 def complete_codes(incomplete: str) -> list[Offer]:
     """Codes of errors and rules; where none begins with the word, those that contain it."""
-    from tdx.inspection.explanations import explanations
+    from tdx.inspection.explanations import all_explanations
 
-    return _matching(incomplete, [(each.code, each.title) for each in explanations()])
+    return _matching(incomplete, [(each.code, each.title) for each in all_explanations()])
 
 
 def complete_rules(incomplete: str) -> list[Offer]:
     """Codes of rules behind the last comma of a list of them."""
-    from tdx.inspection.lint.registry import all_rules
+    from tdx.inspection.lint.linter import all_rules
 
     done, comma, word = incomplete.rpartition(",")
     offers = _matching(word, [(rule.code, rule.title) for rule in all_rules()])

@@ -13,7 +13,7 @@ from tdx.rollouts import Dump, open_dump
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.inspection.diff.sides import Leaves
+    from tdx.inspection.diff import Leaves
     from tdx.pipeline import Pipeline
 
 
@@ -67,7 +67,7 @@ class FollowingSide(PipelineSide):
     def rollout(self, steps: int, seed: int) -> TensorDictBase:
         """A rollout with the first actions that are stored, ``[*B, T]``."""
         from tdx.envs import ActionSequence
-        from tdx.inspection.seeded import seeded_run
+        from tdx.inspection.seeding import seed_run
 
         env = self._env
         stored = first_steps(self._dump, steps)
@@ -77,7 +77,7 @@ class FollowingSide(PipelineSide):
                 f"{self._dump.path} holds no actions to follow", hint="roll out without --keys"
             )
         actions = ActionSequence(stored.select(*env.action_keys))
-        with seeded_run(env, self._dump.manifest.seed):
+        with seed_run(env, self._dump.manifest.seed):
             result: TensorDictBase = env.rollout(steps, actions, break_when_any_done=False)
         return result if self._dump.manifest.keys is None else result.select(*keys, strict=False)
 

@@ -15,8 +15,8 @@ from tdx.cli.output.view import Block, Cell, Heading, Paragraph
 from tdx.cli.streams import unescaped
 from tdx.cli.views.comparison import comparison, spec_list
 from tdx.errors import ArgumentError, TdxError
+from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
 from tdx.inspection.spec_report import inspect_spec
-from tdx.inspection.suggestion import Suggestion, env_leaves, suggest_stages
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env, format_stage, parse_stage
 
 Ask = Callable[[str], str]
@@ -67,7 +67,7 @@ class Interview:
                 self._env = replace(self._env, id=self._answer_env())
             try:
                 with foreign_code():
-                    leaves = env_leaves(self._env, self._allow_code)
+                    leaves = get_env_leaves(self._env, self._allow_code)
             except TdxError as error:
                 self._complain(error)
                 self._env = replace(self._env, id="")

@@ -144,24 +144,24 @@ def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Advised], ...
 def _mended(request: Request) -> list[Remedy]:
     """What the linter would change."""
     from tdx.cli.source import built_env
-    from tdx.inspection.lint.run import lint, lint_context
-    from tdx.inspection.stage_text import env_stage_count
+    from tdx.inspection.chain import count_env_stages
+    from tdx.inspection.lint.linter import build_lint_context, lint
     from tdx.profiling.remedies import Remedy
 
     config = request.config
     with built_env(config, request.options) as env:
-        findings = lint(lint_context(config, cast("TransformedEnv", env)))
-        first = env_stage_count(env, config)
+        findings = lint(build_lint_context(config, cast("TransformedEnv", env)))
+        first = count_env_stages(env, config)
     return [
         Remedy(
             "lint",
-            () if each.found.stage is None else (first + each.found.stage,),
-            f"{each.rule.code}: {each.found.message}",
-            each.found.fix.title,
-            each.found.fix.applied_to(config),
+            () if each.violation.stage is None else (first + each.violation.stage,),
+            f"{each.rule.code}: {each.violation.message}",
+            each.violation.fix.title,
+            each.violation.fix.applied_to(config),
         )
         for each in findings
-        if each.found.fix is not None
+        if each.violation.fix is not None
     ]
 
 

@@ -12,7 +12,7 @@ from tdx.cli.options import PipelineOptions
 from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
-    from tdx.inspection.lint.mend import Mended
+    from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
 
@@ -44,7 +44,7 @@ class Mending:
         before: the text of that file as it was read.
     """
 
-    mended: Mended
+    mended: FixedPipeline
     file: PipelineFile | None
     before: str
 
@@ -63,14 +63,14 @@ class Mending:
         Raises:
             ArgumentError: some of its stages are in a file and some are not.
         """
-        from tdx.inspection.lint.mend import mend
+        from tdx.inspection.fixes import fix_pipeline
 
         if file is not None and options.transforms:
             raise ArgumentError(
                 "stages given with --t are not in the file that is to be mended",
                 hint="put them into the file, or give the whole chain with --env and --t",
             )
-        mended = mend(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
+        mended = fix_pipeline(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
         before = "" if file is None else file.text
         if file is not None:
             for _, fix in mended.fixes:

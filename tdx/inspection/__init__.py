@@ -1,1 +1,1 @@
-"""Jobs that look at envs and chains; each returns plain, typed results and prints nothing."""
+"""Jobs that inspect envs and chains and return typed results."""

@@ -1,117 +1,106 @@
-"""Whether a pipeline can be built, keeps what its specs promise, and breaks no rule."""
+"""Check a pipeline: arguments, specs, steps and lint rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
-from tdx.inspection.lint.registry import all_rules
-from tdx.inspection.lint.run import LintFinding, lint, lint_context
-from tdx.inspection.stage_text import env_stage_count
-from tdx.keys import format_key
+from tdx.inspection.chain import count_env_stages
+from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
+from tdx.results import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_violations import SpecViolation
-    from tdx.inspection.lint.fix import Fix
-    from tdx.inspection.lint.rule import Rule, Severity
+    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.inspection.lint.rule import Fix, Rule, Severity
     from tdx.pipeline import Pipeline
 
 Check = Literal["arguments", "specs", "steps", "lints"]
 _RULED = ("missing", "undeclared")
-"""The lies of which a rule speaks."""
-_FOUND = (CheckError, DeviceError)
-"""Errors that are findings though they are none of usage."""
+"""Kinds of violations that a lint rule reports."""
+_REPORTED = (CheckError, DeviceError)
+"""Errors that are reported as findings, in addition to usage errors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong.
+class Finding(Result):
+    """One problem in a pipeline.
 
     Args:
-        check: the check that found it.
-        code: the stable code of its error or its rule.
-        message: what is wrong, on one line.
-        hint: what to do about it.
-        where: the stage, the transform, the key, the line in the file.
-        lie: what kind of promise is broken, such as ``"dtype"`` or ``"bounds"``.
-        severity: an ``error`` cannot work, a ``warning`` is a likely mistake, and an ``advice``
-            makes something better that works.
-        title: the rule that is broken, in a few words; none for an error.
-        why: why that rule is one; none for an error.
-        fix: the edit of the pipeline that mends it, where there is just one that does.
+        check: Check that found it.
+        code: Code of the error or rule.
+        message: What is wrong, on one line.
+        hint: How to fix it.
+        where: Stage, transform, key and line in the file.
+        violation: Kind of spec violation, such as ``"dtype"`` or ``"bounds"``.
+        severity: ``error`` (cannot work), ``warning`` (a likely mistake) or ``suggestion`` (an
+            improvement).
+        title: Title of the violated rule; ``None`` for an error.
+        why: Rationale of the rule; ``None`` for an error.
+        fix: Edit of the pipeline that resolves the finding, if there is exactly one.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("check", "code", "severity", "title", Entry("lie", "violation")),
+        *(Entry("stage", "where.stage"), Entry("transform", "where.transform")),
+        *(key_entry("key", "where.key"), Entry("file", "where.file")),
+        *(Entry("line", "where.line"), Entry("column", "where.column")),
+        *("message", "hint", "why", "fix"),
+    )
 
     check: Check
     code: str
     message: str
     hint: str | None
     where: Where
-    lie: str | None = None
+    violation: str | None = None
     severity: Severity = "error"
     title: str | None = None
     why: str | None = None
     fix: Fix | None = None
 
     @classmethod
-    def of(cls, error: TdxError, check: Check) -> Finding:
-        """The finding that an error speaks of."""
+    def from_error(cls, error: TdxError, check: Check) -> Finding:
+        """Convert an error."""
         return cls(check, error.code, error.message, error.hint, error.where)
 
     @classmethod
-    def of_lie(cls, lie: SpecViolation, pipeline: Pipeline, first: int = 0) -> Finding:
-        """The finding of a spec violation; the pipeline's stages are numbered from ``first``."""
-        where = _where(pipeline, lie.stage, first)
-        where = where.merge(Where(transform=lie.transform, key=lie.key))
-        return cls("steps", CheckError.code, lie.message, lie.hint, where, lie.code)
-
-    @classmethod
-    def of_rule(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:
-        """The finding of a broken rule; the pipeline's stages are numbered from ``first``."""
-        rule, found = finding.rule, finding.found
-        stage = None if found.stage is None else first + found.stage
-        where = replace(_where(pipeline, stage, first), key=found.key)
-        check: Check = "lints" if found.lie is None else "steps"
+    def from_violation(cls, violation: SpecFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+        """Convert a spec violation; the pipeline's stages start at index ``first``."""
+        where = _where(pipeline, violation.stage, first)
+        where = where.merged(Where(transform=violation.transform, key=violation.key))
         return cls(
-            *(check, rule.code, found.message, found.hint, where, found.lie),
-            *(rule.severity, rule.title, rule.paragraphs[0], found.fix),
+            "steps", CheckError.code, violation.message, violation.hint, where, violation.code
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        edits = None if self.fix is None else [edit.to_dict() for edit in self.fix.edits]
-        return {
-            "check": self.check,
-            "code": self.code,
-            "severity": self.severity,
-            "title": self.title,
-            "lie": self.lie,
-            "stage": self.where.stage,
-            "transform": self.where.transform,
-            "key": None if self.where.key is None else format_key(self.where.key),
-            "file": self.where.file,
-            "line": self.where.line,
-            "column": self.where.column,
-            "message": self.message,
-            "hint": self.hint,
-            "why": self.why,
-            "fix": None if self.fix is None else {"title": self.fix.title, "edits": edits},
-        }
+    @classmethod
+    def from_lint(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+        """Convert a lint finding; the pipeline's stages start at index ``first``."""
+        rule, violation = finding.rule, finding.violation
+        stage = None if violation.stage is None else first + violation.stage
+        where = replace(_where(pipeline, stage, first), key=violation.key)
+        check: Check = "lints" if violation.spec_violation is None else "steps"
+        return cls(
+            *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
+            *(rule.severity, rule.title, rule.paragraphs[0], violation.fix),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What the checks of a pipeline found.
+class CheckReport(Result):
+    """Findings of all checks of a pipeline.
 
     Args:
-        env: the env's id.
-        stages: how many stages its chain has, those that the env itself has included.
-        checks: the checks that ran, in order.
-        findings: what they found.
-        env_stages: how many of the stages the env itself has. They come first.
+        env: Id of the env.
+        stages: Number of stages, including those that the env itself has.
+        checks: Checks that ran, in order.
+        findings: Their findings.
+        env_stages: Number of stages that the env itself has. They come first.
     """
+
+    json_entries: ClassVar[Entries] = ("env", "stages", "ok", "checks", "findings")
 
     env: str
     stages: int
@@ -121,40 +110,30 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found but advice."""
+        """True if there are no errors or warnings."""
         return not self.failed()
 
     def failed(self, *, strict: bool = False) -> bool:
-        """Whether something was found that is an error or a warning.
+        """Return True if there are errors or warnings.
 
         Args:
-            strict: whether advice counts too.
+            strict: Count suggestions too.
         """
-        return any(strict or finding.severity != "advice" for finding in self.findings)
+        return any(strict or finding.severity != "suggestion" for finding in self.findings)
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
-        """What a run that found this ends with.
+        """Return the exit code of a process that reports these findings.
 
         Args:
-            strict: whether advice counts too.
+            strict: Count suggestions too.
 
         Returns:
-            ``ENVIRONMENT`` where a device that is missing here is all that is wrong.
+            ``ENVIRONMENT`` if a device that is missing on this machine is the only failure.
         """
-        counted = [each for each in self.findings if strict or each.severity != "advice"]
-        if counted and all(each.code == DeviceError.code for each in counted):
+        failures = [each for each in self.findings if strict or each.severity != "suggestion"]
+        if failures and all(each.code == DeviceError.code for each in failures):
             return ExitCode.ENVIRONMENT
-        return ExitCode.FINDINGS if counted else ExitCode.OK
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "env": self.env,
-            "stages": self.stages,
-            "ok": self.ok,
-            "checks": list(self.checks),
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
+        return ExitCode.FINDINGS if failures else ExitCode.OK
 
 
 def check_pipeline(
@@ -164,21 +143,20 @@ def check_pipeline(
     rules: Sequence[Rule] | None = None,
     steps: bool = True,
 ) -> CheckReport:
-    """Check a pipeline: its arguments, its specs, some steps, and the rules for chains.
+    """Check a pipeline: its arguments, its specs, a few steps, and the lint rules.
+
+    Specs, steps and rules are checked if the arguments are valid, and steps only if the specs are.
+    A device that is missing on this machine is a finding; everything else is then checked on the
+    CPU.
 
     Args:
-        pipeline: what to check.
-        allow_code: whether Python objects that it names may be imported.
-        rules: the rules that it is held against; all of them by default.
-        steps: whether the env may be stepped.
-
-    Returns:
-        What was found. Specs, steps and rules are looked at where the arguments are right, and
-        steps are made where the specs are. Where the env's device is missing on this machine that
-        is a finding, and the rest is looked at on the CPU.
+        pipeline: The pipeline.
+        allow_code: Allow importing the Python objects that it names.
+        rules: Lint rules to apply. Defaults to all rules.
+        steps: Allow stepping the env.
 
     Raises:
-        EnvError: the env cannot be made, or raises when it is reset or stepped.
+        EnvError: The env cannot be made, or raises in a reset or step.
     """
     from tdx.pipeline import check_arguments
     from tdx.pipeline.validation import policy_errors
@@ -188,10 +166,10 @@ def check_pipeline(
     if findings:
         return _report(pipeline, ("arguments",), [*findings, *policy])
     if policy:
-        # The chain is checked without it.
+        # Check the chain without the policy.
         pipeline = replace(pipeline, policy=None)
     chosen = all_rules() if rules is None else rules
-    missing = _missing_device(pipeline)
+    missing = _check_device(pipeline)
     if missing is None:
         report = _check_built(pipeline, allow_code, chosen, steps)
         return replace(report, findings=(*policy, *report.findings))
@@ -200,7 +178,7 @@ def check_pipeline(
     return replace(report, findings=(*policy, missing, *report.findings))
 
 
-def _missing_device(pipeline: Pipeline) -> Finding | None:
+def _check_device(pipeline: Pipeline) -> Finding | None:
     from tdx.pipeline.env_making import check_device
 
     if pipeline.env.device is None:
@@ -209,30 +187,30 @@ def _missing_device(pipeline: Pipeline) -> Finding | None:
         check_device(pipeline.env.device)
     except DeviceError as error:
         error.at(env=pipeline.env.id, file=pipeline.file)
-        found = Finding.of(error, "specs")
-        return replace(found, hint=f"{found.hint}; the rest was looked at on the CPU")
+        finding = Finding.from_error(error, "specs")
+        return replace(finding, hint=f"{finding.hint}; everything else was checked on the CPU")
     return None
 
 
 def _check_built(
     pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule], steps: bool
 ) -> CheckReport:
-    from tdx.inspection.lint.policy import imported_policy
+    from tdx.inspection.lint.linter import import_policy
     from tdx.pipeline.build import assemble
 
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
-        policy = imported_policy(pipeline, allow_code)
+        policy = import_policy(pipeline, allow_code)
         env = assemble(pipeline, allow_code)
     except TdxError as error:
-        broken = _findings([error], "specs")
-        found = lint(lint_context(pipeline), rules)
-        return _report(pipeline, checks, _merged(broken, found, pipeline))
-    first = env_stage_count(env, pipeline)
+        errors = _findings([error], "specs")
+        lints = lint(build_lint_context(pipeline), rules)
+        return _report(pipeline, checks, _merge(errors, lints, pipeline))
+    first = count_env_stages(env, pipeline)
     try:
-        findings, lies, stepped = _checked_env(env, pipeline, steps)
-        context = lint_context(pipeline, env, policy=policy, lies=lies)
-        found = lint(context, rules)
+        findings, violations, stepped = _check_env(env, pipeline, steps)
+        context = build_lint_context(pipeline, env, policy=policy, spec_violations=violations)
+        lints = lint(context, rules)
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise
@@ -240,14 +218,14 @@ def _check_built(
         env.close()
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
-    return _report(pipeline, checks, _merged(findings, found, pipeline, first), first)
+    return _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)
 
 
-def _checked_env(
+def _check_env(
     env: TransformedEnv, pipeline: Pipeline, steps: bool
-) -> tuple[list[Finding], list[SpecViolation], bool]:
-    """What specs and steps show, the lies seen, and whether there were steps."""
-    from tdx.core.spec_check import find_spec_violations
+) -> tuple[list[Finding], list[SpecFinding], bool]:
+    """Return the findings of specs and steps, the violations, and whether steps were made."""
+    from tdx.envs.check import find_spec_lies
     from tdx.pipeline import check_specs
     from tdx.pipeline.validation import add_line
 
@@ -255,60 +233,62 @@ def _checked_env(
     if findings or not steps:
         return findings, [], False
     try:
-        lies = find_spec_violations(env, seed=pipeline.env.seed)
+        violations = find_spec_lies(env, seed=pipeline.env.seed)
     except TdxError as error:
         return _findings([add_line(error, pipeline, env)], "steps"), [], True
-    first = env_stage_count(env, pipeline)
-    # No rule speaks of stages that the env itself has.
-    plain = [lie for lie in lies if lie.code not in _RULED or _is_of_env(lie, first)]
-    ruled = [_in_pipeline(lie, first) for lie in lies if not _is_of_env(lie, first)]
-    return [Finding.of_lie(lie, pipeline, first) for lie in plain], ruled, True
+    first = count_env_stages(env, pipeline)
+    # Rules do not cover the stages that the env itself has.
+    own = [each for each in violations if each.code not in _RULED or _is_in_env(each, first)]
+    ruled = [_relative_to(each, first) for each in violations if not _is_in_env(each, first)]
+    return [Finding.from_violation(each, pipeline, first) for each in own], ruled, True
 
 
-def _is_of_env(lie: SpecViolation, first: int) -> bool:
-    """Return True if a finding is about one of the stages that the env itself has."""
-    return lie.stage is not None and lie.stage < first
+def _is_in_env(violation: SpecFinding, first: int) -> bool:
+    """Return True if a violation is in a stage that the env itself has."""
+    return violation.stage is not None and violation.stage < first
 
 
-def _in_pipeline(lie: SpecViolation, first: int) -> SpecViolation:
-    """Return the finding with its stage counted from the pipeline's first."""
-    return lie if lie.stage is None else replace(lie, stage=lie.stage - first)
+def _relative_to(violation: SpecFinding, first: int) -> SpecFinding:
+    """Return the violation with its stage counted from the pipeline's first stage."""
+    if violation.stage is None:
+        return violation
+    return replace(violation, stage=violation.stage - first)
 
 
-def _merged(
-    broken: Sequence[Finding], found: Sequence[LintFinding], pipeline: Pipeline, first: int = 0
+def _merge(
+    errors: Sequence[Finding], lints: Sequence[LintFinding], pipeline: Pipeline, first: int = 0
 ) -> list[Finding]:
-    """Both, with a rule that says it better in the place of an error at the same stage."""
-    result = list(broken)
-    for lint_finding in found:
-        finding = Finding.of_rule(lint_finding, pipeline, first)
-        said = [each for each in result if _says_better(lint_finding, each, first)]
-        if said:
-            finding = replace(finding, check=said[0].check)
-        result = [each for each in result if each not in said]
+    """Combine findings; a rule may replace an error at the same stage."""
+    result = list(errors)
+    for lint_finding in lints:
+        finding = Finding.from_lint(lint_finding, pipeline, first)
+        replaced = [each for each in result if _is_replaced(each, lint_finding, first)]
+        if replaced:
+            finding = replace(finding, check=replaced[0].check)
+        result = [each for each in result if each not in replaced]
         result.append(finding)
-    return sorted(result, key=_place)
+    return sorted(result, key=_sort_key)
 
 
-def _says_better(lint_finding: LintFinding, finding: Finding, first: int) -> bool:
-    stage = lint_finding.found.stage
+def _is_replaced(finding: Finding, lint_finding: LintFinding, first: int) -> bool:
+    stage = lint_finding.violation.stage
     if not lint_finding.rule.replaces or stage is None or finding.title is not None:
         return False
-    late = [stage]
-    fix = lint_finding.found.fix
+    stages = [stage]
+    fix = lint_finding.violation.fix
     if fix is not None:
-        # A stage that stands too early is found out where another one meets its result.
-        late += [edit.to for edit in fix.edits if edit.kind == "move" and edit.to is not None]
-    return finding.where.stage in [first + index for index in late]
+        # A stage that comes too early raises an error in the stage that reads its result.
+        stages += [edit.to for edit in fix.edits if edit.kind == "move" and edit.to is not None]
+    return finding.where.stage in [first + index for index in stages]
 
 
-def _place(finding: Finding) -> tuple[bool, int]:
+def _sort_key(finding: Finding) -> tuple[bool, int]:
     stage = finding.where.stage
     return (stage is None, stage or 0)
 
 
 def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
-    """Return the place of a stage of the chain, where those of the pipeline begin at ``first``."""
+    """Return the location of a stage; the pipeline's stages start at index ``first``."""
     if stage is None or not first <= stage < first + len(pipeline.transforms):
         return Where(stage, file=None if stage is not None else pipeline.file)
     config = pipeline.transforms[stage - first]
@@ -317,11 +297,11 @@ def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
-    """The errors as findings; one that says that the env failed is raised."""
+    """Convert errors to findings; raise those that are failures of the env."""
     for error in errors:
-        if error.exit_code is not ExitCode.USAGE and not isinstance(error, _FOUND):
+        if error.exit_code is not ExitCode.USAGE and not isinstance(error, _REPORTED):
             raise error
-    return [Finding.of(error, check) for error in errors]
+    return [Finding.from_error(error, check) for error in errors]
 
 
 def _report(

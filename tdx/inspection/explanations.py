@@ -1,36 +1,96 @@
-"""What every code means: those of the rules for chains, and those of errors; loads no torch."""
+"""Explain error codes and lint rules, and render the page of the documentation about them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from tdx import errors
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
-from tdx.inspection.error_prose import ERROR_PROSE
-from tdx.inspection.lint.registry import all_rules
+from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
+from tdx.results import Entries, Entry, Result
 
 Kind = Literal["rule", "error"]
+_INTRODUCTION = """\
+# Checks
+
+```sh
+tdx check pipeline.yaml --fix
+```
+
+`tdx check` validates the arguments and specs of a pipeline, compares the results of a few steps
+with the specs, and applies the rules on this page. An **error** cannot work, a **warning** is a
+likely mistake, and a **suggestion** is an improvement. The exit code is 1 if there are errors or
+warnings; with `--strict`, suggestions count too. If the only error is a device that is missing on
+this machine, the exit code is 3, and everything else is checked on the CPU.
+
+| option | effect |
+| --- | --- |
+| `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
+| `--strict` | treat suggestions like warnings |
+| `--diff` | show the fixes as a diff of the file, or the fixed options `--env` and `--t` |
+| `--fix` | apply the fixes; comments are kept, a file modified in the meantime is not written |
+| `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
+
+`tdx explain CODE` prints one entry of this page. `--fix` applies a fix only if there is exactly
+one, and those of suggestions only with `--strict`.
+"""
+_ADDING = """\
+## Adding a rule
+
+A rule is a function of a `LintContext`, declared with a code, a title, a severity, a rationale and
+two examples. Add it to the module of its code family in `tdx/inspection/lint/rules/`; nothing else
+has to be registered. The tests run both examples: the wrong one violates the rule, the right one
+does not. See [Contributing](contributing.md#adding-a-lint-rule).
+
+Regenerate this page with `TDX_UPDATE_GOLDEN=1 python -m pytest tests/inspection/lint`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """All about one code.
+class ErrorProse:
+    """Explanation of an error.
 
     Args:
-        code: the code.
-        kind: whether a rule for chains or an error has it.
-        name: the name of the rule, or of the class of the error.
-        title: what is wrong, in a few words.
-        severity: ``error``, ``warning`` or ``advice``.
-        exit_code: the exit code of a process that ends with it; for a rule of ``tdx check``.
-        paragraphs: why, and what to do.
-        wrong: a command that shows it.
-        right: the same command, mended.
-        python: the module ``my_code`` that the commands name, where they need one.
+        why: Meaning and solution, as prose.
+        wrong: Command that fails with the error.
+        right: The corrected command.
     """
+
+    why: str
+    wrong: str | None = None
+    right: str | None = None
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """Prose, one line per paragraph."""
+        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Result):
+    """Explanation of one code.
+
+    Args:
+        code: The code.
+        kind: Lint rule or error.
+        name: Name of the rule, or of the error class.
+        title: What is wrong, in a few words.
+        severity: ``error``, ``warning`` or ``suggestion``.
+        exit_code: Exit code of a process that reports it; for a rule, of ``tdx check``.
+        paragraphs: Rationale and solution.
+        wrong: Command that shows it.
+        right: The corrected command.
+        python: Source of the module ``my_code`` if the commands need one.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("code", Entry("family", "kind"), "name", "title", "severity", "exit_code"),
+        *(Entry("why", "paragraphs"), "wrong", "right", "python"),
+    )
 
     code: str
     kind: Kind
@@ -43,63 +103,48 @@ class Explanation:
     right: str | None = None
     python: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "code": self.code,
-            "family": self.kind,
-            "name": self.name,
-            "title": self.title,
-            "severity": self.severity,
-            "exit_code": self.exit_code,
-            "why": list(self.paragraphs),
-            "wrong": self.wrong,
-            "right": self.right,
-            "python": self.python,
-        }
-
 
 @cache
-def explanations() -> tuple[Explanation, ...]:
-    """Every code that tdx ends or answers with, in their order.
+def all_explanations() -> tuple[Explanation, ...]:
+    """Return the explanations of all codes, sorted by code.
 
     Example:
-        >>> [each.name for each in explanations()][:2]
+        >>> [each.name for each in all_explanations()][:2]
         ['TdxError', 'ArgumentError']
     """
-    told = [_of_error(kind) for kind in _error_kinds()]
-    told += [_of_rule(rule) for rule in all_rules()]
-    return tuple(sorted(told, key=lambda each: each.code))
+    errors = [_of_error(kind) for kind in _error_classes()]
+    rules = [_of_rule(rule) for rule in all_rules()]
+    return tuple(sorted([*errors, *rules], key=lambda each: each.code))
 
 
-def explanation(code: str) -> Explanation:
-    """All about one code; letter case is ignored, and the name of an error or rule will do.
+def explain_code(code: str) -> Explanation:
+    """Return the explanation of a code, or of the name of an error or rule; case-insensitive.
 
     Raises:
-        UnknownNameError: there is no such code.
+        UnknownNameError: The code is unknown.
 
     Example:
-        >>> explanation("tdx421").title
+        >>> explain_code("tdx421").title
         'rewards are clipped before they are scaled'
     """
-    wanted = code.strip().casefold()
-    for each in explanations():
-        if wanted in (each.code.casefold(), each.name.casefold()):
+    folded = code.strip().casefold()
+    for each in all_explanations():
+        if folded in (each.code.casefold(), each.name.casefold()):
             return each
-    known = [name for each in explanations() for name in (each.code, each.name)]
-    begun = [name for name in known if wanted and name.casefold().startswith(wanted)]
-    hint = did_you_mean(code, begun or known, "tdx explain has them all")
-    raise UnknownNameError(f"no code {code}", hint=hint)
+    names = [name for each in all_explanations() for name in (each.code, each.name)]
+    matches = [name for name in names if folded and name.casefold().startswith(folded)]
+    hint = did_you_mean(code, matches or names, "list them with: tdx explain")
+    raise UnknownNameError(f"unknown code {code!r}", hint=hint)
 
 
-def _error_kinds() -> list[type[TdxError]]:
+def _error_classes() -> list[type[TdxError]]:
     members = vars(errors).values()
     return [each for each in members if isinstance(each, type) and issubclass(each, TdxError)]
 
 
 def _of_error(kind: type[TdxError]) -> Explanation:
     summary = " ".join((kind.__doc__ or "").strip().splitlines()[:1])
-    told = ERROR_PROSE.get(kind.code)
+    prose = ERROR_PROSE.get(kind.code)
     return Explanation(
         kind.code,
         "error",
@@ -107,9 +152,9 @@ def _of_error(kind: type[TdxError]) -> Explanation:
         (summary[:1].lower() + summary[1:]).rstrip("."),
         "error",
         int(kind.exit_code),
-        (summary,) if told is None else tuple(told.paragraphs),
-        _one_line(None if told is None else told.wrong),
-        _one_line(None if told is None else told.right),
+        (summary,) if prose is None else tuple(prose.paragraphs),
+        _one_line(None if prose is None else prose.wrong),
+        _one_line(None if prose is None else prose.right),
     )
 
 
@@ -120,7 +165,7 @@ def _of_rule(rule: Rule) -> Explanation:
         rule.slug,
         rule.title,
         rule.severity,
-        0 if rule.severity == "advice" else 1,
+        0 if rule.severity == "suggestion" else 1,
         tuple(rule.paragraphs),
         _command(rule.wrong, rule),
         _command(rule.right, rule),
@@ -135,3 +180,182 @@ def _one_line(command: str | None) -> str | None:
 def _command(options: str, rule: Rule) -> str:
     allowed = " --allow-code" if rule.python else ""
     return f"tdx check {' '.join(options.split())}{allowed}"
+
+
+def render_checks_page() -> str:
+    """Render ``docs/checks.md``."""
+    entries = all_explanations()
+    rules = [each for each in entries if each.kind == "rule"]
+    errors = [each for each in entries if each.kind == "error"]
+    parts = [
+        _INTRODUCTION,
+        "## Rules\n",
+        _table(rules),
+        *(part for rule in rules for part in _entry(rule)),
+        "## Errors\n\nErrors that end a command.\n",
+        _table(errors),
+        *(part for error in errors for part in _entry(error)),
+        _ADDING,
+    ]
+    return "\n".join(parts)
+
+
+def _table(entries: Sequence[Explanation]) -> str:
+    head = ["| code | severity | what is wrong |", "| --- | --- | --- |"]
+    rows = [
+        f"| [{each.code}](#{_anchor(each)}) | {each.severity} | {each.title} |" for each in entries
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _heading(each: Explanation) -> str:
+    return f"{each.code} {each.name if each.kind == 'error' else each.title}"
+
+
+def _anchor(each: Explanation) -> str:
+    kept = "".join(sign for sign in _heading(each).lower() if sign.isalnum() or sign in " -")
+    return kept.replace(" ", "-")
+
+
+def _entry(each: Explanation) -> Iterator[str]:
+    yield f"### {_heading(each)}\n"
+    if each.kind == "error":
+        yield f"Exit code {each.exit_code}: {each.title}.\n"
+    yield from (f"{paragraph}\n" for paragraph in each.paragraphs)
+    if each.python is not None:
+        yield f"```python\n# my_code.py\n{each.python}\n```\n"
+    for title, command in (("Wrong:", each.wrong), ("Right:", each.right)):
+        if command is not None:
+            yield f"{title}\n\n```sh\n{command}\n```\n"
+
+
+ERROR_PROSE: dict[str, ErrorProse] = {
+    "TDX000": ErrorProse(
+        """
+        The base class of all errors of tdx: `except TdxError` catches each of them. On the command
+        line it also stands for an unexpected error; `--debug` shows the traceback.
+        """
+    ),
+    "TDX101": ErrorProse(
+        """
+        The value of an argument has the wrong type, is out of range, or conflicts with another
+        argument. The message names the argument and the values that it accepts.
+
+        `tdx show transform NAME` lists the arguments of a transform with their types.
+        """,
+        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=0)'",
+        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200)'",
+    ),
+    "TDX102": ErrorProse(
+        """
+        A key does not exist, such as an in-key that the env does not write. The hint contains the
+        nearest key, or the available keys.
+
+        `tdx inspect spec --stages` lists the keys after each stage.
+        """,
+        "tdx inspect spec --env Pendulum-v1 --t 'CatFrames(4, dim=-1)'",
+        """tdx inspect spec --env Pendulum-v1
+--t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+    ),
+    "TDX103": ErrorProse(
+        """
+        The name of a transform, argument, option, column or value does not exist. The hint contains
+        the nearest name.
+        """,
+        "tdx check --env Pendulum-v1 --t StepCouter",
+        "tdx check --env Pendulum-v1 --t StepCounter",
+    ),
+    "TDX201": ErrorProse(
+        """
+        A spec cannot be created or combined, or a value is outside of it: the lower bound exceeds
+        the upper bound, shapes do not broadcast, or the env does not accept the action.
+        """
+    ),
+    "TDX202": ErrorProse(
+        """
+        A transform does not work at its position in the chain: it would overwrite an existing key,
+        requires whole episodes, or drops a key that the env requires. Exceptions in your own
+        transforms are reported with this code too. The message names the stage.
+        """,
+        """tdx check --env Pendulum-v1 --t Reward2GoTransform""",
+        "tdx check --env Pendulum-v1 --t RewardSum",
+    ),
+    "TDX203": ErrorProse(
+        """
+        A pipeline file or the text of `--t` cannot be parsed: invalid YAML, unbalanced brackets, an
+        unknown section, or a missing file. The message contains line and column.
+
+        `tdx schema` prints a JSON Schema that editors use to validate the file.
+        """,
+        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200'",
+        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200)'",
+    ),
+    "TDX204": ErrorProse(
+        """
+        A pipeline that names a Python object as `module:name` requires importing the module, which
+        executes its code. Pass `--allow-code` to allow it.
+        """,
+        "tdx check --env Pendulum-v1 --t my_code:MyTransform",
+        "tdx check --env Pendulum-v1 --t my_code:MyTransform --allow-code",
+    ),
+    "TDX205": ErrorProse(
+        """
+        The result of a reset or step violates the specs: another shape, dtype or device, a value
+        out of bounds, or NaN. The finding names the first stage whose result violates them, or the
+        env.
+
+        Change the spec if the data is correct, or the data if the spec is.
+        """
+    ),
+    "TDX301": ErrorProse(
+        """
+        The environment raised an error when it was made, reset or stepped, or it requires an
+        argument. The message contains the original error; `--env-kwargs` passes arguments to it.
+        """,
+        "tdx check --env Pendulum-v1 --env-kwargs 'gravity=9.8'",
+        "tdx check --env Pendulum-v1 --env-kwargs 'g=9.8'",
+    ),
+    "TDX302": ErrorProse(
+        """
+        The environment id is neither registered with Gymnasium nor built into tdx. `tdx list envs`
+        lists the available ids, and the packages that provide others.
+        """,
+        "tdx check --env Pendulm-v1",
+        "tdx check --env Pendulum-v1",
+    ),
+    "TDX303": ErrorProse(
+        """
+        A required package is not installed, such as `ale-py` for Atari or `mujoco` for robots. The
+        hint contains the command that installs it.
+        """
+    ),
+    "TDX304": ErrorProse(
+        """
+        The device is not available on this machine, or does not support an operation, such as
+        float64 on `mps`. The hint lists the available devices.
+        """
+    ),
+    "TDX305": ErrorProse(
+        """
+        A worker process of `ParallelEnv` raised an error, exited or stopped responding. The message
+        contains the error of the worker. `--batching serial` runs the same envs in one process,
+        where errors are easier to debug.
+        """
+    ),
+    "TDX306": ErrorProse(
+        """
+        A worker process of `ParallelEnv` did not respond before the timeout. Its env may be slow to
+        start, blocked or deadlocked.
+        """
+    ),
+    "TDX307": ErrorProse(
+        """
+        Output cannot be written: standard output is closed, or the disk is full.
+        """
+    ),
+    "TDX308": ErrorProse(
+        """
+        A disk is full, or a stored file cannot be read, written or parsed.
+        """
+    ),
+}

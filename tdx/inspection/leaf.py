@@ -1,75 +1,79 @@
-"""One spec as plain data: what it promises, without its tensors."""
+"""Leaf specs as plain data, and as text."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey
+from tdx.results import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.specs import Composite, TensorSpec
 
 Part = Literal["observation", "reward", "done", "action", "state", "stored"]
-"""What a key is to an env; ``"stored"`` in data that is in no env."""
-
+"""Part of the env that a key belongs to; ``"stored"`` for data without an env."""
 OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
 INPUT_PARTS: tuple[Part, ...] = ("action", "state")
 PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
-"""The parts of an env."""
-MOST_LISTED = 1_000
-"""Ends of a range that are listed element by element."""
-_MOST_REPEATED = 64
-"""Elements up to which equal rows of bounds are listed row by row."""
-
+"""Parts of an env, in the order in which they are reported."""
+MAX_LISTED_BOUNDS = 1_000
+"""Largest number of bounds that are listed element by element."""
+_MAX_REPEATED = 64
+"""Bounds with more elements are reduced to size 1 along dims in which they do not differ."""
 Number = int | float
 Numbers = Any
-"""A number, or lists of numbers nested as deep as the shape."""
+"""A number, or numbers in lists nested like the shape."""
+_MAX_LENGTH = 34
+_MAX_PERIOD = 64
+_KIND_TEXTS = {"Choice": "one of several", "Stacked": "differs by row"}
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
-    """The values that a spec lets through.
+class Domain(Result):
+    """Values that a spec allows.
 
     Args:
-        low: smallest value, one number where all elements agree, else nested lists that broadcast
-            to the shape: large bounds have size 1 along dims where nothing differs.
-        high: largest value, in the same form.
-        choices: how many values there are to choose from; of several variables, one for each.
-        digest: set where the ends differ by element and are too many to list: a fingerprint of
-            them all, while ``low`` and ``high`` are the smallest and the largest of them.
+        low: Smallest value. One number if all elements agree, otherwise nested lists that broadcast
+            to the shape: large bounds have size 1 along dims in which they do not differ.
+        high: Largest value, in the same form.
+        choices: Number of values to choose from; one number per variable if there are several.
+        digest: Fingerprint of all bounds. Set if there are too many to list; ``low`` and ``high``
+            are then the minimum and the maximum of them.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("low", "high", "choices"),
+        Entry("digest", omit_none=True),
+    )
 
     low: Numbers = None
     high: Numbers = None
     choices: int | tuple[int, ...] | None = None
     digest: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data that JSON can hold: an infinite end is the string ``"inf"``.
-
-        The digest is there only where it is set.
-        """
-        choices = list(self.choices) if isinstance(self.choices, tuple) else self.choices
-        listed = {"low": _finite(self.low), "high": _finite(self.high), "choices": choices}
-        return listed if self.digest is None else {**listed, "digest": self.digest}
-
 
 @dataclass(frozen=True, slots=True)
-class LeafSpec:
-    """What is promised of one key.
+class LeafSpec(Result):
+    """Declared shape, dtype and domain of one key.
 
     Args:
-        part: what the key is to the env.
-        key: the key.
-        kind: class of the spec, such as ``"Bounded"``.
-        shape: with the batch dims.
-        dtype: such as ``"float32"``; ``"object"`` where it is no tensor.
-        device: such as ``"cuda:0"``.
-        domain: the values it lets through.
+        part: Part of the env that the key belongs to.
+        key: The key.
+        kind: Class of the spec, such as ``"Bounded"``.
+        shape: Shape with the batch dims.
+        dtype: Such as ``"float32"``; ``"object"`` for data that is not a tensor.
+        device: Such as ``"cuda:0"``.
+        domain: Values that the spec allows.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("part", key_entry("key"), "kind", "shape", "dtype", "device"),
+        Entry("domain", inline=True),
+    )
 
     part: Part
     key: NestedKey
@@ -79,34 +83,22 @@ class LeafSpec:
     device: str
     domain: Domain
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "part": self.part,
-            "key": format_key(self.key),
-            "kind": self.kind,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "device": self.device,
-            **self.domain.to_dict(),
-        }
-
 
 def composite_leaves(input_spec: Composite, output_spec: Composite) -> tuple[LeafSpec, ...]:
-    """The leaves of an input and an output spec, part after part.
+    """Convert the leaves of an input and an output spec, in the order of ``PARTS``.
 
     Args:
-        input_spec: what an env takes, in its parts ``full_action_spec``, ``full_state_spec``.
-        output_spec: what it gives, in ``full_observation_spec``, ``full_reward_spec``,
+        input_spec: Spec with the parts ``full_action_spec`` and ``full_state_spec``.
+        output_spec: Spec with the parts ``full_observation_spec``, ``full_reward_spec`` and
             ``full_done_spec``.
     """
-    found: list[LeafSpec] = []
+    leaves: list[LeafSpec] = []
     for part in PARTS:
         whole = output_spec if part in OUTPUT_PARTS else input_spec
         name = f"full_{part}_spec"
         spec = whole[name] if name in whole.keys() else None
-        found += [leaf_spec(part, key, leaf) for key, leaf in _leaves(spec)]
-    return tuple(found)
+        leaves += [leaf_spec(part, key, leaf) for key, leaf in _leaves(spec)]
+    return tuple(leaves)
 
 
 def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:
@@ -115,7 +107,7 @@ def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:
 
 
 def leaf_spec(part: Part, key: NestedKey, spec: TensorSpec) -> LeafSpec:
-    """One spec as plain data."""
+    """Convert one spec."""
     dtype = "object" if spec.dtype is None else str(spec.dtype).removeprefix("torch.")
     return LeafSpec(
         part=part,
@@ -134,7 +126,7 @@ def _domain(spec: TensorSpec) -> Domain:
     if isinstance(spec, Bounded):
         return _range(spec.space.low, spec.space.high)
     if isinstance(spec, MultiOneHot | MultiCategorical):
-        if _holds_nothing(spec.nvec):
+        if _is_meta(spec.nvec):
             return Domain()
         return Domain(choices=_choices(spec))
     if isinstance(spec, Binary):
@@ -156,10 +148,10 @@ def _choices(spec: Any) -> tuple[int, ...]:
 def _range(low: Any, high: Any) -> Domain:
     import torch
 
-    if _holds_nothing(low):
+    if _is_meta(low):
         return Domain()
     ends = [_without_repeats(end) for end in (low, high)]
-    if all(end.numel() <= MOST_LISTED for end in ends):
+    if all(end.numel() <= MAX_LISTED_BOUNDS for end in ends):
         return Domain(*map(_numbers, ends))
     digest = hashlib.sha256()
     for end in (low, high):
@@ -167,18 +159,18 @@ def _range(low: Any, high: Any) -> Domain:
     return Domain(low.min().item(), high.max().item(), digest=digest.hexdigest()[:16])
 
 
-def _holds_nothing(values: Any) -> bool:
-    """Whether it is a tensor of the device ``meta``, which has no values."""
+def _is_meta(values: Any) -> bool:
+    """Return True for a tensor on the ``meta`` device, which has no values."""
     return getattr(values, "device", None) is not None and values.device.type == "meta"
 
 
 def _without_repeats(bound: Any) -> Any:
-    """A bound as one element where all agree; a large one of size 1 where nothing differs."""
+    """Reduce bounds to one element if all agree; drop dims of large ones without differences."""
     if bound.numel() == 0:
         return bound
     if bool((bound == bound.reshape(-1)[0]).all()):
         return bound.reshape(-1)[0]
-    if bound.numel() > _MOST_REPEATED:
+    if bound.numel() > _MAX_REPEATED:
         for dim in range(bound.ndim):
             first = bound.narrow(dim, 0, 1)
             if bool((bound == first).all()):
@@ -187,13 +179,141 @@ def _without_repeats(bound: Any) -> Any:
 
 
 def _numbers(bound: Any) -> Numbers:
-    """A bound as one number, or as nested lists; nothing where it has no elements."""
+    """Convert bounds to one number or nested lists; ``None`` if they have no elements."""
     return bound.tolist() if bound.numel() else None
 
 
-def _finite(numbers: Numbers) -> Numbers:
-    if isinstance(numbers, list):
-        return [_finite(number) for number in numbers]
-    if isinstance(numbers, float) and numbers in (float("inf"), float("-inf")):
-        return "inf" if numbers > 0 else "-inf"
+class SpecText:
+    """Formats specs on one line each, with aligned shapes, dtypes and bounds.
+
+    Args:
+        leaves: All specs to format; they determine the column widths.
+        whole: Write out long bounds that differ by element. Bounds of more than 64 distinct
+            elements are always abbreviated.
+    """
+
+    def __init__(self, leaves: Iterable[LeafSpec], *, whole: bool = True) -> None:
+        leaves = list(leaves)
+        self._whole = whole
+        self._with_device = len({leaf.device for leaf in leaves}) > 1
+        self._shape_width = max((len(shape_text(leaf.shape)) for leaf in leaves), default=0)
+        self._dtype_width = max((len(leaf.dtype) for leaf in leaves), default=0)
+        self._device_width = max((len(leaf.device) for leaf in leaves), default=0)
+
+    def __call__(self, leaf: LeafSpec) -> str:
+        """Format one spec."""
+        parts = [
+            shape_text(leaf.shape).ljust(self._shape_width),
+            leaf.dtype.ljust(self._dtype_width),
+            *([leaf.device.ljust(self._device_width)] if self._with_device else []),
+            domain_text(leaf, whole=self._whole),
+        ]
+        return "  ".join(parts).rstrip()
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Format a shape as ``[3, 84, 84]``; ``?`` stands for a dim that differs within a stack.
+
+    Example:
+        >>> shape_text((4, -1))
+        '[4, ?]'
+    """
+    return f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
+
+
+def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
+    """Format the values that a spec allows.
+
+    Args:
+        leaf: The spec.
+        whole: Write out long bounds that differ by element. Bounds of more than 64 distinct
+            elements are always abbreviated.
+    """
+    domain = leaf.domain
+    if leaf.kind in _KIND_TEXTS:
+        return _KIND_TEXTS[leaf.kind]
+    if leaf.dtype == "bool" and not leaf.kind.endswith("OneHot"):
+        return "any"
+    if domain.choices is not None:
+        return _choices_text(leaf.kind, domain.choices)
+    if domain.low is None or domain.high is None:
+        return "any"
+    if domain.digest is not None:
+        return f"{_format_number(domain.low)} … {_format_number(domain.high)}, by element"
+    if not isinstance(domain.low, list) and not isinstance(domain.high, list):
+        return _range_text(domain.low, domain.high)
+    domain = Domain(_one_row(domain.low), _one_row(domain.high))
+    if max(len(_period(_flat(end))) for end in (domain.low, domain.high)) <= _MAX_PERIOD:
+        text = _bounds_text(domain.low, domain.high)
+        if whole or len(text) <= _MAX_LENGTH:
+            return text
+    low, high = min(_flat(domain.low)), max(_flat(domain.high))
+    return f"{_format_number(low)} … {_format_number(high)}, by element"
+
+
+def _bounds_text(low: Numbers, high: Numbers) -> str:
+    """Format both bounds element by element, as ``±high`` if they are symmetric."""
+    if isinstance(high, list) and _flat(low) == [-number for number in _flat(high)]:
+        return f"±{_format_numbers(high)}"
+    return f"{_format_numbers(low)} … {_format_numbers(high)}"
+
+
+def _range_text(low: float, high: float) -> str:
+    """Format a range; omit a bound that equals the limit of int64."""
+    no_low, no_high = low <= _MIN_INT, high >= _MAX_INT
+    if no_low and no_high:
+        return "any"
+    if no_high:
+        return f"≥ {_format_number(low)}"
+    return (
+        f"≤ {_format_number(high)}" if no_low else f"{_format_number(low)} … {_format_number(high)}"
+    )
+
+
+def _choices_text(kind: str, choices: int | tuple[int, ...]) -> str:
+    if kind == "OneHot":
+        return f"one-hot of {choices}"
+    if kind == "MultiOneHot" and not isinstance(choices, int):
+        return f"one-hot of {' + '.join(str(count) for count in choices)}"
+    if isinstance(choices, int):
+        return f"0 … {choices - 1}"
+    return f"0 … {_format_numbers([count - 1 for count in choices])}"
+
+
+def _format_numbers(numbers: Numbers) -> str:
+    """Format one number or a list, in which a repeated pattern is written once."""
+    if not isinstance(numbers, list):
+        return _format_number(numbers)
+    flat = _flat(numbers)
+    once = _period(flat)
+    times = len(flat) // len(once)
+    text = f"[{', '.join(map(_format_number, once))}]"
+    return f"{text} ×{times}" if times > 1 else text
+
+
+def _one_row(numbers: Numbers) -> Numbers:
+    """Return the numbers of one row if all rows agree."""
+    while isinstance(numbers, list) and isinstance(numbers[0], list):
+        if any(row != numbers[0] for row in numbers):
+            break
+        numbers = numbers[0]
     return numbers
+
+
+def _period(numbers: list[int | float]) -> list[int | float]:
+    """Return the shortest prefix that yields the whole list when repeated."""
+    total = len(numbers)
+    for length in range(1, min(total // 2, _MAX_PERIOD) + 1):
+        if total % length == 0 and numbers[length:] == numbers[:-length]:
+            return numbers[:length]
+    return numbers
+
+
+def _flat(numbers: Numbers) -> list[int | float]:
+    if not isinstance(numbers, list):
+        return [numbers]
+    return [number for inner in numbers for number in _flat(inner)]
+
+
+def _format_number(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.6g}"

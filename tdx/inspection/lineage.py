@@ -1,121 +1,195 @@
-"""Where every key comes from and where it goes: each version, its writer and its readers.
+"""Versions of each key: the stage that writes each one, and its readers.
 
-``observation@0`` is what the env itself returns; each stage that writes the key makes the next
-version. On the way in ``action@0`` is what the policy gives, and the env takes the last version.
+``observation@0`` is the value that the env returns. Each stage that writes the key creates the
+next version. In the inverse direction ``action@0`` is the policy's action, and the env reads the
+last version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow, analyze_chain
 from tdx.inspection.leaf import LeafSpec, Part
-from tdx.inspection.ledger import Ledger, Version
-from tdx.inspection.stage_flow import ChainFlow, Lane, LaneName, StageFlow, chain_flow
 from tdx.keys import NestedKey, format_key
+from tdx.results import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
+    from tdx.inspection.leaf import LeafSpec
 
-PlaceKind = Literal["env", "stage", "policy", "output"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Who writes or reads.
-
-    Args:
-        kind: the env inside, a stage, the policy (who gives actions), or ``output``: whoever
-            gets what comes out of the chain.
-        stage: the stage's index.
-        name: the stage's class name.
-        next_step: whether it reads at the step after.
-    """
-
-    kind: PlaceKind
-    stage: int | None = None
-    name: str | None = None
-    next_step: bool = False
-
-    @classmethod
-    def of(cls, flow: StageFlow, *, next_step: bool = False) -> Place:
-        """The place that a stage is."""
-        return cls("stage", flow.index, flow.name, next_step)
-
-    def __str__(self) -> str:
-        return f"{self.stage} {self.name}" if self.kind == "stage" else self.kind
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "kind": self.kind,
-            "stage": self.stage,
-            "transform": self.name,
-            "next_step": self.next_step,
-        }
+NodeT = TypeVar("NodeT")
+EndReason = Literal["overwritten", "dropped", "renamed"]
+NodeKind = Literal["env", "stage", "policy", "output"]
 
 
-ENV, POLICY, OUTPUT = Place("env"), Place("policy"), Place("output")
-
-
-@dataclass(frozen=True, slots=True)
-class KeyVersion:
-    """One version of a key.
+@dataclass
+class VersionRecord(Generic[NodeT]):
+    """One version of a key, while it is recorded.
 
     Args:
-        key: the key.
-        number: 0 for the one that the chain is given, then 1, 2, …
-        lane: the direction that it flows in.
-        part: what it is to the env.
-        spec: what is promised of it.
-        writer: who made it.
-        source: the version that it was made from, such as ``"reward@0"``.
-        readers: who reads it.
-        ended: who drops or renames it; none where it lives on or is overwritten.
+        key: The key.
+        number: 0 for a value that the chain receives, then 1, 2, ….
+        writer: Node that writes it.
+        spec: Spec of the value, if known.
+        source: Version that it is computed from, such as ``"reward@0"``.
+        readers: Nodes that read it.
+        ended_by: Node that ends it; ``None`` if it leaves the chain.
+        end_reason: Why it ends.
     """
 
     key: NestedKey
     number: int
-    lane: LaneName
-    part: Part | None
-    spec: LeafSpec | None
-    writer: Place
-    source: str | None
-    readers: tuple[Place, ...]
-    ended: Place | None
+    writer: NodeT
+    spec: LeafSpec | None = None
+    source: str | None = None
+    readers: list[NodeT] = field(default_factory=list)
+    ended_by: NodeT | None = None
+    end_reason: EndReason | None = None
 
     @property
     def name(self) -> str:
         """Key and number, ``observation@2``."""
         return f"{format_key(self.key)}@{self.number}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        spec = None if self.spec is None else self.spec.to_dict()
-        return {
-            "version": self.name,
-            "key": format_key(self.key),
-            "number": self.number,
-            "lane": self.lane,
-            "part": self.part,
-            "writer": self.writer.to_dict(),
-            "source": self.source,
-            "readers": [reader.to_dict() for reader in self.readers],
-            "ended": None if self.ended is None else self.ended.to_dict(),
-            "spec": spec,
-        }
+
+class VersionTracker(Generic[NodeT]):
+    """Records the versions of one direction.
+
+    Example:
+        >>> tracker = VersionTracker[str]()
+        >>> tracker.begin("reward", "env")
+        >>> tracker.read("reward", "RewardSum")
+        >>> tracker.write("reward", "RewardClipping", source="reward@0")
+        >>> [(each.name, each.readers, each.end_reason) for each in tracker.versions]
+        [('reward@0', ['RewardSum'], 'overwritten'), ('reward@1', [], None)]
+    """
+
+    def __init__(self) -> None:
+        self.versions: list[VersionRecord[NodeT]] = []
+        self.current: dict[NestedKey, VersionRecord[NodeT]] = {}
+        self._last: dict[NestedKey, int] = {}
+
+    def begin(self, key: NestedKey, writer: NodeT, spec: LeafSpec | None = None) -> None:
+        """Record a key that the chain receives."""
+        self._add(VersionRecord(key, 0, writer, spec))
+
+    def read(self, key: NestedKey, reader: NodeT) -> None:
+        """Record a reader of the current version; ignored for an unknown key."""
+        version = self.current.get(key)
+        if version is not None and reader not in version.readers:
+            version.readers.append(reader)
+
+    def write(
+        self,
+        key: NestedKey,
+        writer: NodeT,
+        spec: LeafSpec | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Record a new version. It has number 1 if the chain does not receive the key."""
+        self.end(key, writer, "overwritten")
+        self._add(VersionRecord(key, self._last.get(key, 0) + 1, writer, spec, source))
+
+    def end(self, key: NestedKey, place: NodeT, end_reason: EndReason) -> None:
+        """End the current version; ignored for an unknown key."""
+        version = self.current.pop(key, None)
+        if version is not None:
+            version.ended_by, version.end_reason = place, end_reason
+
+    def name(self, key: NestedKey | None) -> str | None:
+        """Return the name of the current version."""
+        version = None if key is None else self.current.get(key)
+        return None if version is None else version.name
+
+    def by_key(self) -> list[VersionRecord[NodeT]]:
+        """Return the versions grouped by key."""
+        grouped: dict[NestedKey, list[VersionRecord[NodeT]]] = {}
+        for version in self.versions:
+            grouped.setdefault(version.key, []).append(version)
+        return [version for versions in grouped.values() for version in versions]
+
+    def _add(self, version: VersionRecord[NodeT]) -> None:
+        self.current[version.key] = version
+        self._last[version.key] = version.number
+        self.versions.append(version)
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
-    """Every version of every key.
+class FlowNode(Result):
+    """Writer or reader of a version.
 
     Args:
-        env: name of the env.
-        stages: the transforms' class names in order.
-        versions: the versions, those of one key one after the other.
+        kind: The base env, a stage, the policy, or ``output``: the caller that receives the result.
+        stage: Index of the stage.
+        name: Class name of the stage.
+        next_step: True for a read in the following step.
+    """
+
+    json_entries: ClassVar[Entries] = ("kind", "stage", Entry("transform", "name"), "next_step")
+
+    kind: NodeKind
+    stage: int | None = None
+    name: str | None = None
+    next_step: bool = False
+
+    @classmethod
+    def of(cls, flow: StageFlow, *, next_step: bool = False) -> FlowNode:
+        """Return the node of a stage."""
+        return cls("stage", flow.index, flow.name, next_step)
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.name}" if self.kind == "stage" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVersion(Result):
+    """One version of a key.
+
+    Args:
+        key: The key.
+        number: 0 for a value that the chain receives, then 1, 2, …
+        lane: Direction.
+        part: Part of the env that the key belongs to.
+        spec: Spec of the value.
+        writer: Node that writes it.
+        source: Version that it is computed from, such as ``"reward@0"``.
+        readers: Nodes that read it.
+        ended: Node that drops or renames it; ``None`` if it is overwritten or leaves the chain.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("version", "name"), key_entry("key"), "number", "lane", "part"),
+        *("writer", "source", "readers", "ended", "spec"),
+    )
+
+    key: NestedKey
+    number: int
+    lane: Direction
+    part: Part | None
+    spec: LeafSpec | None
+    writer: FlowNode
+    source: str | None
+    readers: tuple[FlowNode, ...]
+    ended: FlowNode | None
+
+    @property
+    def name(self) -> str:
+        """Key and number, ``observation@2``."""
+        return f"{format_key(self.key)}@{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage(Result):
+    """Versions of all keys.
+
+    Args:
+        env: Name of the env.
+        stages: Class names of the transforms, in order.
+        versions: The versions, grouped by key.
     """
 
     env: str
@@ -123,48 +197,42 @@ class Lineage:
     versions: tuple[KeyVersion, ...]
 
     def keys(self) -> list[str]:
-        """Every key that exists somewhere, in order of appearance."""
+        """Return every key, in order of appearance."""
         return list(dict.fromkeys(format_key(version.key) for version in self.versions))
 
     def only(self, keys: Sequence[str]) -> Lineage:
-        """The same lineage with nothing but some keys in it; all of it where none is given.
+        """Return the lineage restricted to some keys; unchanged if ``keys`` is empty.
 
         Args:
-            keys: the keys, their parts with dots between; the name of a group stands for all in it.
+            keys: Keys with dots between their parts. A group stands for all keys in it.
 
         Raises:
-            KeyNotFoundError: there is no such key at any stage.
+            KeyNotFoundError: A key does not exist at any stage.
         """
         known = self.keys()
         for key in keys:
-            if not any(_within(each, key) for each in known):
+            if not any(_is_within(each, key) for each in known):
                 hint = did_you_mean(key, known, otherwise=f"the keys are {', '.join(known)}")
-                raise KeyNotFoundError(f"no key {key!r} in the env or after any stage", hint=hint)
+                raise KeyNotFoundError(
+                    f"unknown key {key!r}: not in the env or any stage", hint=hint
+                )
         kept = tuple(
             version
             for version in self.versions
-            if not keys or any(_within(format_key(version.key), key) for key in keys)
+            if not keys or any(_is_within(format_key(version.key), key) for key in keys)
         )
         return Lineage(self.env, self.stages, kept)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "env": self.env,
-            "stages": list(self.stages),
-            "versions": [version.to_dict() for version in self.versions],
-        }
-
 
 def inspect_keys(env: EnvBase, name: str | None = None) -> Lineage:
-    """Trace every key of an env through its chain; nothing is reset or stepped.
+    """Trace every key of an env through its chain, without a reset or step.
 
     Args:
-        env: the env, transformed or not.
-        name: what to call it; by default the class of the innermost env.
+        env: Env, with or without a chain.
+        name: Name in the report. Defaults to the class name of the base env.
 
     Raises:
-        TdxError: a stage cannot take the specs before it; the error names the stage.
+        TdxError: A stage does not accept the specs before it; the error names the stage.
 
     Example:
         >>> from tdx import GymEnv, RewardScaling, TransformedEnv
@@ -172,47 +240,54 @@ def inspect_keys(env: EnvBase, name: str | None = None) -> Lineage:
         >>> [(version.name, str(version.writer)) for version in lineage.only(["reward"]).versions]
         [('reward@0', 'env'), ('reward@1', '0 RewardScaling')]
     """
-    from tdx.inspection.spec_report import innermost
+    from tdx.inspection.spec_report import unwrap_env
 
-    flow = chain_flow(env)
-    label = name or type(innermost(env)).__name__
-    versions = [*_forward(flow), *_inverse(flow)]
+    flow = analyze_chain(env)
+    label = name or type(unwrap_env(env)).__name__
+    versions = [*_forward_versions(flow), *_inverse_versions(flow)]
     return Lineage(label, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
-def _within(key: str, wanted: str) -> bool:
-    return key == wanted or key.startswith(f"{wanted}.")
+def _is_within(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
 
 
-def _begin(ledger: Ledger[Place], leaves: Iterable[LeafSpec], writer: Place) -> None:
-    for leaf in leaves:
-        ledger.begin(leaf.key, writer, leaf)
-
-
-def _pass_stage(
-    ledger: Ledger[Place], lane: Lane, place: Place, after: Mapping[NestedKey, LeafSpec]
+def _begin_versions(
+    tracker: VersionTracker[FlowNode], leaves: Iterable[LeafSpec], writer: FlowNode
 ) -> None:
-    """Let a stage read, write, drop and rename."""
+    for leaf in leaves:
+        tracker.begin(leaf.key, writer, leaf)
+
+
+def _follow_stage(
+    tracker: VersionTracker[FlowNode],
+    lane: KeyFlow,
+    node: FlowNode,
+    after: Mapping[NestedKey, LeafSpec],
+) -> None:
+    """Record what a stage reads, writes, drops and renames."""
     for key in lane.reads:
-        ledger.read(key, place)
-    sources = {write.key: ledger.name(write.source) for write in lane.writes}
+        tracker.read(key, node)
+    sources = {write.key: tracker.name(write.source) for write in lane.writes}
     for old, new in lane.renames:
-        sources[new] = ledger.name(old)
-        ledger.end(old, place, "renamed")
+        sources[new] = tracker.name(old)
+        tracker.end(old, node, "renamed")
     for key in lane.drops:
-        ledger.end(key, place, "dropped")
+        tracker.end(key, node, "dropped")
     for key, source in sources.items():
-        ledger.write(key, place, after.get(key), source)
+        tracker.write(key, node, after.get(key), source)
 
 
-def _finish(ledger: Ledger[Place], lane: LaneName, reader: Place) -> list[KeyVersion]:
-    """What is there at the end is read by whoever stands there."""
-    for key in ledger.current:
-        ledger.read(key, reader)
-    return [_version(version, lane) for version in ledger.by_key()]
+def _finish_lane(
+    tracker: VersionTracker[FlowNode], lane: Direction, reader: FlowNode
+) -> list[KeyVersion]:
+    """Let ``reader`` read the versions that remain, and return all versions."""
+    for key in tracker.current:
+        tracker.read(key, reader)
+    return [_to_key_version(version, lane) for version in tracker.by_key()]
 
 
-def _version(version: Version[Place], lane: LaneName) -> KeyVersion:
+def _to_key_version(version: VersionRecord[FlowNode], lane: Direction) -> KeyVersion:
     return KeyVersion(
         version.key,
         version.number,
@@ -222,37 +297,40 @@ def _version(version: Version[Place], lane: LaneName) -> KeyVersion:
         version.writer,
         version.source,
         tuple(version.readers),
-        None if version.how == "overwritten" else version.ended_by,
+        None if version.end_reason == "overwritten" else version.ended_by,
     )
 
 
-def _forward(flow: ChainFlow) -> list[KeyVersion]:
-    ledger = Ledger[Place]()
-    _begin(ledger, flow.outputs.values(), ENV)
+def _forward_versions(flow: ChainFlow) -> list[KeyVersion]:
+    tracker = VersionTracker[FlowNode]()
+    _begin_versions(tracker, flow.outputs.values(), ENV)
     for stage in flow.stages:
-        _pass_stage(ledger, stage.forward, Place.of(stage), stage.outputs)
+        _follow_stage(tracker, stage.forward, FlowNode.of(stage), stage.outputs)
     for stage in flow.stages:
         for key in stage.carried:
-            ledger.read(key, Place.of(stage, next_step=True))
+            tracker.read(key, FlowNode.of(stage, next_step=True))
     mapped = {key for stage in flow.stages for key in stage.inverse.reads}
     for key, leaf in flow.inputs.items():
         if leaf.part == "state" and key not in mapped:
-            ledger.read(key, Place("env", next_step=True))
-    return _finish(ledger, "forward", OUTPUT)
+            tracker.read(key, FlowNode("env", next_step=True))
+    return _finish_lane(tracker, "forward", OUTPUT)
 
 
-def _inverse(flow: ChainFlow) -> list[KeyVersion]:
-    """The way in; state that only comes back from the step before is no version of its own."""
+def _inverse_versions(flow: ChainFlow) -> list[KeyVersion]:
+    """Return the inverse versions, without state that only returns from the previous step."""
     outer = flow.stages[-1].inputs if flow.stages else flow.inputs
-    given = {key for stage in flow.stages for key in stage.inverse.reads}
-    ledger = Ledger[Place]()
-    taken = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in given)
-    _begin(ledger, taken, POLICY)
+    mapped = {key for stage in flow.stages for key in stage.inverse.reads}
+    tracker = VersionTracker[FlowNode]()
+    received = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in mapped)
+    _begin_versions(tracker, received, POLICY)
     for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=False))):
-        _pass_stage(ledger, stage.inverse, Place.of(stage), inner)
-    return _finish(ledger, "inverse", ENV)
+        _follow_stage(tracker, stage.inverse, FlowNode.of(stage), inner)
+    return _finish_lane(tracker, "inverse", ENV)
 
 
 def _inner_inputs(flow: ChainFlow) -> list[dict[NestedKey, LeafSpec]]:
-    """What is given on the inner side of each stage."""
+    """Return the inputs on the env's side of each stage."""
     return [dict(inputs) for inputs in (flow.inputs, *(stage.inputs for stage in flow.stages[:-1]))]
+
+
+ENV, POLICY, OUTPUT = FlowNode("env"), FlowNode("policy"), FlowNode("output")

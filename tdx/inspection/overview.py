@@ -1,21 +1,23 @@
-"""A chain as far as it works: what each stage does, and what is wrong with those that fail.
+"""Specs and errors of a chain, stage by stage, leaving out stages that fail.
 
-Other reports want a whole chain. This one leaves a stage that fails out and goes on behind it, so
-that whoever edits a chain sees all that can be seen.
+Other reports require a chain that can be built. This one is for a chain that is being edited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.errors import ChainError, TdxError, Where
+from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.lineage import Lineage, inspect_keys
-from tdx.inspection.origin import traceback_text, user_line
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
-from tdx.inspection.stage_flow import StageFlow
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
@@ -23,18 +25,65 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
 
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def find_foreign_cause(error: BaseException) -> BaseException | None:
+    """Return the error in the cause chain that is not a TdxError, which may be ``error`` itself."""
+    return next((each for each in _iter_causes(error) if not isinstance(each, TdxError)), None)
+
+
+def format_traceback(error: BaseException) -> str:
+    """Format the traceback of an error with a foreign cause; empty for an error of tdx alone."""
+    if find_foreign_cause(error) is None:
+        return ""
+    return "".join(traceback.format_exception(error)).strip("\n")
+
+
+def find_user_line(error: BaseException) -> str | None:
+    """Return the last line of user code in the traceback, as ``file:line``.
+
+    Returns:
+        ``None`` if all frames are in tdx, the standard library or installed packages.
+    """
+    cause = find_foreign_cause(error)
+    frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
+    own = next((frame for frame in reversed(frames) if _is_user_code(frame.filename)), None)
+    if own is None:
+        return None
+    path = min(own.filename, os.path.relpath(own.filename), key=len)
+    return f"{path}:{own.lineno}"
+
+
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error
+    visited: set[int] = set()
+    while each is not None and id(each) not in visited:
+        visited.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _is_user_code(file: str) -> bool:
+    if file.startswith("<") or file.startswith(_PACKAGE + os.sep):
+        return False
+    if any(part in _LIBRARIES for part in Path(file).parts):
+        return False
+    return not file.startswith(sysconfig.get_path("stdlib") + os.sep)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as plain data, which needs no class of its own to travel between processes.
+    """An error as plain data that can be sent between processes.
 
     Args:
-        code: its stable code.
-        message: what is wrong, on one line.
-        hint: what to do about it.
-        where: the place.
-        origin: Line of the user's own code that raised, as ``file:line``.
-        details: Traceback of an error of other code, or the last output of a process.
+        code: Stable error code.
+        message: What is wrong, on one line.
+        hint: How to fix it.
+        where: Location.
+        origin: Line of user code that raised, as ``file:line``.
+        details: Traceback of a foreign error, or the last output of a process.
     """
 
     code: str
@@ -46,20 +95,20 @@ class Problem:
 
     @classmethod
     def of(cls, error: TdxError) -> Problem:
-        """The problem that an error speaks of."""
+        """Convert an error."""
         text = (error.code, error.message, error.hint, error.where)
-        return cls(*text, user_line(error), traceback_text(error))
+        return cls(*text, find_user_line(error), format_traceback(error))
 
 
 @dataclass(frozen=True, slots=True)
 class StageOverview:
-    """One stage.
+    """Specs or error of one stage.
 
     Args:
-        index: its place in the pipeline, from 0.
-        problem: why it is left out; none where it works.
-        changes: every key before and after it; nothing where it is left out.
-        flow: what it reads and writes in both directions; none where it is left out.
+        index: Index in the pipeline, from 0.
+        problem: Why the stage is left out; ``None`` if it works.
+        changes: Every key before and after it; empty if it is left out.
+        flow: Its data flow; ``None`` if it is left out.
     """
 
     index: int
@@ -70,19 +119,18 @@ class StageOverview:
 
 @dataclass(frozen=True, slots=True)
 class ChainOverview:
-    """A pipeline as far as it works.
+    """Specs and errors of a pipeline.
 
     Args:
-        env: what holds for the env alone; none where it cannot be made.
-        env_problem: why it cannot be made.
-        base: the specs of the env alone.
-        stages: every stage of the pipeline.
-        changes: every key before and after the whole chain.
-        after: what holds for the env with the chain.
-        lineage: every version of every key; its stages are those of ``env_stages``, then those
-            of ``working``.
-        working: the indices of the stages that are not left out.
-        env_stages: names of the stages that the env itself has; its specs are those after them.
+        env: Facts about the env without the chain; ``None`` if it cannot be made.
+        env_problem: Why the env cannot be made.
+        base: Specs of the env without the chain.
+        stages: Every stage of the pipeline.
+        changes: Every key before and after the whole chain.
+        after: Facts about the env with the chain.
+        lineage: Versions of all keys. Its stages are ``env_stages``, then ``working``.
+        working: Indices of the stages that are not left out.
+        env_stages: Class names of the stages that the env itself has; ``base`` is after them.
     """
 
     env: EnvFacts | None
@@ -96,10 +144,10 @@ class ChainOverview:
     env_stages: tuple[str, ...] = ()
 
     def before(self, index: int) -> tuple[LeafSpec, ...]:
-        """The specs that a stage is given: those after the last stage before it that works.
+        """Return the specs before a stage: those after the last working stage before it.
 
         Args:
-            index: the stage; the length of the chain for what comes out at the end.
+            index: Index of the stage; the length of the chain for the final specs.
         """
         for stage in reversed(self.stages[:index]):
             if stage.problem is None:
@@ -108,16 +156,16 @@ class ChainOverview:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that is wrong, in the order of the chain."""
+        """All problems, in the order of the chain."""
         stages = (stage.problem for stage in self.stages)
         return tuple(each for each in (self.env_problem, *stages) if each is not None)
 
 
-class EnvBench:
-    """Keeps the env of a pipeline made while its chain is edited.
+class EnvCache:
+    """Keeps the env of a pipeline open while its chain is edited.
 
     Args:
-        allow_code: whether Python objects that a pipeline names may be imported.
+        allow_code: Allow importing the Python objects that a pipeline names.
     """
 
     def __init__(self, allow_code: bool = False) -> None:
@@ -126,10 +174,10 @@ class EnvBench:
         self._env: EnvBase | None = None
 
     def base(self, config: EnvConfig) -> EnvBase:
-        """The env, made where it is not the one that is there.
+        """Return the env; it is made only if its config changed.
 
         Raises:
-            TdxError: it cannot be made.
+            TdxError: The env cannot be made.
         """
         from tdx.pipeline import make_env
 
@@ -140,44 +188,44 @@ class EnvBench:
         return self._env
 
     def close(self) -> None:
-        """Close the env that is there."""
+        """Close the env."""
         env, self._env, self._config = self._env, None, None
         if env is not None:
             env.close()
 
 
-def overview(pipeline: Pipeline, bench: EnvBench | None = None) -> ChainOverview:
-    """Look at a pipeline without a step; stages that fail are left out, one after the other.
+def inspect_overview(pipeline: Pipeline, cache: EnvCache | None = None) -> ChainOverview:
+    """Inspect a pipeline without a reset or step, leaving out stages that fail.
 
     Args:
-        pipeline: the pipeline.
-        bench: keeps the env for the next look; without it the env is closed again.
+        pipeline: The pipeline.
+        cache: Keeps the env open for the next call. Without it, the env is closed.
 
     Example:
         >>> from tdx.pipeline import Pipeline
-        >>> seen = overview(Pipeline.of("Pendulum-v1", "CatFrames(4)", "RewardSum"))
-        >>> [stage.problem and stage.problem.message for stage in seen.stages]
+        >>> result = inspect_overview(Pipeline.of("Pendulum-v1", "CatFrames(4)", "RewardSum"))
+        >>> [stage.problem and stage.problem.message for stage in result.stages]
         ['CatFrames needs the argument dim', None]
     """
-    own = bench or EnvBench()
+    env_cache = cache or EnvCache()
     try:
-        return _Look(pipeline, own).taken()
+        return _OverviewBuilder(pipeline, env_cache).build()
     finally:
-        if bench is None:
-            own.close()
+        if cache is None:
+            env_cache.close()
 
 
-class _Look:
-    def __init__(self, pipeline: Pipeline, bench: EnvBench) -> None:
+class _OverviewBuilder:
+    def __init__(self, pipeline: Pipeline, cache: EnvCache) -> None:
         self.pipeline = pipeline
-        self.bench = bench
+        self.cache = cache
         self.problems: dict[int, Problem] = {}
 
-    def taken(self) -> ChainOverview:
-        env_problem = self._read_arguments()
+    def build(self) -> ChainOverview:
+        env_problem = self._check_arguments()
         if env_problem is None:
             try:
-                return self._chain(self.bench.base(self.pipeline.env))
+                return self._build_chain(self.cache.base(self.pipeline.env))
             except TdxError as error:
                 env_problem = Problem.of(error)
         stages = tuple(
@@ -186,12 +234,12 @@ class _Look:
         )
         return ChainOverview(None, env_problem, (), stages, (), None, None, ())
 
-    def _read_arguments(self) -> Problem | None:
-        """Remember what is wrong with stages as they are written; returns what is with the env."""
+    def _check_arguments(self) -> Problem | None:
+        """Record invalid stage arguments; return the problem of the env's arguments."""
         from tdx.pipeline import check_arguments
 
         env_problem = None
-        for error in check_arguments(self.pipeline, self.bench.allow_code):
+        for error in check_arguments(self.pipeline, self.cache.allow_code):
             stage = error.where.stage
             if stage is None:
                 env_problem = env_problem or Problem.of(error)
@@ -199,51 +247,51 @@ class _Look:
                 self.problems.setdefault(stage, Problem.of(error))
         return env_problem
 
-    def _chain(self, base: EnvBase) -> ChainOverview:
-        """Put the stages that work around the env; one more that fails is left out each time."""
+    def _build_chain(self, base: EnvBase) -> ChainOverview:
+        """Build the env with the working stages; leave out one more stage after each failure."""
         while True:
             working = self._working()
-            made = self._made(working)
-            if len(made) < len(working):
+            transforms = self._make_transforms(working)
+            if len(transforms) < len(working):
                 continue
-            env = self._built(base, made, working)
+            env = self._build_env(base, transforms, working)
             if env is not None:
                 return self._report(base, env, working)
 
     def _working(self) -> list[int]:
         return [n for n in range(len(self.pipeline.transforms)) if n not in self.problems]
 
-    def _made(self, working: Sequence[int]) -> list[Transform]:
+    def _make_transforms(self, working: Sequence[int]) -> list[Transform]:
         from tdx.pipeline.realise import Realiser
 
-        made = []
+        transforms = []
         for index in working:
             try:
-                made.append(
-                    Realiser(self.bench.allow_code).transform(self.pipeline.transforms[index])
+                transforms.append(
+                    Realiser(self.cache.allow_code).transform(self.pipeline.transforms[index])
                 )
             except TdxError as error:
-                self._failed(index, error)
-        return made
+                self._record_failure(index, error)
+        return transforms
 
-    def _built(
-        self, base: EnvBase, made: Sequence[Transform], working: Sequence[int]
+    def _build_env(
+        self, base: EnvBase, transforms: Sequence[Transform], working: Sequence[int]
     ) -> TransformedEnv | None:
-        """The env with its chain; none where a stage fails, which is then remembered."""
+        """Build the env with its chain. Record the stage that fails and return ``None``."""
         from tdx.core import TransformedEnv
-        from tdx.core.chain_specs import stage_count
+        from tdx.core.stage_specs import stage_count
         from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
 
         try:
-            env = TransformedEnv(base, Compose(*made))
+            env = TransformedEnv(base, Compose(*transforms))
             errors = check_specs(env)
         except TdxError as error:
             errors = [error]
         except Exception as error:
             foreign = ChainError(
                 f"{type(error).__name__}: {error}".splitlines()[0],
-                hint="the traceback shows where it was raised",
+                hint="see the traceback",
             )
             foreign.__cause__ = error
             errors = [foreign]
@@ -251,32 +299,31 @@ class _Look:
             return env
         if not working:
             raise errors[0]
-        for found in errors:
-            at = None if found.where.stage is None else found.where.stage - stage_count(base)
-            # An error that names no stage is blamed on the last, so that the others can be seen.
-            known = at is not None and 0 <= at < len(working)
-            self._failed(working[at if known and at is not None else -1], found)
+        for each in errors:
+            at = None if each.where.stage is None else each.where.stage - stage_count(base)
+            # An error without a stage is attributed to the last one, so that the others are shown.
+            is_known = at is not None and 0 <= at < len(working)
+            self._record_failure(working[at if is_known and at is not None else -1], each)
         return None
 
-    def _failed(self, index: int, error: TdxError) -> None:
+    def _record_failure(self, index: int, error: TdxError) -> None:
         config = self.pipeline.transforms[index]
         problem = Problem.of(error)
-        where = replace(problem.where, stage=index).merge(Where(transform=config.name))
+        where = replace(problem.where, stage=index).merged(Where(transform=config.name))
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:
-        from tdx.core.chain_specs import chain_stages, stage_specs
-        from tdx.inspection.stage_flow import chain_flow
+        from tdx.core.stage_specs import chain_stages, stage_specs
 
         specs = stage_specs(env)[-len(working) - 1 :]
         leaves = [composite_leaves(each.input_spec, each.output_spec) for each in specs]
-        flows = chain_flow(env).stages[-len(working) :] if working else ()
-        found: dict[int, StageOverview] = {}
+        flows = analyze_chain(env).stages[-len(working) :] if working else ()
+        overviews: dict[int, StageOverview] = {}
         for at, index in enumerate(working):
             changes = compare_leaves(leaves[at], leaves[at + 1], (index,))
-            found[index] = StageOverview(index, None, changes, flows[at])
+            overviews[index] = StageOverview(index, None, changes, flows[at])
         stages = tuple(
-            found.get(index) or StageOverview(index, self.problems[index])
+            overviews.get(index) or StageOverview(index, self.problems[index])
             for index in range(len(self.pipeline.transforms))
         )
         return ChainOverview(

@@ -1,14 +1,15 @@
-"""How a rollout of an env would run: what runs step by step, what waits, and why."""
+"""Report how a rollout of an env would run: per step or per chunk, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.results import Entries, Entry, Result, keys_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -16,17 +17,26 @@ if TYPE_CHECKING:
 ENV = "env"
 POLICY = "policy"
 OUTPUT = "output"
+_STAGE_ENTRIES = ("when", "why", "reads", "writes", "drops", "inverse")
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReport:
-    """A plan, and what is needed to show it.
+class PlanReport(Result):
+    """Plan of a rollout.
 
     Args:
-        env: name of the env.
-        actions: the keys of the actions that the chain is given.
-        plan: the plan.
+        env: Name of the env.
+        actions: Action keys of the chain.
+        plan: The plan.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("env", Entry("executor", "plan.executor")),
+        Entry("why_eager", "plan.why_eager", convert=lambda why: why or None),
+        *(Entry("rows", "plan.rows"), Entry("policy_reads", "plan.policy_reads")),
+        *(keys_entry("actions"), "acts_by", Entry("stages", "stage_entries")),
+        Entry("versions", "version_entries"),
+    )
 
     env: str
     actions: tuple[NestedKey, ...]
@@ -34,17 +44,17 @@ class PlanReport:
 
     @property
     def now(self) -> tuple[PlanStage, ...]:
-        """The stages that run step by step."""
+        """Stages that run in each step."""
         return tuple(stage for stage in self.plan.stages if stage.when == "now")
 
     @property
     def later(self) -> tuple[PlanStage, ...]:
-        """The stages that run once a chunk."""
+        """Stages that run once per chunk."""
         return tuple(stage for stage in self.plan.stages if stage.when == "later")
 
     @property
     def by_time(self) -> dict[str, tuple[PlanStage, ...]]:
-        """The stages by when they run."""
+        """Stages grouped by when they run."""
         times = dict.fromkeys(stage.when for stage in self.plan.stages)
         return {
             time: tuple(stage for stage in self.plan.stages if stage.when == time) for time in times
@@ -52,58 +62,52 @@ class PlanReport:
 
     @property
     def acts_by_chunk(self) -> bool:
-        """Whether actions are drawn and mapped for a whole chunk at once, not step by step."""
+        """True if actions are drawn and mapped per chunk instead of per step."""
         plan = self.plan
-        # A stage that runs now for nobody may draw random numbers of its own in between.
+        # A stage that runs in each step may draw random numbers in between.
         return plan.executor == "planned" and plan.policy_reads is None and not self.now
 
+    @property
+    def acts_by(self) -> Literal["chunk", "step"]:
+        """Unit in which actions are drawn."""
+        return "chunk" if self.acts_by_chunk else "step"
+
+    @property
+    def stage_entries(self) -> list[dict[str, object]]:
+        """JSON entries of the stages."""
+        return [
+            {
+                "stage": stage.index,
+                "transform": stage.name,
+                "time_behaviour": stage.behaviour,
+                **{name: getattr(stage, name) for name in _STAGE_ENTRIES},
+            }
+            for stage in self.plan.stages
+        ]
+
+    @property
+    def version_entries(self) -> list[dict[str, object]]:
+        """JSON entries of the versions."""
+        return [
+            {
+                "version": version.name,
+                "key": format_key(version.key),
+                "number": version.number,
+                "writer": self.place(version.writer),
+                "readers": self.readers(version),
+                "dead": version.dead,
+            }
+            for version in self.plan.versions
+        ]
+
     def place(self, index: int) -> str:
-        """Who writes or reads, as it is printed: ``env``, or ``0 CatFrames``."""
+        """Return the name of a writer or reader: ``env``, or ``0 CatFrames``."""
         return ENV if index < 0 else f"{index} {self.plan.stages[index].name}"
 
     def readers(self, version: Version) -> tuple[str, ...]:
-        """Who reads a version: stages, then the policy, then whoever gets the output."""
+        """Return the readers of a version: stages, then ``policy``, then ``output``."""
         ends = [name for name, yes in ((POLICY, version.policy), (OUTPUT, version.final)) if yes]
         return (*map(self.place, version.readers), *ends)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        plan = self.plan
-        return {
-            "env": self.env,
-            "executor": plan.executor,
-            "why_eager": plan.why_eager or None,
-            "rows": plan.rows,
-            "policy_reads": None if plan.policy_reads is None else list(plan.policy_reads),
-            "actions": [format_key(key) for key in self.actions],
-            "acts_by": "chunk" if self.acts_by_chunk else "step",
-            "stages": [_stage_dict(stage) for stage in plan.stages],
-            "versions": [self._version_dict(version) for version in plan.versions],
-        }
-
-    def _version_dict(self, version: Version) -> dict[str, Any]:
-        return {
-            "version": version.name,
-            "key": format_key(version.key),
-            "number": version.number,
-            "writer": self.place(version.writer),
-            "readers": list(self.readers(version)),
-            "dead": version.dead,
-        }
-
-
-def _stage_dict(stage: PlanStage) -> dict[str, Any]:
-    return {
-        "stage": stage.index,
-        "transform": stage.name,
-        "time_behaviour": stage.behaviour,
-        "when": stage.when,
-        "why": stage.why,
-        "reads": list(stage.reads),
-        "writes": list(stage.writes),
-        "drops": list(stage.drops),
-        "inverse": list(stage.inverse),
-    }
 
 
 def inspect_plan(
@@ -112,17 +116,17 @@ def inspect_plan(
     *,
     policy_reads: Sequence[NestedKey] | None = None,
 ) -> PlanReport:
-    """Say how a rollout of an env would run; nothing is reset or stepped.
+    """Report how a rollout of an env would run, without a reset or step.
 
     Args:
-        env: the env, transformed or not.
-        name: what to call it; by default the class of the innermost env.
-        policy_reads: the keys that the policy reads, or groups of them; none for actions that
-            look at nothing: random ones, or an ``ActionSequence``.
+        env: Env, with or without a chain.
+        name: Name in the report. Defaults to the class name of the base env.
+        policy_reads: Keys or groups that the policy reads. ``None``: actions do not depend on
+            observations, as with random actions or an ``ActionSequence``.
 
     Raises:
-        KeyNotFoundError: a policy gets no such key.
-        TdxError: a stage cannot take the specs before it; the error names the stage.
+        KeyNotFoundError: The policy does not receive one of the keys.
+        TdxError: A stage does not accept the specs before it; the error names the stage.
 
     Example:
         >>> from tdx import CatFrames, GymEnv, RewardSum, TransformedEnv
@@ -135,30 +139,32 @@ def inspect_plan(
         >>> report.readers(report.plan.versions[0])
         ('0 CatFrames',)
     """
-    reads = None if policy_reads is None else _leaves(policy_reads, policy_keys(env))
+    reads = None if policy_reads is None else _expand_groups(policy_reads, policy_keys(env))
     plan = plan_of(env, reads)
-    actions = tuple(map(normalize_key, env.action_keys))
+    actions = tuple(map(normal_key, env.action_keys))
     return PlanReport(name or plan.env, actions, plan)
 
 
 def policy_keys(env: EnvBase) -> list[NestedKey]:
-    """The keys of what an env gives to a policy: observations and done flags.
+    """Return the keys that an env passes to a policy: observations and done flags.
 
     Args:
-        env: the env, transformed or not.
+        env: Env, with or without a chain.
     """
-    return [normalize_key(key) for key in (*env.observation_keys, *env.done_keys)]
+    return [normal_key(key) for key in (*env.observation_keys, *env.done_keys)]
 
 
-def _leaves(asked: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
-    """The keys that were asked for, groups as all that is in them."""
+def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
+    """Expand groups to the keys in them."""
     found: dict[NestedKey, None] = {}
-    for key in asked:
-        parts = split_key(key)
-        leaves = [leaf for leaf in known if split_key(leaf)[: len(parts)] == parts]
+    for key in requested:
+        parts = key_parts(key)
+        leaves = [leaf for leaf in known if key_parts(leaf)[: len(parts)] == parts]
         if not leaves:
             names = [format_key(leaf) for leaf in known]
-            hint = did_you_mean(format_key(key), names, f"it gets {', '.join(names)}")
-            raise KeyNotFoundError(f"a policy gets no key {format_key(key)!r}", hint=hint)
+            hint = did_you_mean(format_key(key), names, f"it receives {', '.join(names)}")
+            raise KeyNotFoundError(
+                f"the policy does not receive the key {format_key(key)!r}", hint=hint
+            )
         found.update(dict.fromkeys(leaves))
     return list(found)

@@ -1,23 +1,28 @@
-"""What a transform makes of an env that it fits, found by trying, or else of stored data."""
+"""Show what a transform does to an env that it fits, or to the data of its docstring."""
 
 from __future__ import annotations
 
 import ast
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.errors import TdxError
-from tdx.inspection.docstring_example import example_code, run_example
+from tdx.inspection.leaf import Domain, LeafSpec
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
+from tdx.results import Entries, Entry, Result
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
     from tdx.pipeline.entries import TransformInfo
 
 _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
-_SETTINGS = (
+_CONTEXTS = (
     Pipeline(EnvConfig("Pendulum-v1")),
     Pipeline(EnvConfig("CartPole-v1")),
     Pipeline(EnvConfig("InvertedPendulum-v5")),
@@ -26,20 +31,25 @@ _SETTINGS = (
     Pipeline.of("Pendulum-v1", 'UnsqueezeTransform(-2, in_keys=["observation"])'),
     Pipeline.of("Pendulum-v1", 'UnsqueezeTransform(-2, in_keys_inv=["action"])'),
 )
-"""Envs, and stages that come before, from the most to the least common need."""
-
+"""Envs and preceding stages to try, in order."""
 _KNOWN_KEYS = (("observation",), ("pixels",), ("reward",), ("action",), ("done",))
+Sides = tuple[tuple[LeafSpec, ...], tuple[LeafSpec, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class TransformExample:
-    """A transform at the end of a chain, or in the code of its docstring.
+class TransformExample(Result):
+    """A transform as the last stage of a chain, or in the code of its docstring.
 
     Args:
-        stage: what it did to the specs, or to stored data.
-        pipeline: the env and the chain, whose last stage it is; none where no env fits.
-        code: the Python code that shows it, where there is no pipeline.
+        stage: Changes of the specs, or of stored data.
+        pipeline: Env and chain that end with the transform; ``None`` if no env fits.
+        code: Python code of the example if there is no pipeline.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("command", Entry("code", omit_none=True)),
+        Entry("keys", "changes"),
+    )
 
     stage: StageReport
     pipeline: Pipeline | None = None
@@ -52,7 +62,7 @@ class TransformExample:
 
     @property
     def command(self) -> str | None:
-        """The command that shows the same, where there is a pipeline."""
+        """Command that shows the same, if there is a pipeline."""
         if self.pipeline is None:
             return None
         env = self.pipeline.env
@@ -62,46 +72,40 @@ class TransformExample:
             words += ["--t", format_stage(stage)]
         return shlex.join(words)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data; there is ``code`` only where there is no command."""
-        keys = [change.to_dict() for change in self.changes]
-        shown = {"command": self.command} | ({"code": self.code} if self.code else {})
-        return {**shown, "keys": keys}
-
 
 def find_example(info: TransformInfo) -> TransformExample | None:
-    """An env on which a transform can be shown, best one where it changes a spec.
+    """Find an env on which a transform can be shown, preferably one where it changes a spec.
 
-    The transform's arguments are those of the example in its docstring. Where no env fits, the
-    example itself is run.
+    The arguments are those of the example in the docstring. If no env fits, the example itself is
+    run.
 
     Args:
-        info: the transform.
+        info: The transform.
 
     Returns:
-        None where it fits none of the envs that are tried, and its example uses none either.
+        ``None`` if it fits none of the envs and its example uses none either.
     """
     fallback = None
-    for stage in _calls(info):
-        for setting in _SETTINGS:
-            fitted = _fitted(stage, "pixels" if setting.env.from_pixels else "observation")
-            example = _tried(setting.with_stages(*setting.transforms, fitted))
+    for stage in _parse_calls(info):
+        for context in _CONTEXTS:
+            fitted = _fit_in_keys(stage, "pixels" if context.env.from_pixels else "observation")
+            example = _try(context.with_stages(*context.transforms, fitted))
             if example and any(change.change != "same" for change in example.changes):
                 return example
             fallback = fallback or example
-    return fallback or _run(info)
+    return fallback or _run_docstring(info)
 
 
-def _run(info: TransformInfo) -> TransformExample | None:
+def _run_docstring(info: TransformInfo) -> TransformExample | None:
     try:
         stage = run_example(info)
     except TdxError:
         return None
-    return None if stage is None else TransformExample(stage, code=example_code(info.doc))
+    return None if stage is None else TransformExample(stage, code=extract_example(info.doc))
 
 
-def _fitted(stage: StageConfig, key: str) -> StageConfig:
-    """The stage, reading ``key`` where its one in-key is the name of no part of an env."""
+def _fit_in_keys(stage: StageConfig, key: str) -> StageConfig:
+    """Set ``in_keys`` to ``key`` if the example reads a key that no env has."""
     from tdx.pipeline.arguments import named
 
     kwargs = dict(named(stage).kwargs)
@@ -110,7 +114,7 @@ def _fitted(stage: StageConfig, key: str) -> StageConfig:
     return StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})
 
 
-def _tried(pipeline: Pipeline) -> TransformExample | None:
+def _try(pipeline: Pipeline) -> TransformExample | None:
     from tdx.pipeline import build_env
 
     try:
@@ -125,9 +129,9 @@ def _tried(pipeline: Pipeline) -> TransformExample | None:
         env.close()
 
 
-def _calls(info: TransformInfo) -> Iterator[StageConfig]:
-    """The transform as its docstring makes it, then without arguments."""
-    for node in ast.walk(ast.parse(example_code(info.doc))):
+def _parse_calls(info: TransformInfo) -> Iterator[StageConfig]:
+    """Yield the transform as the docstring constructs it, then without arguments."""
+    for node in ast.walk(ast.parse(extract_example(info.doc))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == info.name:
             try:
                 yield parse_stage(ast.unparse(node))
@@ -135,3 +139,93 @@ def _calls(info: TransformInfo) -> Iterator[StageConfig]:
                 continue
     if not any(parameter.required for parameter in info.parameters):
         yield StageConfig(info.name)
+
+
+def extract_example(doc: str) -> str:
+    """Return the code after the prompts of a docstring; empty if it is not valid Python."""
+    lines = [line.strip() for line in doc.splitlines()]
+    code = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return ""
+    return code
+
+
+def run_example(info: TransformInfo) -> StageReport | None:
+    """Run the docstring example of a transform of tdx and record what the transform does.
+
+    Args:
+        info: A transform of the catalog.
+
+    Returns:
+        Changes of the specs of the env in the example, or of the TensorDict of the first call.
+        ``None`` if the example has neither.
+    """
+    from tdx.core import TransformedEnv
+
+    kind = getattr(import_module(info.module), info.name)
+    names: dict[str, Any] = {}
+    with _recorded_calls(kind) as calls:
+        exec(compile(extract_example(info.doc), f"<example of {info.name}>", "exec"), names)
+    for value in names.values():
+        if isinstance(value, TransformedEnv):
+            found = [each for each in inspect_spec(value).stages if each.name == info.name]
+            value.close()
+            if found:
+                return found[0]
+    return StageReport(0, info.name, _pair_leaves(*calls[0])) if calls else None
+
+
+@contextmanager
+def _recorded_calls(kind: Any) -> Iterator[list[Sides]]:
+    """Record input and output of each call of a transform on a TensorDict."""
+    calls: list[Sides] = []
+    originals = {name: kind.__dict__.get(name) for name in ("forward", "inv")}
+
+    def wrap(name: str) -> Any:
+        original = getattr(kind, name)
+
+        def call(self: Any, tensordict: TensorDictBase) -> TensorDictBase:
+            before = _tensordict_leaves(tensordict)
+            result: TensorDictBase = original(self, tensordict)
+            calls.append((before, _tensordict_leaves(result)))
+            return result
+
+        return call
+
+    try:
+        for name in originals:
+            setattr(kind, name, wrap(name))
+        yield calls
+    finally:
+        for name, own in originals.items():
+            if own is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, own)
+
+
+def _tensordict_leaves(tensordict: TensorDictBase) -> tuple[LeafSpec, ...]:
+    return tuple(
+        LeafSpec(
+            "stored",
+            key,
+            type(value).__name__,
+            tuple(value.shape),
+            str(value.dtype).removeprefix("torch."),
+            str(value.device),
+            Domain(),
+        )
+        for key, value in tensordict.items(include_nested=True, leaves_only=True)
+    )
+
+
+def _pair_leaves(
+    before: tuple[LeafSpec, ...], after: tuple[LeafSpec, ...]
+) -> tuple[KeyChange, ...]:
+    old, new = ({leaf.key: leaf for leaf in side} for side in (before, after))
+    return tuple(
+        KeyChange("stored", key, old.get(key), new.get(key), (0,))
+        for key in dict.fromkeys((*old, *new))
+    )

@@ -1,40 +1,50 @@
-"""Numbers about the values of one key, gathered over several steps."""
+"""Statistics of the values that stages write, and their spec violations."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import LeafSpec
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey
+from tdx.results import Entries, Entry, Result, key_entry, keys_entry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.specs import TensorSpec
 
+Phase = Literal["reset", "step"]
+Kind = Literal["env", "stage", "policy", "given", "kept"]
+
 
 @dataclass(frozen=True, slots=True)
-class ValueStats:
-    """What a stage wrote under one key.
+class ValueStats(Result):
+    """Statistics of one key.
 
     Args:
-        key: the key.
-        version: which version of the key it is, such as ``"reward@1"``.
-        shape: its shape, with the batch dims; -1 for a dim that differs between steps or rows.
-        dtype: such as ``"float32"``; the class name where it is no tensor.
-        device: such as ``"cuda:0"``.
-        elements: how many numbers were looked at, in all steps together.
-        minimum: the smallest of them, nan aside; none where there is none.
-        mean: their mean, nan and infinities aside.
-        maximum: the largest, nan aside.
-        nans: how many of them are nan.
-        outside: the share of them that the spec does not let through, from 0 to 1; none where
-            no spec speaks of it or it is of another shape or dtype.
-        spec: what is declared of the key at this place; none where nothing is.
-        lies: what kinds of promises are broken, such as ``"bounds"``.
+        key: The key.
+        version: Version of the key, such as ``"reward@1"``.
+        shape: Shape with the batch dims; -1 for a dim that differs between steps or rows.
+        dtype: Such as ``"float32"``; the class name for data that is not a tensor.
+        device: Such as ``"cuda:0"``.
+        elements: Number of elements in all steps.
+        minimum: Minimum without NaN; ``None`` without numbers.
+        mean: Mean of the finite elements.
+        maximum: Maximum without NaN.
+        nans: Number of NaN.
+        outside: Share of the elements outside the spec, from 0 to 1. ``None`` without a spec, or if
+            the spec has another shape or dtype.
+        spec: Spec of the key at this stage; ``None`` if it is undeclared.
+        violations: Kinds of spec violations, such as ``"bounds"``.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("version", key_entry("key"), "shape", "dtype", "device", "elements"),
+        *(Entry("min", "minimum"), "mean", Entry("max", "maximum"), "nans", "outside"),
+        *(Entry("lies", "violations"), "spec"),
+    )
 
     key: NestedKey
     version: str
@@ -48,42 +58,17 @@ class ValueStats:
     nans: int
     outside: float | None
     spec: LeafSpec | None
-    lies: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data that JSON can hold: an infinity is the string ``"inf"``."""
-        return {
-            "version": self.version,
-            "key": format_key(self.key),
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "device": self.device,
-            "elements": self.elements,
-            "min": plain_number(self.minimum),
-            "mean": plain_number(self.mean),
-            "max": plain_number(self.maximum),
-            "nans": self.nans,
-            "outside": self.outside,
-            "lies": list(self.lies),
-            "spec": None if self.spec is None else self.spec.to_dict(),
-        }
-
-
-def plain_number(number: float | None) -> float | str | None:
-    """A number as JSON can hold it."""
-    if number is None or math.isfinite(number):
-        return number
-    return "inf" if number > 0 else "-inf"
+    violations: tuple[str, ...]
 
 
 class RunningStats:
-    """Gathers the values of one key, step after step.
+    """Accumulates the statistics of one key over the steps.
 
     Args:
-        key: the key.
-        version: which version of the key it is.
-        leaf: the spec at this place, where there is one.
-        spec: the same as plain data.
+        key: The key.
+        version: Version of the key.
+        leaf: Spec of the key at this stage.
+        spec: The same as plain data.
     """
 
     def __init__(
@@ -94,23 +79,23 @@ class RunningStats:
         self._dtypes: dict[str, None] = {}
         self._device = ""
         self._elements = self._nans = self._finite = 0
-        self._sum, self._least, self._most = 0.0, math.inf, -math.inf
+        self._sum, self._min, self._max = 0.0, math.inf, -math.inf
         self._outside: float | None = None if leaf is None else 0
-        self._lies: dict[str, None] = {}
+        self._violations: dict[str, None] = {}
 
-    def blame(self, lie: str) -> None:
-        """Note a promise that was broken."""
-        self._lies[lie] = None
+    def add_violation(self, code: str) -> None:
+        """Record a kind of spec violation."""
+        self._violations[code] = None
 
     def add(self, value: Any) -> None:
-        """Look at one more value, ``[*B, ...]``; a list of rows where they differ in shape."""
+        """Add a value ``[*B, ...]``; a list of rows if they differ in shape."""
         from torch import Tensor
 
         rows = value if isinstance(value, list) else [value]
         for row in rows:
             shape = tuple(row.shape) if hasattr(row, "shape") else ()
             shape = (len(rows), *shape) if isinstance(value, list) else shape
-            self._shape = shape if self._shape is None else _common(self._shape, shape)
+            self._shape = shape if self._shape is None else _merge_shapes(self._shape, shape)
             if isinstance(row, Tensor):
                 self._dtypes[str(row.dtype).removeprefix("torch.")] = None
                 self._device = str(row.device)
@@ -119,7 +104,7 @@ class RunningStats:
                 self._dtypes[type(row).__name__] = None
                 self._outside = None
         if self._outside is not None and self._leaf is not None:
-            share = None if isinstance(value, list) else numbers_outside(self._leaf, value)
+            share = None if isinstance(value, list) else count_outside(self._leaf, value)
             self._outside = None if share is None else self._outside + share
 
     def _add_numbers(self, tensor: Tensor) -> None:
@@ -138,15 +123,15 @@ class RunningStats:
         if numbers.dtype is torch.bool:
             numbers = numbers.byte()
         low, high = numbers.min().item(), numbers.max().item()
-        self._least, self._most = min(self._least, low), max(self._most, high)
+        self._min, self._max = min(self._min, low), max(self._max, high)
         if numbers.is_floating_point():
             numbers = numbers[numbers.isfinite()]
         self._sum += numbers.double().sum().item()
         self._finite += numbers.numel()
 
     def result(self) -> ValueStats:
-        """What was gathered."""
-        seen = self._least <= self._most
+        """Return the statistics."""
+        has_numbers = self._min <= self._max
         share = None if self._outside is None else self._outside / max(self._elements, 1)
         return ValueStats(
             key=self._key,
@@ -155,32 +140,32 @@ class RunningStats:
             dtype=" or ".join(self._dtypes),
             device=self._device,
             elements=self._elements,
-            minimum=self._least if seen else None,
+            minimum=self._min if has_numbers else None,
             mean=self._sum / self._finite if self._finite else None,
-            maximum=self._most if seen else None,
+            maximum=self._max if has_numbers else None,
             nans=self._nans,
             outside=share,
             spec=self._spec,
-            lies=tuple(self._lies),
+            violations=tuple(self._violations),
         )
 
 
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def _merge_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     if len(one) != len(other):
         return one
     return tuple(a if a == b else -1 for a, b in zip(one, other, strict=True))
 
 
-def numbers_outside(leaf: TensorSpec, value: Tensor) -> int | None:
-    """How many elements a spec does not let through.
+def count_outside(leaf: TensorSpec, value: Tensor) -> int | None:
+    """Count the elements outside a spec.
 
     Args:
-        leaf: the spec, ``[*B, ...]``.
-        value: of that shape and dtype.
+        leaf: Spec, ``[*B, ...]``.
+        value: Value of the same shape and dtype.
 
     Returns:
-        ``None`` where shape or dtype are others. Where a spec speaks of several elements at
-        once, such as a one-hot, all of them count as outside with it.
+        ``None`` if the shape or dtype differs. If a spec constrains several elements together, such
+        as a one-hot vector, all of them count as outside.
     """
     from tdx.core.envs.spec_violations import check_value, outside
     from tdx.specs import Bounded, Categorical
@@ -195,3 +180,90 @@ def numbers_outside(leaf: TensorSpec, value: Tensor) -> int | None:
     if isinstance(leaf, Categorical):
         return int(((value < 0) | (value >= leaf.space.n)).sum()) or value.numel()
     return value.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class StageValues(Result):
+    """Values that a stage wrote in one direction, over all resets or steps of a phase.
+
+    Args:
+        kind: ``env`` for the base env, ``stage``, ``policy``; ``kept`` for values that a partial
+            reset restores in the rows that it does not reset.
+        index: Index in the chain, from 0; ``None`` if it is not a stage.
+        name: Class name.
+        direction: ``forward`` or ``inverse``.
+        values: Statistics of the keys that it wrote.
+        dropped: Keys that it removed.
+        undeclared: Keys that it wrote without declaring them as out-keys.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("kind", Entry("stage", "index"), "name", "direction", "values"),
+        *(keys_entry("dropped"), keys_entry("undeclared")),
+    )
+
+    kind: Kind
+    index: int | None
+    name: str
+    direction: Literal["forward", "inverse"]
+    values: tuple[ValueStats, ...]
+    dropped: tuple[NestedKey, ...]
+    undeclared: tuple[NestedKey, ...]
+
+    @property
+    def place(self) -> str:
+        """Name in messages: ``0 StepCounter``, ``env``."""
+        return f"{self.index} {self.name}" if self.kind == "stage" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseValues(Result):
+    """Values of the resets, of the steps, or of a single one.
+
+    Args:
+        phase: Reset or step.
+        first: First step of the phase, from 0; for a reset, the step that follows it.
+        count: Number of resets or steps.
+        stages: Values of each stage, in execution order.
+    """
+
+    phase: Phase
+    first: int
+    count: int
+    stages: tuple[StageValues, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueViolation(Result):
+    """Spec violation by a stage.
+
+    Args:
+        phase: Phase of the first occurrence.
+        step: Step of the first occurrence, from 0.
+        count: Number of resets and steps in which it occurred.
+        kind: Whether a stage, the env or the policy violates the spec.
+        index: Index of the stage; ``None`` if it is not a stage.
+        name: Its class name.
+        key: The key; ``None`` for the whole TensorDict.
+        code: Kind of violation, such as ``"bounds"``.
+        message: Actual and declared value.
+        hint: How to fix it.
+        spec: Spec of the key, if it has one.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("phase", "step", "count", "kind", Entry("stage", "index"), "name", key_entry("key")),
+        *(Entry("lie", "code"), "message", "hint", "spec"),
+    )
+
+    phase: Phase
+    step: int
+    count: int
+    kind: Kind
+    index: int | None
+    name: str
+    key: NestedKey | None
+    code: str
+    message: str
+    hint: str | None
+    spec: LeafSpec | None

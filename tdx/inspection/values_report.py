@@ -1,58 +1,57 @@
-"""What each stage of a chain really wrote, held against what its specs promise."""
+"""Report the values that each stage writes, and compare them with its specs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import LeafSpec, leaf_spec
-from tdx.inspection.stage_values import Kind, Phase, PhaseValues, StageValues, ValueLie
-from tdx.inspection.value_stats import RunningStats
+from tdx.inspection.seeding import seed_run
+from tdx.inspection.value_stats import (
+    Kind,
+    Phase,
+    PhaseValues,
+    RunningStats,
+    StageValues,
+    ValueViolation,
+)
 from tdx.keys import NestedKey
+from tdx.results import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.envs.services import Policy
-    from tdx.core.tracing import TraceChecker
+    from tdx.core.envs.policies import Policy
+    from tdx.core.tracing import Promises
     from tdx.envs import EnvBase
 
 
 @dataclass(frozen=True, slots=True)
-class ValuesReport:
-    """The values of a few steps of an env with its chain.
+class ValuesReport(Result):
+    """Values of a few steps of an env with its chain.
 
     Args:
-        env: name of the env.
-        batch_size: of the env, after the chain.
-        steps: how many steps were made.
-        resets: how many resets, partial ones included.
-        phases: what was written in each phase.
-        lies: every promise that was not kept, the first liar first.
-        error: what was raised in the middle; none where all went well.
+        env: Name of the env.
+        batch_size: Batch size after the chain.
+        steps: Number of steps.
+        resets: Number of resets, including partial ones.
+        phases: Values of each phase.
+        violations: Spec violations; the stage that causes them comes first.
+        error: Error that ended the run early.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("env", "batch_size", "steps", "resets", "phases"),
+        *(Entry("lies", "violations"), "error"),
+    )
 
     env: str
     batch_size: tuple[int, ...]
     steps: int
     resets: int
     phases: tuple[PhaseValues, ...]
-    lies: tuple[ValueLie, ...]
+    violations: tuple[ValueViolation, ...]
     error: TdxError | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "env": self.env,
-            "batch_size": list(self.batch_size),
-            "steps": self.steps,
-            "resets": self.resets,
-            "phases": [phase.to_dict() for phase in self.phases],
-            "lies": [lie.to_dict() for lie in self.lies],
-            "error": None if self.error is None else self.error.to_dict(),
-        }
 
 
 def inspect_values(
@@ -64,23 +63,22 @@ def inspect_values(
     policy: Policy | None = None,
     each: bool = False,
 ) -> ValuesReport:
-    """Reset and step an env, and look at all that its stages write.
+    """Reset and step an env, and record all values that its stages write.
 
     Args:
-        env: the env, transformed or not; it is reset and stepped.
-        name: what to call it; by default the class of the innermost env.
-        steps: how many steps to make; rows that are done are reset in between.
-        seed: for the env and for the random actions; none leaves the env's as it is.
-        policy: gives the actions; random by default.
-        each: whether each reset and step is a phase of its own, instead of all together.
+        env: Env, with or without a chain; it is reset and stepped.
+        name: Name in the report. Defaults to the class name of the base env.
+        steps: Number of steps; rows that are done are reset in between.
+        seed: Seed of the env and of random actions. ``None``: do not seed.
+        policy: Selects the actions. Defaults to random actions.
+        each: Report each reset and step as a phase of its own.
 
     Returns:
-        what was seen. Where the env or a stage raised, that is what was seen until then, with
-        the error.
+        The values up to the last step, or up to the error if the env or a stage raised one.
 
     Raises:
         ArgumentError: ``steps`` is below 1.
-        TdxError: a stage cannot take the specs before it.
+        TdxError: A stage does not accept the specs before it.
 
     Example:
         >>> from tdx import GymEnv, RewardClipping, TransformedEnv
@@ -88,51 +86,39 @@ def inspect_values(
         >>> report = inspect_values(env, steps=3, seed=0)
         >>> [stage.place for stage in report.phases[-1].stages if stage.values]
         ['policy', 'env', '0 RewardClipping']
-        >>> report.lies
+        >>> report.violations
         ()
     """
     from tdx.core import Tracer
-    from tdx.core.tracing import TraceChecker
-    from tdx.inspection.spec_report import innermost
+    from tdx.core.tracing import Promises
+    from tdx.inspection.spec_report import unwrap_env
 
     if steps < 1:
-        raise ArgumentError(f"steps must be at least 1, got {steps}", hint="make at least one step")
-    gathered = _Gathered(TraceChecker(env), each=each)
+        raise ArgumentError(f"steps must be at least 1, got {steps}", hint="pass steps=1 or more")
+    collector = _ValueCollector(Promises(env), each=each)
     tracer = Tracer(env, policy)
     error: TdxError | None = None
-    with _seeded(env, seed):
+    with seed_run(env, seed):
         try:
-            tracer.run(steps, on_step=gathered.add)
+            tracer.run(steps, on_step=collector.add)
         except TdxError as raised:
             error = raised
             if tracer.last is not None and tracer.last.error is raised:
-                gathered.add(tracer.last)
+                collector.add(tracer.last)
     return ValuesReport(
-        env=name or type(innermost(env)).__name__,
+        env=name or type(unwrap_env(env)).__name__,
         batch_size=tuple(env.batch_size),
         steps=tracer.steps,
         resets=tracer.resets,
-        phases=gathered.phases(),
-        lies=gathered.lies(),
+        phases=collector.phases(),
+        violations=collector.violations(),
         error=error,
     )
 
 
-@contextmanager
-def _seeded(env: EnvBase, seed: int | None) -> Iterator[None]:
-    import torch
-
-    devices = [env.device] if env.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        if seed is not None:
-            torch.manual_seed(seed)
-            env.set_seed(seed)
-        yield
-
-
 @dataclass(slots=True)
-class _Draft:
-    """One stage while its values are gathered."""
+class _StageCollector:
+    """Values of one stage, while they are collected."""
 
     kind: Kind
     index: int | None
@@ -151,110 +137,112 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _PhaseDraft:
+class _PhaseCollector:
     phase: Phase
     first: int
     count: int
-    stages: dict[tuple[str, int, str], _Draft]
+    stages: dict[tuple[str, int, str], _StageCollector]
 
 
-class _Gathered:
-    """Gathers traces into phases and lies."""
+class _ValueCollector:
+    """Groups the values and violations of traces by phase and stage."""
 
-    def __init__(self, promises: TraceChecker, *, each: bool) -> None:
-        self._promises, self._each = promises, each
-        self._phases: dict[tuple[str, int], _PhaseDraft] = {}
-        self._lies: dict[tuple[object, ...], ValueLie] = {}
+    def __init__(self, promises: Promises, *, each: bool) -> None:
+        self._promises, self._per_step = promises, each
+        self._phases: dict[tuple[str, int], _PhaseCollector] = {}
+        self._violations: dict[tuple[object, ...], ValueViolation] = {}
         self._specs: dict[int, tuple[Any, LeafSpec]] = {}
 
     def add(self, trace: StepTrace) -> None:
-        """Look at one more reset or step."""
-        token = (trace.phase, trace.index if self._each else 0)
-        draft = self._phases.setdefault(token, _PhaseDraft(trace.phase, trace.step, 0, {}))
-        draft.count += 1
+        """Add the trace of a reset or step."""
+        phase_id = (trace.phase, trace.index if self._per_step else 0)
+        phase = self._phases.setdefault(phase_id, _PhaseCollector(trace.phase, trace.step, 0, {}))
+        phase.count += 1
         for stage in trace.stages:
-            self._add_stage(draft, stage, trace)
-        for lie in self._promises.check(trace):
-            # A spec without bounds allows nan; it is counted beside the other numbers.
-            if lie.violation.code == "nan":
+            self._add_stage(phase, stage, trace)
+        for violation in self._promises.lies(trace):
+            # A spec without bounds allows NaN, which is counted in the statistics.
+            if violation.finding.code == "nan":
                 continue
-            self._blame(trace, lie.by, lie.violation)
-            key = lie.violation.key
-            stats = draft.stages[_token(lie.by)].values.get(key) if key is not None else None
+            self._add_violation(trace, violation.by, violation.finding)
+            key = violation.finding.key
+            stats = (
+                phase.stages[_stage_id(violation.by)].values.get(key) if key is not None else None
+            )
             if stats is not None:
-                stats.blame(lie.violation.code)
+                stats.add_violation(violation.finding.code)
 
-    def _add_stage(self, phase: _PhaseDraft, stage: StageTrace, trace: StepTrace) -> None:
-        token = _token(stage)
-        draft = phase.stages.get(token)
+    def _add_stage(self, phase: _PhaseCollector, stage: StageTrace, trace: StepTrace) -> None:
+        stage_id = _stage_id(stage)
+        draft = phase.stages.get(stage_id)
         if draft is None:
-            draft = phase.stages[token] = _Draft(
-                stage.kind, _index(stage), stage.name, stage.direction, {}, {}, {}
+            draft = phase.stages[stage_id] = _StageCollector(
+                stage.kind, _stage_index(stage), stage.name, stage.direction, {}, {}, {}
             )
         draft.dropped.update(dict.fromkeys(stage.dropped))
         draft.undeclared.update(dict.fromkeys(stage.undeclared))
-        declared = self._promises.specs_for(stage, trace.tensordict) if stage.written else {}
+        declared = self._promises.of(stage, trace.tensordict) if stage.written else {}
         for key, version in stage.written.items():
             stats = draft.values.get(key)
             if stats is None:
                 leaf = declared.get(key)
-                spec = None if leaf is None else self._plain(stage, key, leaf)
+                spec = None if leaf is None else self._to_leaf_spec(stage, key, leaf)
                 stats = draft.values[key] = RunningStats(key, version.name, leaf, spec)
             stats.add(version.value)
 
-    def _blame(self, trace: StepTrace, by: StageTrace, finding: Any) -> None:
-        token = (by.kind, by.index, *finding.identity)
-        known = self._lies.get(token)
-        if known is None:
-            leaf = self._promises.specs_for(by, trace.tensordict).get(finding.key)
-            known = ValueLie(
+    def _add_violation(self, trace: StepTrace, by: StageTrace, finding: Any) -> None:
+        violation_id = (by.kind, by.index, *finding.identity)
+        violation = self._violations.get(violation_id)
+        if violation is None:
+            leaf = self._promises.of(by, trace.tensordict).get(finding.key)
+            violation = ValueViolation(
                 phase=trace.phase,
                 step=trace.step,
                 count=0,
                 kind=by.kind,
-                index=_index(by),
+                index=_stage_index(by),
                 name=by.name,
                 key=finding.key,
                 code=finding.code,
                 message=finding.message,
                 hint=finding.hint,
-                spec=None if leaf is None else self._plain(by, finding.key, leaf),
+                spec=None if leaf is None else self._to_leaf_spec(by, finding.key, leaf),
             )
-        self._lies[token] = replace(known, count=known.count + 1)
+        self._violations[violation_id] = replace(violation, count=violation.count + 1)
 
-    def _plain(self, stage: StageTrace, key: NestedKey, leaf: Any) -> LeafSpec:
-        known = self._specs.get(id(leaf))
-        if known is None:
+    def _to_leaf_spec(self, stage: StageTrace, key: NestedKey, leaf: Any) -> LeafSpec:
+        entry = self._specs.get(id(leaf))
+        if entry is None:
             part: Any = self._promises.part_of(stage, key)
-            # The spec is held as well: an id is free for another object once its own is gone.
-            known = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
-        return known[1]
+            # Keep the spec alive: its id could be reused otherwise.
+            entry = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
+        return entry[1]
 
     def phases(self) -> tuple[PhaseValues, ...]:
-        """What was gathered, in the order in which it began."""
+        """Return the values of each phase, in order of appearance."""
         return tuple(
             PhaseValues(
                 draft.phase,
                 draft.first,
                 draft.count,
-                tuple(stage.result() for stage in _in_order(draft)),
+                tuple(stage.result() for stage in _sort_stages(draft)),
             )
             for draft in self._phases.values()
         )
 
-    def lies(self) -> tuple[ValueLie, ...]:
-        """Every lie once."""
-        return tuple(self._lies.values())
+    def violations(self) -> tuple[ValueViolation, ...]:
+        """Return every violation once."""
+        return tuple(self._violations.values())
 
 
-def _token(stage: StageTrace) -> tuple[str, int, str]:
+def _stage_id(stage: StageTrace) -> tuple[str, int, str]:
     return stage.kind, stage.index, stage.direction
 
 
-def _index(stage: StageTrace) -> int | None:
+def _stage_index(stage: StageTrace) -> int | None:
     return stage.index if stage.kind == "stage" else None
 
 
-def _in_order(phase: _PhaseDraft) -> list[_Draft]:
-    """What is given comes first, also where it was not given the first time."""
-    return sorted(phase.stages.values(), key=lambda draft: draft.kind != "given")
+def _sort_stages(phase: _PhaseCollector) -> list[_StageCollector]:
+    """Put the inputs first, even if the first trace has none."""
+    return sorted(phase.stages.values(), key=lambda stage: stage.kind != "given")

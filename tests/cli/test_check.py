@@ -13,7 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tdx.errors import ExitCode
-from tdx.inspection.explanations import explanations
+from tdx.inspection.explanations import all_explanations
 from tdx.pipeline import PipelineFile
 from tests.cli.sarif_schema import SARIF
 
@@ -84,7 +84,7 @@ def test_explanation_in_each_format(tdx: Tdx, golden: Golden, code: str, form: s
 def test_explain_lists_all_codes_and_knows_near_ones(tdx: Tdx) -> None:
     listed = tdx("explain", "--format", "json")
     assert [each["code"] for each in json.loads(listed.out)["codes"]] == [
-        each.code for each in explanations()
+        each.code for each in all_explanations()
     ]
     assert max(map(len, tdx("explain", columns=60).out.splitlines())) <= 60
     assert tdx("explain", "tdx421").out == tdx("explain", "clipped-before-scaled").out
@@ -119,8 +119,8 @@ def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--env", "Pendulum-v1", "--select", "TDX999"], "no rule has the code 'TDX999'"),
-        (["--env", "Pendulum-v1", "--select", "TDX101"], "no rule has the code 'TDX101'"),
+        (["--env", "Pendulum-v1", "--select", "TDX999"], "unknown rule 'TDX999'"),
+        (["--env", "Pendulum-v1", "--select", "TDX101"], "unknown rule 'TDX101'"),
         (["--env", "Pendulum-v1", "--format", "sariff"], "did you mean sarif?"),
         (["chain.yaml", "--pipeline", "chain.yaml"], "and --pipeline cannot be given together"),
         (["chain.yaml", "--fix", "--t", "RewardSum"], "not in the file that is to be mended"),
@@ -185,7 +185,7 @@ def test_a_missing_device_is_a_finding_beside_the_others(tdx: Tdx, tmp_path: Pat
     missing, *others = json.loads(outcome.out)["findings"]
     assert (missing["code"], missing["check"]) == ("TDX304", "specs")
     assert missing["message"] == f"there is no device {MISSING}"
-    assert missing["hint"].endswith("; the rest was looked at on the CPU")
+    assert missing["hint"].endswith("; everything else was checked on the CPU")
     assert [each["code"] for each in others] == ["TDX421", "TDX451"]
     alone = tdx("check", "--env", "Pendulum-v1", "--device", MISSING)
     assert (alone.code, alone.err) == (ExitCode.ENVIRONMENT, "")
@@ -208,9 +208,9 @@ def test_mended_command_line(tdx: Tdx, option: str) -> None:
 def test_policy_of_ones_own_is_looked_at(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tdx.inspection.explanations import explanation
+    from tdx.inspection.explanations import explain_code
 
-    told = explanation("TDX481")
+    told = explain_code("TDX481")
     assert told.python is not None
     assert told.wrong is not None
     (tmp_path / "my_code.py").write_text(told.python)
@@ -219,14 +219,14 @@ def test_policy_of_ones_own_is_looked_at(
         outcome = tdx(*shlex.split(told.wrong)[1:])
     finally:
         sys.modules.pop("my_code", None)
-    assert "TDX481 error key 'recurrent_state': the policy carries" in outcome.out
+    assert "TDX481 error key 'recurrent_state': 'recurrent_state' of the policy" in outcome.out
 
 
 @pytest.mark.parametrize(
     "each",
     [
         each
-        for each in explanations()
+        for each in all_explanations()
         if each.kind == "error" and each.wrong and each.code != "TDX204"
     ],
     ids=lambda each: each.code,
@@ -306,7 +306,7 @@ def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
 def test_each_check_says_what_it_found(tdx: Tdx) -> None:
     chain = ("check", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)")
     shown = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum").out.splitlines()
-    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 advice"]
+    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 suggestion"]
     shown = tdx("check", "--env", "Pendulum-v1", "--t", "StepCounter('many')").out.splitlines()
     assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["not run"] * 3]
     assert shown[2].endswith("  1 error")

@@ -15,8 +15,13 @@ from tdx.cli.choices import Color, Format
 from tdx.cli.options import OutputOptions
 from tdx.cli.output.write import as_text
 from tdx.cli.views.doctor_view import doctor_view
-from tdx.inspection.doctor import Diagnosis, DoctorReport
-from tdx.inspection.doctor.surroundings import files, shell, terminal
+from tdx.inspection.doctor import (
+    Diagnosis,
+    DoctorReport,
+    check_folders,
+    check_shell,
+    check_terminal,
+)
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden
@@ -90,7 +95,7 @@ def test_settings_that_are_broken(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "file" / "config.toml"))
-    config = next(each for each in files() if each.name == "config")
+    config = next(each for each in check_folders() if each.name == "config")
     assert (config.status, config.hint) == ("warn", "TDX_CONFIG=FILE puts it elsewhere")
 
 
@@ -98,12 +103,12 @@ def test_shell_that_does_not_find_tdx(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/fish")
-    path, completion = shell()
+    path, completion = check_shell()
     assert (path.status, completion.status) == ("warn", "warn")
     script = tmp_path / ".config" / "fish" / "completions" / "tdx.fish"
     script.parent.mkdir(parents=True)
     script.write_text("")
-    assert [each.status for each in shell()] == ["warn", "ok"]
+    assert [each.status for each in check_shell()] == ["warn", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,6 @@ def test_terminal(
         monkeypatch.setenv(name, text)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size(size))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    first, colours, unicode = terminal(sys.stdout)
-    assert [first.status, colours.value] == found
+    first, colors, unicode = check_terminal(sys.stdout)
+    assert [first.status, colors.value] == found
     assert unicode.status == "ok"

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 
 from tdx import ActionScaling, Compose, GymEnv, RewardScaling, StepCounter, TransformedEnv
 from tdx.errors import ExitCode
-from tdx.inspection.overview import EnvBench, overview
+from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import Pipeline
 from tdx.transforms import Transform
 
@@ -135,8 +135,8 @@ def test_errors_in_steps_count_from_the_innermost_stage() -> None:
 
 def test_overview_separates_the_stages_of_the_env() -> None:
     pipeline = Pipeline.of(f"{__name__}:make_env", "RewardSum", 'CatFrames(2, -1, ["missing"])')
-    bench = EnvBench(allow_code=True)
-    found = overview(pipeline, bench)
+    bench = EnvCache(allow_code=True)
+    found = inspect_overview(pipeline, bench)
     bench.close()
     assert found.env_stages == tuple(NAMES[:3])
     assert found.working == (0,)

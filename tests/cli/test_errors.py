@@ -60,7 +60,7 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
         ((*PENDULUM, "--t", "StepCounter("), 2, "stage 0", "Name(argument=value)"),
         ((*PENDULUM, "--t", "StepCounter(max_steps=exit())"), 2, "stage 0", ""),
         ((*PENDULUM, "--t", "my_module:Thing"), 2, "my_module:Thing", "--allow-code"),
-        ((*PENDULUM, "--key", "observatoin"), 2, "no key 'observatoin'", "observation?"),
+        ((*PENDULUM, "--key", "observatoin"), 2, "unknown key 'observatoin'", "observation?"),
         ((*SPEC, "--env", "Pendulm-v1"), 3, "Pendulm-v1", "Pendulum-v1"),
         ((*SPEC, "--env", "highway-v0"), 3, "highway-env", "pip install highway-env"),
         ((*PENDULUM, "--device", "cudaa"), 3, "cudaa", ""),
@@ -139,7 +139,7 @@ def test_unforeseen_error_is_one_line(tdx: Tdx, monkeypatch: pytest.MonkeyPatch)
     def fail(words: str, *, missing: bool) -> None:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("tdx.inspection.env_list.find_envs", fail)
+    monkeypatch.setattr("tdx.inspection.envs.find_envs", fail)
     outcome = tdx("list", "envs")
     assert outcome.code == 3
     assert outcome.err == (
@@ -152,7 +152,7 @@ def test_interrupt_is_silent(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(words: str, *, missing: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tdx.inspection.env_list.find_envs", interrupt)
+    monkeypatch.setattr("tdx.inspection.envs.find_envs", interrupt)
     outcome = tdx("list", "envs")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
 

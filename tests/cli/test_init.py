@@ -16,7 +16,7 @@ import pytest
 from tdx.cli.choices import Color
 from tdx.cli.interview import Interview
 from tdx.inspection.check_report import check_pipeline
-from tdx.inspection.suggestion import suggest_stages
+from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_what_fits_is_taken_by_return(capsys: pytest.CaptureFixture[str]) -> Non
         "RewardSum",
         "StepCounter",
     ]
-    assert "marks the first step of every episode" in capsys.readouterr().err
+    assert "marks the first step of each episode" in capsys.readouterr().err
 
 
 def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_key_that_no_policy_gets_is_refused_with_the_nearest_one(tdx: Tdx) -> 
     assert "observatin" in outcome.err
     assert "did you mean observation?" in outcome.err
     assert (
-        "it gets observation, done"
+        "it receives observation, done"
         in tdx(*("inspect", "plan", "--env", "Pendulum-v1", "--policy-reads", "reward")).err
     )
 

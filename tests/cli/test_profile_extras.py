@@ -209,5 +209,5 @@ def test_what_the_linter_would_change_is_tried(tdx: Tdx) -> None:
     found = tdx("profile", "--env", "Pendulum-v1", *chain, *quick, "--advice", "--marginal")
     assert (found.code, found.err) == (0, "")
     assert "advice, planned" in found.out
-    assert "move RewardClipping behind RewardScaling: other values come out" in found.out
+    assert "move RewardClipping after RewardScaling: other values come out" in found.out
     assert "marginal cost, planned" in found.out

@@ -1,4 +1,4 @@
-"""What the checks of a pipeline find."""
+"""Checks of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tdx.errors import EnvError, EnvNotFoundError
 from tdx.inspection.check_report import CheckReport, check_pipeline
 from tdx.pipeline import Pipeline, PipelineFile
 
-LIAR = '''
-"""Transforms that do not keep their word."""
+VIOLATIONS = '''
+"""Transforms that violate their specs."""
 import torch
 from tdx import Transform, Unbounded
 
-class Silent(Transform):
-    """Declares a key and never writes it."""
+class Unwritten(Transform):
+    """Declares a key but does not write it."""
 
     def transform_observation_spec(self, observation_spec):
         observation_spec = observation_spec.clone()
-        observation_spec["promised"] = Unbounded((1,))
+        observation_spec["declared"] = Unbounded((1,))
         return observation_spec
 
 class Wrong(Transform):
@@ -35,21 +35,21 @@ def check(*stages: str, env: str = "Pendulum-v1", allow_code: bool = False) -> C
     return check_pipeline(Pipeline.of(env, *stages), allow_code=allow_code)
 
 
-def test_nothing_to_find() -> None:
+def test_valid_pipeline_has_no_findings() -> None:
     report = check("StepCounter(max_steps=2)", "RewardSum")
     assert report.ok
     assert report.checks == ("arguments", "specs", "steps", "lints")
     assert report.to_dict()["findings"] == []
 
 
-def test_every_wrong_argument_is_found_at_once() -> None:
+def test_all_invalid_arguments_are_reported() -> None:
     report = check("StepCouter", "StepCounter(max_stesp=1)", "RewardSum(nothing=1)")
     assert report.checks == ("arguments",)
     assert [finding.where.stage for finding in report.findings] == [0, 1, 2]
     assert report.findings[0].hint == "did you mean StepCounter?"
 
 
-def test_key_that_is_not_there() -> None:
+def test_missing_key_is_reported() -> None:
     report = check('ObservationNorm(0.0, 2.0, in_keys=["obs"])')
     (finding,) = report.findings
     assert (finding.check, finding.where.stage, finding.where.key) == ("specs", 0, "obs")
@@ -71,22 +71,23 @@ def test_finding_in_a_file_has_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lie", "key"), [("Silent", "missing", "promised"), ("Wrong", "dtype", "observation")]
+    ("name", "violation", "key"),
+    [("Unwritten", "missing", "declared"), ("Wrong", "dtype", "observation")],
 )
-def test_stage_that_lies_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, lie: str, key: str
+def test_stage_with_a_spec_violation_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, violation: str, key: str
 ) -> None:
-    (tmp_path / "liar_transforms.py").write_text(LIAR)
+    (tmp_path / "violating_transforms.py").write_text(VIOLATIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
     arguments = '(in_keys=["observation"], out_keys=["observation"])' if name == "Wrong" else ""
-    report = check("RewardSum", f"liar_transforms:{name}{arguments}", allow_code=True)
+    report = check("RewardSum", f"violating_transforms:{name}{arguments}", allow_code=True)
     assert report.checks == ("arguments", "specs", "steps", "lints")
     first = report.findings[0]
-    assert (first.lie, first.where.stage, first.where.key) == (lie, 1, key)
+    assert (first.violation, first.where.stage, first.where.key) == (violation, 1, key)
     assert first.where.transform == name
 
 
-def test_env_that_fails_is_an_error_and_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_env_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvNotFoundError):
         check(env="Pendulm-v1")
 

@@ -1,4 +1,4 @@
-"""What differs between two pipelines."""
+"""Comparison of two pipelines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx.inspection.diff import DiffReport, PipelineSide, compare
-from tdx.inspection.diff.compare import align
-from tdx.inspection.diff.values import compare_values
+from tdx.inspection.diff import (
+    DiffReport,
+    PipelineSide,
+    align_stages,
+    compare_pipelines,
+    compare_values,
+)
 from tdx.pipeline import Pipeline, StageConfig, parse_stage
 
 
 def report_of(a: Pipeline, b: Pipeline, steps: int | None = None, seed: int = 0) -> DiffReport:
     sides = PipelineSide("a", a), PipelineSide("b", b)
     try:
-        return compare(*sides, steps=steps, seed=seed)
+        return compare_pipelines(*sides, steps=steps, seed=seed)
     finally:
         for side in sides:
             side.close()
@@ -30,14 +34,14 @@ def stages(*texts: str) -> list[StageConfig]:
 
 
 def outline(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[tuple[object, ...]]:
-    return [(each.status, each.a_index, each.b_index) for each in align(a, b)]
+    return [(each.status, each.a_index, each.b_index) for each in align_stages(a, b)]
 
 
 COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "wanted"),
+    ("a", "b", "expected"),
     [
         ([], [], []),
         ([COUNT], ["StepCounter(9)"], [("same", 0, 0)]),
@@ -58,28 +62,30 @@ COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
     ],
     ids=lambda value: "",
 )
-def test_stages_are_paired(a: list[str], b: list[str], wanted: list[tuple[object, ...]]) -> None:
-    assert outline(stages(*a), stages(*b)) == wanted
+def test_stages_are_paired(a: list[str], b: list[str], expected: list[tuple[object, ...]]) -> None:
+    assert outline(stages(*a), stages(*b)) == expected
 
 
-def test_every_stage_of_both_sides_is_there_once() -> None:
+def test_every_stage_of_both_sides_occurs_once() -> None:
     a = stages(SUM, INIT, COUNT, "DoubleToFloat", SUM)
     b = stages(COUNT, "DoubleToFloat", "RewardClipping(0, 1)", SUM, "StepCounter")
-    changes = align(a, b)
+    changes = align_stages(a, b)
     left = [each.a_index for each in changes if each.a_index is not None]
     right = [each.b_index for each in changes if each.b_index is not None]
     assert (sorted(left), right) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
 
 
-def test_changed_arguments_are_named() -> None:
-    (change,) = align(stages("CatFrames(4, -1)"), stages("CatFrames(N=3, dim=-1, padding='zeros')"))
+def test_changed_arguments_are_listed() -> None:
+    (change,) = align_stages(
+        stages("CatFrames(4, -1)"), stages("CatFrames(N=3, dim=-1, padding='zeros')")
+    )
     assert [(each.name, each.a, each.b) for each in change.arguments] == [
         ("N", "4", "3"),
         ("padding", "default", '"zeros"'),
     ]
 
 
-def test_pipeline_and_itself_are_the_same() -> None:
+def test_pipeline_equals_itself() -> None:
     pipeline = Pipeline.of("Pendulum-v1", COUNT, "NoopResetEnv(3)")
     report = report_of(pipeline, pipeline, steps=12, seed=5)
     assert report.same
@@ -112,7 +118,7 @@ def test_settings_of_the_env_that_differ() -> None:
     assert any(each.change == "changed" for each in report.env_specs)
 
 
-def test_global_random_numbers_are_left_alone() -> None:
+def test_global_generator_is_restored() -> None:
     state = torch.get_rng_state()
     report_of(Pipeline.of("Pendulum-v1"), Pipeline.of("Pendulum-v1"), steps=2)
     assert torch.equal(state, torch.get_rng_state())
@@ -139,7 +145,7 @@ def test_values_of_each_kind() -> None:
     assert (found["flag"].largest, found["flag"].first_step) == (1.0, 2)
 
 
-def test_report_is_plain_data() -> None:
+def test_report_is_json_serializable() -> None:
     report = report_of(Pipeline.of("Pendulum-v1"), Pipeline.of("Pendulum-v1", SUM), steps=2)
     data = report.to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tdx.inspection.leaf import MOST_LISTED, Domain, composite_leaves, leaf_spec
+from tdx.inspection.leaf import MAX_LISTED_BOUNDS, Domain, composite_leaves, leaf_spec
 from tdx.specs import (
     Binary,
     Bounded,
@@ -37,7 +37,7 @@ from tdx.specs import (
         (MultiCategorical([2, 3]).expand(4, 2), Domain(choices=(2, 3))),
         (MultiOneHot([2, 3]), Domain(choices=(2, 3))),
         (NonTensor(()), Domain()),
-        (Bounded(0, 9, shape=(MOST_LISTED + 1,), dtype=torch.int8), Domain(0, 9)),
+        (Bounded(0, 9, shape=(MAX_LISTED_BOUNDS + 1,), dtype=torch.int8), Domain(0, 9)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -47,7 +47,7 @@ def test_domain(spec: TensorSpec, domain: Domain) -> None:
     assert leaf.shape == tuple(spec.shape)
 
 
-def test_infinite_ends_fit_into_json() -> None:
+def test_infinite_bounds_are_json_serializable() -> None:
     low = torch.tensor([-math.inf, -1.0])
     leaf = leaf_spec("observation", ("agents", "x"), Bounded(low, -low))
     written = json.loads(json.dumps(leaf.to_dict(), allow_nan=False))
@@ -57,7 +57,7 @@ def test_infinite_ends_fit_into_json() -> None:
     assert written["dtype"] == "float32"
 
 
-def test_leaves_come_part_after_part_with_nested_keys() -> None:
+def test_leaves_are_sorted_by_part() -> None:
     one = Unbounded((1,))
     output = Composite(
         full_done_spec=Composite(done=Categorical(2, shape=(1,), dtype=torch.bool)),
@@ -73,8 +73,8 @@ def test_leaves_come_part_after_part_with_nested_keys() -> None:
     ]
 
 
-def test_ends_that_are_too_many_to_list_are_told_apart_by_a_digest() -> None:
-    many = torch.arange(1.0, MOST_LISTED + 2)
+def test_many_bounds_are_identified_by_a_digest() -> None:
+    many = torch.arange(1.0, MAX_LISTED_BOUNDS + 2)
 
     def domain_of(low: torch.Tensor) -> Domain:
         return leaf_spec("observation", "x", Bounded(-low, many)).domain
@@ -86,7 +86,7 @@ def test_ends_that_are_too_many_to_list_are_told_apart_by_a_digest() -> None:
     assert rising.to_dict()["digest"] == rising.digest != falling.digest
 
 
-def test_large_bounds_are_not_repeated_along_dims_where_nothing_differs() -> None:
+def test_large_bounds_are_reduced_along_equal_dims() -> None:
     low = torch.tensor([0.0, -1.0, -2.0]).reshape(3, 1, 1).expand(3, 84, 84)
     leaf = leaf_spec("observation", "pixels", Bounded(low, torch.full((3, 84, 84), 5.0)))
     assert leaf.shape == (3, 84, 84)
@@ -105,7 +105,7 @@ def test_large_bounds_are_not_repeated_along_dims_where_nothing_differs() -> Non
         Unbounded((2,), device="meta"),
     ],
 )
-def test_a_spec_on_a_device_without_values_is_told_without_them(spec: TensorSpec) -> None:
+def test_meta_spec_has_no_domain(spec: TensorSpec) -> None:
     leaf = leaf_spec("observation", "observation", spec)
     assert (leaf.device, leaf.shape) == ("meta", tuple(spec.shape))
     assert leaf.domain.low is None

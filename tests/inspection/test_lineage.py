@@ -1,4 +1,4 @@
-"""What each stage does to each key, and where every key comes from and goes."""
+"""Data flow of a chain, and versions of its keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 
 from tdx import CartPoleEnv, StepCounter, TransformedEnv
 from tdx.errors import KeyNotFoundError
-from tdx.inspection.chain_report import ChainReport, inspect_chain
+from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
-from tdx.inspection.stage_flow import Lane
 from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 
@@ -40,7 +39,7 @@ def lineage(env: TransformedEnv) -> Lineage:
     return inspect_keys(env)
 
 
-def written(lane: Lane) -> list[NestedKey]:
+def written(lane: KeyFlow) -> list[NestedKey]:
     return [write.key for write in lane.writes]
 
 
@@ -49,19 +48,19 @@ def version(lineage: Lineage, name: str) -> KeyVersion:
     return found
 
 
-def test_flags_that_a_counter_sets_are_written_by_it(chain: ChainReport) -> None:
+def test_counter_with_a_limit_writes_done_flags(chain: ChainReport) -> None:
     counter = chain.stages[0]
     assert written(counter.forward) == ["step_count", "truncated", "done"]
     assert [write.new for write in counter.forward.writes] == [True, False, False]
     assert counter.carried == ("step_count",)
 
 
-def test_counter_that_only_counts_sets_no_flag() -> None:
+def test_counter_without_a_limit_writes_no_done_flags() -> None:
     counter = inspect_chain(TransformedEnv(CartPoleEnv(), StepCounter())).stages[0]
     assert written(counter.forward) == ["step_count"]
 
 
-def test_stage_that_is_a_chain_itself_writes_all_that_its_stages_write() -> None:
+def test_compose_writes_the_keys_of_its_stages() -> None:
     env = build_env(Pipeline.of("Pendulum-v1", f"Compose({', '.join(CHAIN[:2])}, InitTracker())"))
     (stage,) = inspect_chain(env).stages
     assert set(written(stage.forward)) == {
@@ -70,7 +69,7 @@ def test_stage_that_is_a_chain_itself_writes_all_that_its_stages_write() -> None
     assert stage.carried == ("step_count", "episode_reward")
 
 
-def test_lanes_of_a_chain(chain: ChainReport) -> None:
+def test_flow_of_a_chain(chain: ChainReport) -> None:
     _, total, scaling, rename, norm, exclude = chain.stages
     assert (total.forward.reads, written(total.forward)) == (("reward",), ["episode_reward"])
     assert total.forward.writes[0].source == "reward"
@@ -82,10 +81,10 @@ def test_lanes_of_a_chain(chain: ChainReport) -> None:
     assert scaled.after is not None
     assert (scaled.before.domain.high, scaled.after.domain.high) == ([1.0, 1.0, 8.0], [2, 2, 16])
     assert exclude.forward.drops == ("reward",)
-    assert all(stage.inverse.idle for stage in chain.stages if stage is not scaling)
+    assert all(stage.inverse.is_empty for stage in chain.stages if stage is not scaling)
 
 
-def test_bounds_of_an_action_go_from_the_outside_in(chain: ChainReport) -> None:
+def test_action_bounds_flow_in_the_inverse_direction(chain: ChainReport) -> None:
     (write,) = chain.stages[2].inverse.writes
     assert write.before is not None
     assert write.after is not None
@@ -109,14 +108,14 @@ def test_versions_have_writers_and_readers(lineage: Lineage) -> None:
     assert str(version(lineage, "reward@0").ended) == "5 ExcludeTransform"
 
 
-def test_spec_of_each_version_is_the_one_at_its_place(lineage: Lineage) -> None:
+def test_versions_have_the_spec_at_their_stage(lineage: Lineage) -> None:
     for name, high in (("action@0", 1.0), ("action@1", 2.0), ("angle@2", [2.0, 2.0, 16.0])):
         spec = version(lineage, name).spec
         assert spec is not None
         assert spec.domain.high == high
 
 
-def test_count_is_read_again_at_the_next_step(lineage: Lineage) -> None:
+def test_counter_reads_its_count_in_the_next_step(lineage: Lineage) -> None:
     readers = version(lineage, "step_count@1").readers
     assert [(str(place), place.next_step) for place in readers] == [
         ("0 StepCounter", True),
@@ -124,14 +123,14 @@ def test_count_is_read_again_at_the_next_step(lineage: Lineage) -> None:
     ]
 
 
-def test_only_some_keys(lineage: Lineage) -> None:
+def test_selection_of_keys(lineage: Lineage) -> None:
     assert lineage.only(["done", "angle"]).keys() == ["done", "angle"]
     assert lineage.only([]) == lineage
     with pytest.raises(KeyNotFoundError, match="did you mean angle"):
         lineage.only(["angel"])
 
 
-def test_cast_of_everything_and_frames_that_are_skipped() -> None:
+def test_casts_and_frame_skips() -> None:
     env = build_env(
         Pipeline.of(
             EnvConfig("Pendulum-v1", num_envs=2),
@@ -145,13 +144,13 @@ def test_cast_of_everything_and_frames_that_are_skipped() -> None:
     assert set(written(skip.forward)) == {*env.observation_keys, *env.reward_keys, *env.done_keys}
 
 
-def test_both_are_plain_data(chain: ChainReport, lineage: Lineage) -> None:
+def test_reports_are_json_serializable(chain: ChainReport, lineage: Lineage) -> None:
     for data in (chain.to_dict(), lineage.to_dict()):
         assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
 @pytest.mark.parametrize("stage", [*CHAIN[:4], CHAIN[-1]])
-def test_keys_that_a_stage_leaves_alone_hold_the_same_values(stage: str) -> None:
+def test_unwritten_keys_keep_their_values(stage: str) -> None:
     """What a report calls untouched is untouched when the env is stepped."""
     bare, env = (build_env(Pipeline.of("Pendulum-v1", *part)) for part in ([], [stage]))
     lane = inspect_chain(env).stages[0].forward

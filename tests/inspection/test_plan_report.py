@@ -1,4 +1,4 @@
-"""What a plan is reported to be."""
+"""Report of a plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chained(planned: bool = True) -> EnvBase:
     return env
 
 
-def test_without_a_policy_everything_waits_and_actions_come_by_the_chunk() -> None:
+def test_without_a_policy_all_stages_are_deferred() -> None:
     report = inspect_plan(chained())
     assert (report.plan.executor, report.now, report.acts_by_chunk) == ("planned", (), True)
     assert [stage.name for stage in report.later] == [
@@ -49,7 +49,7 @@ def test_without_a_policy_everything_waits_and_actions_come_by_the_chunk() -> No
         ("episode_reward", ["RewardSum"]),
     ],
 )
-def test_what_a_policy_reads_runs_now(reads: str, now: list[str]) -> None:
+def test_keys_that_the_policy_reads_are_computed_in_each_step(reads: str, now: list[str]) -> None:
     report = inspect_plan(chained(), policy_reads=[reads])
     assert [stage.name for stage in report.now] == now
     assert not report.acts_by_chunk
@@ -57,7 +57,7 @@ def test_what_a_policy_reads_runs_now(reads: str, now: list[str]) -> None:
     assert read == [reads]
 
 
-def test_planned_false_is_said_to_be_the_reason() -> None:
+def test_reason_for_eager_execution() -> None:
     report = inspect_plan(chained(planned=False), "pendulum")
     assert (report.plan.executor, report.plan.why_eager) == ("eager", "planned=False")
     assert report.later == ()
@@ -65,13 +65,13 @@ def test_planned_false_is_said_to_be_the_reason() -> None:
     assert (shown["env"], shown["acts_by"], shown["rows"]) == ("pendulum", "step", "tensordict")
 
 
-def test_a_group_stands_for_all_in_it_and_done_flags_can_be_read() -> None:
+def test_groups_are_expanded_and_done_flags_are_readable() -> None:
     report = inspect_plan(TwoGroupsEnv(), policy_reads=["a"])
     assert report.plan.policy_reads == ("a.observation", "a.done", "a.terminated")
     read = {format_key(version.key) for version in report.plan.versions if version.policy}
     assert read == set(report.plan.policy_reads)
 
 
-def test_a_key_that_no_policy_gets() -> None:
-    with pytest.raises(KeyNotFoundError, match="no key 'reward'"):
+def test_unknown_policy_key_is_refused() -> None:
+    with pytest.raises(KeyNotFoundError, match="does not receive the key 'reward'"):
         inspect_plan(chained(), policy_reads=["reward"])

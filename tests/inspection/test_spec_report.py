@@ -1,4 +1,4 @@
-"""What a chain makes of the specs."""
+"""Changes of the specs by a chain."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def one(report: SpecReport, part: str, key: str) -> KeyChange:
     return found
 
 
-def test_env_without_a_chain_has_nothing_but_same_keys() -> None:
+def test_env_without_a_chain_has_no_changes() -> None:
     report = report_of()
     assert {change.change for change in report.changes} == {"same"}
     assert report.stages == ()
 
 
-def test_added_changed_gone_and_by_which_stage() -> None:
+def test_changes_name_their_stages() -> None:
     report = report_of(
         "StepCounter(max_steps=3)",
         'CatFrames(2, dim=-1, in_keys=["observation"])',
@@ -49,7 +49,7 @@ def test_added_changed_gone_and_by_which_stage() -> None:
     assert one(report, "action", "action").change == "same"
 
 
-def test_a_stage_tells_only_its_own_changes() -> None:
+def test_stage_reports_only_its_own_changes() -> None:
     report = report_of("StepCounter", "RewardSum")
     changed = [
         {str(change.key) for change in stage.changes if change.change != "same"}
@@ -66,7 +66,7 @@ def test_report_of_one_key() -> None:
         report.only("step_coun")
 
 
-def test_report_is_plain_data() -> None:
+def test_report_is_json_serializable() -> None:
     report = report_of("StepCounter")
     data = report.to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data
@@ -74,7 +74,7 @@ def test_report_is_plain_data() -> None:
     assert [stage["transform"] for stage in data["stages"]] == ["StepCounter"]
 
 
-def test_env_that_is_not_from_a_pipeline_is_named_after_its_class() -> None:
+def test_env_has_the_name_of_its_class_by_default() -> None:
     from tdx import PendulumEnv, StepCounter, TransformedEnv
 
     report = inspect_spec(TransformedEnv(PendulumEnv(batch_size=[2]), StepCounter()))

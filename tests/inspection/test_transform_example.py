@@ -1,4 +1,4 @@
-"""Examples of transforms, found by trying."""
+"""Examples of transforms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE_OF_EACH_NEED = (
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_NEED)
-def test_an_example_shows_what_the_transform_does(name: str) -> None:
+def test_example_shows_a_change(name: str) -> None:
     if name == "DoubleToFloat":
         pytest.importorskip("mujoco", reason="the only envs with float64 observations")
     example = find_example(catalogue()[name])
@@ -36,7 +36,7 @@ def test_an_example_shows_what_the_transform_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", catalogue().names)
-def test_every_transform_has_an_example_that_can_be_run(name: str) -> None:
+def test_every_transform_has_an_example(name: str) -> None:
     """A command, or code where it fits no common env or needs a Python object."""
     if name == "DoubleToFloat":
         pytest.importorskip("mujoco", reason="the only envs with float64 observations")
@@ -63,7 +63,7 @@ def test_every_transform_has_an_example_that_can_be_run(name: str) -> None:
         ("ActionMask", "action_mask", (6,), (6,)),
     ],
 )
-def test_what_needs_more_than_a_common_env_is_shown_too(
+def test_example_with_stored_data(
     name: str, key: str, before: tuple[int, ...] | None, after: tuple[int, ...]
 ) -> None:
     example = find_example(catalogue()[name])
@@ -75,7 +75,7 @@ def test_what_needs_more_than_a_common_env_is_shown_too(
     assert ("code" in example.to_dict()) == (example.command is None)
 
 
-def test_a_transform_is_as_it_was_after_its_example_was_run() -> None:
+def test_transform_is_restored_after_its_example() -> None:
     own = dict(vars(Reward2GoTransform))
     find_example(catalogue()["Reward2GoTransform"])
     assert dict(vars(Reward2GoTransform)) == own

@@ -1,4 +1,4 @@
-"""What is gathered about the values that stages write."""
+"""Values that stages write, and their spec violations."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.inspection.stage_values import StageValues
-from tdx.inspection.value_stats import RunningStats, ValueStats, numbers_outside
+from tdx.inspection.value_stats import RunningStats, StageValues, ValueStats, count_outside
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tests.envs.mocks import CountingEnv
 
@@ -48,12 +47,12 @@ class Writes(Transform):
         return self.value.clone()
 
 
-class Announces(Transform):
-    """Promises an observation that it never writes."""
+class Unwritten(Transform):
+    """Declares an observation but does not write it."""
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         result = observation_spec.clone()
-        result["promised"] = Unbounded((1,))
+        result["declared"] = Unbounded((1,))
         return result
 
 
@@ -66,15 +65,15 @@ def value(report: ValuesReport, place: str, version: str) -> ValueStats:
     return next(each for each in stage(report, place).values if each.version == version)
 
 
-def gathered(leaf: TensorSpec | None, *values: Any) -> ValueStats:
+def collect_stats(leaf: TensorSpec | None, *values: Any) -> ValueStats:
     stats = RunningStats("a", "a@0", leaf, None)
     for each in values:
         stats.add(each)
     return stats.result()
 
 
-def test_numbers_are_gathered_over_steps() -> None:
-    stats = gathered(
+def test_statistics_cover_all_steps() -> None:
+    stats = collect_stats(
         Bounded(0.0, 1.0, (2,)), torch.tensor([0.5, float("nan")]), torch.tensor([-1.0, 1.0])
     )
     assert (stats.minimum, stats.maximum, stats.nans, stats.elements) == (-1.0, 1.0, 1, 4)
@@ -83,25 +82,27 @@ def test_numbers_are_gathered_over_steps() -> None:
     assert (stats.shape, stats.dtype, stats.device) == ((2,), "float32", "cpu")
 
 
-def test_infinities_are_no_part_of_the_mean_and_are_text_in_json() -> None:
-    stats = gathered(Unbounded((2,)), torch.tensor([2.0, float("inf")]))
+def test_infinity_is_excluded_from_the_mean_and_is_text_in_json() -> None:
+    stats = collect_stats(Unbounded((2,)), torch.tensor([2.0, float("inf")]))
     assert (stats.mean, stats.outside) == (2.0, 0.0)
     assert stats.to_dict()["max"] == "inf"
-    assert gathered(None, torch.tensor([float("nan")])).minimum is None
+    assert collect_stats(None, torch.tensor([float("nan")])).minimum is None
 
 
 def test_bools_count_as_0_and_1() -> None:
-    stats = gathered(
+    stats = collect_stats(
         Categorical(2, (4,), dtype=torch.bool), torch.tensor([True, False, True, True])
     )
     assert (stats.minimum, stats.mean, stats.maximum, stats.outside) == (0, 0.75, 1, 0)
 
 
-def test_what_is_no_tensor_and_what_differs_in_shape() -> None:
-    assert gathered(NonTensor(()), NonTensorData("hello")).dtype == "NonTensorData"
-    rows = gathered(None, [torch.zeros(3), torch.ones(2)])
+def test_non_tensor_data_and_different_shapes() -> None:
+    assert collect_stats(NonTensor(()), NonTensorData("hello")).dtype == "NonTensorData"
+    rows = collect_stats(None, [torch.zeros(3), torch.ones(2)])
     assert (rows.shape, rows.elements, rows.mean) == ((2, -1), 5, 0.4)
-    assert gathered(None, torch.zeros(2), torch.zeros(3).double()).dtype == "float32 or float64"
+    assert (
+        collect_stats(None, torch.zeros(2), torch.zeros(3).double()).dtype == "float32 or float64"
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,13 +117,13 @@ def test_what_is_no_tensor_and_what_differs_in_shape() -> None:
         (Bounded(-1, 1, (3,)), torch.zeros(3).double(), None),
     ],
 )
-def test_how_much_a_spec_does_not_let_through(
+def test_elements_outside_a_spec(
     leaf: TensorSpec, tensor: torch.Tensor, outside: int | None
 ) -> None:
-    assert numbers_outside(leaf, tensor) == outside
+    assert count_outside(leaf, tensor) == outside
 
 
-def test_every_stage_has_its_own_values_in_both_phases() -> None:
+def test_stages_have_values_in_both_phases() -> None:
     chain = Compose(RewardScaling(0.0, 0.5), RewardClipping(-1.0, 1.0), RewardSum())
     report = inspect_values(TransformedEnv(CountingEnv(2), chain), steps=4, seed=0)
     assert (report.env, report.steps, report.resets) == ("CountingEnv", 4, 2)
@@ -134,57 +135,76 @@ def test_every_stage_has_its_own_values_in_both_phases() -> None:
     assert scaled.spec is not None
     assert scaled.spec.part == "reward"
     assert stage(report, "2 RewardSum", "reset").values[0].version == "episode_reward@1"
-    assert report.lies == ()
+    assert report.violations == ()
 
 
-def test_the_liar_is_named_and_not_who_hands_its_lie_on() -> None:
+def test_violation_is_attributed_to_the_stage_that_causes_it() -> None:
     chain = Compose(
         RewardClipping(-1.0, 1.0), Writes("reward", torch.tensor([7.0])), RewardScaling(0.0, 1.0)
     )
     report = inspect_values(TransformedEnv(CountingEnv(99), chain), steps=3)
-    (lie,) = report.lies
-    assert (lie.index, lie.name, lie.key, lie.code) == (1, "Writes", "reward", "bounds")
-    assert (lie.phase, lie.step, lie.count) == ("reset", 0, 4)
-    assert lie.message == "it holds 7 after a reset, outside [-1, 1]"
-    assert lie.spec is not None
-    assert (lie.spec.domain.low, lie.spec.domain.high) == (-1, 1)
-    assert value(report, "1 Writes", "reward@2").lies == ("bounds",)
+    (violation,) = report.violations
+    assert (violation.index, violation.name, violation.key, violation.code) == (
+        1,
+        "Writes",
+        "reward",
+        "bounds",
+    )
+    assert (violation.phase, violation.step, violation.count) == ("reset", 0, 4)
+    assert violation.message == "it holds 7 after a reset, outside [-1, 1]"
+    assert violation.spec is not None
+    assert (violation.spec.domain.low, violation.spec.domain.high) == (-1, 1)
+    assert value(report, "1 Writes", "reward@2").violations == ("bounds",)
     assert value(report, "1 Writes", "reward@2").outside == 1.0
-    assert value(report, "2 RewardScaling", "reward@3").lies == ()
+    assert value(report, "2 RewardScaling", "reward@3").violations == ()
 
 
 @pytest.mark.parametrize(
-    ("liar", "code", "message"),
+    ("transform", "code", "message"),
     [
         (Writes("observation", torch.zeros(1)), "dtype", "its dtype is torch.float32 after a"),
         (Writes("observation", torch.zeros(2).long()), "shape", "its shape is (2,) after a reset"),
         (lambda td: td.set("extra", td["observation"]), "undeclared", "but no spec declares it"),
-        (Announces(), "missing", "the spec declares it, but it is missing after a reset"),
+        (Unwritten(), "missing", "the spec declares it, but it is not there after a reset"),
     ],
     ids=["dtype", "shape", "undeclared", "missing"],
 )
-def test_each_kind_of_lie(liar: Any, code: str, message: str) -> None:
-    report = inspect_values(TransformedEnv(CountingEnv(99), Compose(RewardSum(), liar)), steps=2)
-    (lie,) = report.lies
-    assert (lie.code, lie.kind, lie.index) == (code, "stage", 1)
-    assert message in lie.message
+def test_each_kind_of_violation(transform: Any, code: str, message: str) -> None:
+    report = inspect_values(
+        TransformedEnv(CountingEnv(99), Compose(RewardSum(), transform)), steps=2
+    )
+    (violation,) = report.violations
+    assert (violation.code, violation.kind, violation.index) == (code, "stage", 1)
+    assert message in violation.message
 
 
-def test_an_env_that_lies_and_a_policy_that_lies_are_no_stage() -> None:
-    class Lies(CountingEnv):
+def test_violations_of_env_and_policy_have_no_stage_index() -> None:
+    class Violates(CountingEnv):
         def __init__(self) -> None:
             super().__init__(99)
             self.observation_spec = Composite(observation=Bounded(0, 1, (1,), dtype=torch.int64))
 
-    env = TransformedEnv(Lies(), StepCounter())
-    (lie,) = inspect_values(env, steps=3).lies
-    assert (lie.kind, lie.index, lie.name, lie.step) == ("env", None, "Lies", 1)
+    env = TransformedEnv(Violates(), StepCounter())
+    (violation,) = inspect_values(env, steps=3).violations
+    assert (violation.kind, violation.index, violation.name, violation.step) == (
+        "env",
+        None,
+        "Violates",
+        1,
+    )
 
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.set("action", torch.full((2,), 3.0))
 
-    (lie,) = inspect_values(TransformedEnv(CountingEnv(99)), steps=1, policy=policy).lies
-    assert (lie.kind, lie.name, lie.key, lie.code) == ("policy", "policy", "action", "bounds")
+    (violation,) = inspect_values(
+        TransformedEnv(CountingEnv(99)), steps=1, policy=policy
+    ).violations
+    assert (violation.kind, violation.name, violation.key, violation.code) == (
+        "policy",
+        "policy",
+        "action",
+        "bounds",
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,15 +227,15 @@ def test_an_env_that_lies_and_a_policy_that_lies_are_no_stage() -> None:
     ],
     ids=["nested", "frame skip", "no chain", "unlike rows"],
 )
-def test_honest_envs_have_no_lies(make: Any) -> None:
+def test_correct_envs_have_no_violations(make: Any) -> None:
     env: EnvBase = make()
     report = inspect_values(env, steps=7, seed=1)
     assert report.error is None
-    assert report.lies == ()
+    assert report.violations == ()
     env.close()
 
 
-def test_seeds_repeat_it_and_leave_the_generator_alone() -> None:
+def test_seed_is_reproducible_and_restores_the_generator() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
     before = torch.get_rng_state()
     one, other = (inspect_values(env, steps=3, seed=4).to_dict() for _ in range(2))
@@ -223,7 +243,7 @@ def test_seeds_repeat_it_and_leave_the_generator_alone() -> None:
     assert bool((torch.get_rng_state() == before).all())
 
 
-def test_an_error_in_the_middle_is_told_with_what_was_seen() -> None:
+def test_error_is_reported_with_the_values_before_it() -> None:
     class Breaks(CountingEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDict:
             if int(self.count) == 2:
@@ -238,6 +258,6 @@ def test_an_error_in_the_middle_is_told_with_what_was_seen() -> None:
     assert value(report, "0 RewardSum", "episode_reward@1").elements == 2
 
 
-def test_no_steps_are_refused() -> None:
+def test_zero_steps_are_refused() -> None:
     with pytest.raises(ArgumentError, match="steps must be at least 1, got 0"):
         inspect_values(CountingEnv(), steps=0)

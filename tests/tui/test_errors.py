@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tdx.inspection.live.numbering import StageNumbers
+from tdx.inspection.live.views import StageNumbers
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.editing import Draft
 from tdx.tui.compose.chain_list import ChainList

@@ -144,7 +144,7 @@ def test_session_ends_when_it_is_cancelled() -> None:
 
 def test_steps_since_the_reset_are_kept_as_a_dump(tmp_path: Path) -> None:
     watched = Watched(RewardSum())
-    assert "no step was made" in watched.tell(Keep(str(tmp_path / "none"))).said
+    assert "no steps since the reset" in watched.tell(Keep(str(tmp_path / "none"))).said
     watched.tell(Run(steps=5), turns=20)
     watched.tell(Reset())
     watched.tell(Run(steps=60), turns=90)  # an episode has 50

@@ -35,9 +35,9 @@ def check(
     from tdx.cli.source import read_source, with_file
     from tdx.cli.views.check_view import write_report
     from tdx.inspection.check_report import check_pipeline
-    from tdx.inspection.lint.select import chosen_rules
+    from tdx.inspection.lint.linter import select_rules
 
-    rules = chosen_rules(_codes(select), _codes(ignore))
+    rules = select_rules(_codes(select), _codes(ignore))
     options = with_file(pipeline, file)
     config, source = read_source(options)
     if policy is not None:

@@ -49,7 +49,7 @@ def diff(
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.output.write import write
     from tdx.cli.views.diff_view import diff_view
-    from tdx.inspection.diff import compare
+    from tdx.inspection.diff import compare_pipelines
 
     if a == b == "-":
         raise ArgumentError("stdin can be one side only", hint="name a file for the other")
@@ -68,7 +68,7 @@ def diff(
             seed = next(each.dump.manifest.seed for each in both if isinstance(each, DumpSide))
         else:
             both = [opened.enter_context(closing(_side(path, allow_code))) for path in (a, b)]
-        report = compare(*both, steps=steps, seed=seed or 0)
+        report = compare_pipelines(*both, steps=steps, seed=seed or 0)
     write(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 

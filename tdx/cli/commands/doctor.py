@@ -18,12 +18,11 @@ def doctor(output: OutputOptions) -> int:
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.output.write import write
     from tdx.cli.views.doctor_view import doctor_view
-    from tdx.inspection.doctor.examination import examine
-    from tdx.inspection.doctor.surroundings import terminal
+    from tdx.inspection.doctor import check_terminal, diagnose
 
     # Inside foreign code stdout is not what the user sees.
-    shown = list(terminal(sys.stdout))
+    shown = list(check_terminal(sys.stdout))
     with foreign_code():
-        report = examine(shown)
+        report = diagnose(shown)
     write(doctor_view(report), output)
     return ExitCode.OK if report.ok else ExitCode.FINDINGS

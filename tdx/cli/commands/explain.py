@@ -27,9 +27,9 @@ def explain(
     """
     from tdx.cli.output.write import write
     from tdx.cli.views.explain_view import codes_view, explain_view
-    from tdx.inspection.explanations import explanation, explanations
+    from tdx.inspection.explanations import all_explanations, explain_code
 
     if code is None:
-        write(codes_view(explanations()), output)
+        write(codes_view(all_explanations()), output)
     else:
-        write(explain_view(explanation(code)), output)
+        write(explain_view(explain_code(code)), output)

@@ -37,13 +37,13 @@ def init(
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.new_file import STDOUT, check_free, write_new
     from tdx.cli.views.pipeline_text import commented
-    from tdx.inspection.suggestion import env_leaves
+    from tdx.inspection.envs import get_env_leaves
 
     check_free(file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     config, reasons = _asked(pipeline, shown) if ask else _given(pipeline)
     with foreign_code():
-        leaves = env_leaves(config.env, pipeline.allow_code)
+        leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_new(file, commented(config, leaves, reasons), force=force)
     if file != STDOUT:
         print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
@@ -53,7 +53,7 @@ def _given(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
     """The pipeline of the options, with what fits where no stage is given."""
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.pipeline_text import stage_reasons
-    from tdx.inspection.suggestion import suggest_stages
+    from tdx.inspection.envs import suggest_stages
 
     config = read_pipeline(options)
     with built_env(config, options):

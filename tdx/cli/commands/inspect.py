@@ -33,11 +33,11 @@ def inspect_spec(
     from tdx.cli.output.write import write
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.spec_view import spec_view
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.spec_report import inspect_spec
-    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         report = inspect_spec(env, config.env.id)
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     write(spec_view(report, calls, stages=stages, key=key), output)

@@ -13,11 +13,10 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     from tdx.cli.output.write import write
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.chain_view import chain_view
-    from tdx.inspection.chain_report import inspect_chain
-    from tdx.inspection.stage_text import stage_texts
+    from tdx.inspection.chain import format_stages, inspect_chain
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         report = inspect_chain(env, config.env.id)
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     write(chain_view(report, calls), output)

@@ -29,13 +29,13 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     from tdx.cli.output.write import write
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.lineage_view import lineage_view, mermaid
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.lineage import inspect_keys
-    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
         lineage = inspect_keys(env, config.env.id).only(list(keys or ()))
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(mermaid(lineage, calls))
     else:

@@ -36,7 +36,7 @@ def inspect_values(
     from tdx.cli.policy import acting
     from tdx.cli.source import built_env, read_pipeline
     from tdx.cli.views.values_view import values_view
-    from tdx.inspection.stage_text import stage_texts
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.validation import add_line
 
@@ -46,7 +46,7 @@ def inspect_values(
         report = inspect_values(
             env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
         if report.error is not None:
             add_line(report.error, config, env)
     write(values_view(report, calls), output)

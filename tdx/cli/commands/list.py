@@ -29,7 +29,7 @@ def list_envs(
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.output.write import write
     from tdx.cli.views.list_view import envs_view
-    from tdx.inspection.env_list import find_envs
+    from tdx.inspection.envs import find_envs
     from tdx.text import escape_control_characters
 
     words = " ".join(search or ())

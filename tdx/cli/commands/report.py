@@ -38,13 +38,13 @@ def report(
     from tdx.cli.html import report_page
     from tdx.cli.new_file import STDOUT, check_free, write_new
     from tdx.cli.source import built_env, read_pipeline, with_file
-    from tdx.inspection.report import gather
+    from tdx.inspection.report import build_report
 
     check_free(out, force=force)
     config = read_pipeline(with_file(pipeline, file))
     with built_env(config, pipeline) as env:
         name = config.file or config.env.id
-        found = gather(env, config, name, steps=steps, seed=config.env.seed or 0)
+        found = build_report(env, config, name, steps=steps, seed=config.env.seed or 0)
     write_new(out, report_page(found), force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tdx.cli.html.drawing import arrow, box, label, picture, text_width
-from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.chain import StageFlow
+from tdx.inspection.leaf import LeafSpec, SpecText
 from tdx.inspection.report import PipelineReport
-from tdx.inspection.spec_text import SpecText
-from tdx.inspection.stage_flow import StageFlow
 from tdx.keys import NestedKey, format_key
 
 _LINE = 17

@@ -14,7 +14,7 @@ from tdx.cli.output.view import Table, View
 from tdx.cli.views.chain_view import chain_view
 from tdx.cli.views.lineage_view import lineage_view
 from tdx.cli.views.spec_view import spec_view
-from tdx.inspection.report import Picture, PipelineReport
+from tdx.inspection.report import ImagePair, PipelineReport
 from tdx.text import escape_control_characters
 
 _FOLDER = Path(__file__).parent
@@ -45,7 +45,7 @@ def report_page(report: PipelineReport) -> str:
     rollout = report.rollout
     rewards = [
         (key, reward_plot(list(curves)))
-        for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
+        for key, curves in groupby(rollout.plots, key=lambda curve: curve.key)
     ]
     text = page.render(
         report=report,
@@ -56,7 +56,7 @@ def report_page(report: PipelineReport) -> str:
         specs=_table(spec_view(report.specs, report.calls)),
         rewards=rewards,
         returns=episode_plot(rollout.episodes),
-        pictures=[_picture(each, report) for each in rollout.pictures],
+        pictures=[_picture(each, report) for each in rollout.images],
         ended=_ENDED,
     )
     return escape_control_characters(text, keep="\n\t")
@@ -68,7 +68,7 @@ def _table(view: View) -> Table | None:
     return next((block for block in blocks if isinstance(block, Table)), None)
 
 
-def _picture(picture: Picture, report: PipelineReport) -> dict[str, Any]:
+def _picture(picture: ImagePair, report: PipelineReport) -> dict[str, Any]:
     return {
         "call": f"{picture.stage} {report.calls[picture.stage]}",
         "key": picture.key,

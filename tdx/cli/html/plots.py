@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tdx.cli.html.drawing import label, picture, text_width
-from tdx.inspection.report import Episode, RewardCurve
+from tdx.inspection.report import EpisodeSummary, RewardPlot
 
 _WIDTH, _HEIGHT = 720.0, 180.0
 _LEFT, _BOTTOM, _TOP = 80.0, 24.0, 10.0
@@ -14,7 +14,7 @@ _LINES = 8
 """Colours of lines that the page has."""
 
 
-def reward_plot(curves: Sequence[RewardCurve]) -> str:
+def reward_plot(curves: Sequence[RewardPlot]) -> str:
     """The rewards of one key over the steps, a line for each env.
 
     Args:
@@ -39,7 +39,7 @@ def reward_plot(curves: Sequence[RewardCurve]) -> str:
     return picture(_WIDTH, _HEIGHT, parts, f"{curves[0].key} at each step")
 
 
-def episode_plot(episodes: Sequence[Episode]) -> str:
+def episode_plot(episodes: Sequence[EpisodeSummary]) -> str:
     """The return of each episode as a bar, in the order in which they ended."""
     totals = [each.total for each in episodes if each.total is not None]
     totals = [total for total in totals if math.isfinite(total)]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tdx import __version__
-from tdx.inspection.explanations import explanation
+from tdx.inspection.explanations import explain_code
 
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport, Finding
     from tdx.inspection.explanations import Explanation
-    from tdx.inspection.lint.fix import Fix
+    from tdx.inspection.lint.rule import Fix
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 VERSION = "2.1.0"
-_LEVELS = {"error": "error", "warning": "warning", "advice": "note"}
+_LEVELS = {"error": "error", "warning": "warning", "suggestion": "note"}
 
 
 def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) ->
     driver = {
         "name": "tdx",
         "version": __version__,
-        "rules": [_rule(explanation(code)) for code in rules],
+        "rules": [_rule(explain_code(code)) for code in rules],
     }
     run = {
         "tool": {"driver": driver},

@@ -8,10 +8,8 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.comparison import NOTHING, spec_columns
-from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec
-from tdx.inspection.spec_text import SpecText, shape_text
-from tdx.inspection.stage_flow import KeyWrite, Lane, StageFlow
+from tdx.inspection.chain import ChainReport, KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.keys import NestedKey, format_key
 
 _LANES = ("forward", "inverse")
@@ -82,14 +80,14 @@ def _wide(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table:
     return Table([Column(title, fixed=True) for title in _TITLES], rows)
 
 
-def _lanes(stage: StageFlow) -> list[tuple[str, Lane]]:
+def _lanes(stage: StageFlow) -> list[tuple[str, KeyFlow]]:
     """The directions in which something happens; the way out where nothing does."""
     lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
-    busy = [(name, lane) for name, lane in lanes if not lane.idle]
+    busy = [(name, lane) for name, lane in lanes if not lane.is_empty]
     return busy or lanes[:1]
 
 
-def _reads(stage: StageFlow, lane: Lane, lane_name: str) -> str:
+def _reads(stage: StageFlow, lane: KeyFlow, lane_name: str) -> str:
     """The keys read; what a step takes from the step before it is marked."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
@@ -103,7 +101,7 @@ def _listed(keys: Sequence[NestedKey]) -> str:
     return ", ".join(map(format_key, keys))
 
 
-def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
+def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
     """A row for each key that is written, renamed or dropped; one empty row where none is."""
     before, after = texts
     for write in lane.writes:
@@ -162,7 +160,7 @@ def _records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, An
     for stage, call in zip(report.stages, calls, strict=True):
         named = {"stage": stage.index, "transform": stage.name, "call": call}
         named["time_behaviour"] = stage.time_behaviour
-        if stage.forward.idle and stage.inverse.idle and not stage.carried:
+        if stage.forward.is_empty and stage.inverse.is_empty and not stage.carried:
             yield _record({**named, "lane": None}, None, None)
         for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
             place = {**named, "lane": lane_name}

@@ -24,9 +24,9 @@ _PASSED: dict[Check, str] = {
     "steps": "reset, step and rollout write what the specs promise",
     "lints": "the chain breaks no rule; tdx explain lists the rules",
 }
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _NAMES = tuple(Finding("steps", "", "", None, Where()).to_dict())
-_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
+_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "suggestion": "dim"}
 
 
 def write_report(
@@ -115,7 +115,7 @@ def _count(check: Check, report: CheckReport, severity: Severity) -> int:
 
 
 def _counted(count: int, severity: Severity) -> str:
-    plural = "" if count == 1 or severity == "advice" else "s"
+    plural = "" if count == 1 else "s"
     return f"{count} {severity}{plural}"
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Cell, Column, Style, Table
-from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.leaf import LeafSpec, SpecText
 from tdx.inspection.spec_report import Change, KeyChange
-from tdx.inspection.spec_text import SpecText
 from tdx.keys import format_key
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.inspection.doctor.report import Diagnosis, DoctorReport, Status
+from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
 
 _STYLES: dict[Status, Style] = {"ok": "good", "warn": "changed", "fail": "bad"}
 

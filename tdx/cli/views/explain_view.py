@@ -8,7 +8,7 @@ from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.inspection.explanations import Explanation
 
-_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
+_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "suggestion": "dim"}
 
 
 def explain_view(explained: Explanation) -> View:

@@ -8,8 +8,8 @@ from typing import Any
 from tdx.cli.output.mermaid import mermaid_label
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
-from tdx.inspection.lineage import KeyVersion, Lineage, Place
-from tdx.inspection.spec_text import SpecText, shape_text
+from tdx.inspection.leaf import SpecText, shape_text
+from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 
 _TITLES = ("lane", "version", "written by", "from", "read by", "spec")
 
@@ -86,7 +86,7 @@ def _readers(version: KeyVersion) -> str:
     return ", ".join(read) or "nobody"
 
 
-def _reader(place: Place) -> str:
+def _reader(place: FlowNode) -> str:
     return f"{place} (next step)" if place.next_step else str(place)
 
 
@@ -141,5 +141,5 @@ def _arrows(versions: Sequence[KeyVersion]) -> Iterator[tuple[str, str, str]]:
             yield _node(version.writer), label, f"{'-.' if place.next_step else ''}{_node(place)}"
 
 
-def _node(place: Place) -> str:
+def _node(place: FlowNode) -> str:
     return f"stage{place.stage}" if place.kind == "stage" else place.kind

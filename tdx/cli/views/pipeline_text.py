@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tdx.inspection.leaf import INPUT_PARTS, LeafSpec
-from tdx.inspection.spec_text import SpecText
+from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.keys import format_key
 from tdx.pipeline import Pipeline, write_pipeline
 from tdx.text import escape_control_characters

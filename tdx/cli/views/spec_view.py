@@ -15,9 +15,8 @@ from tdx.cli.views.comparison import (
     spec_columns,
     spec_list,
 )
-from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import KeyChange, SpecReport
-from tdx.inspection.spec_text import SpecText, shape_text
 from tdx.keys import format_key
 
 

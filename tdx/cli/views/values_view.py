@@ -9,9 +9,8 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.comparison import spec_columns
-from tdx.inspection.spec_text import domain_text, shape_text
-from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
-from tdx.inspection.value_stats import ValueStats
+from tdx.inspection.leaf import domain_text, shape_text
+from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import ValuesReport
 from tdx.keys import format_key
 
@@ -40,9 +39,9 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         for phase in report.phases:
             shown.append(Heading(phase.phase, _which(phase)))
             shown += _phase(phase, width)
-        if report.lies:
+        if report.violations:
             shown.append(Heading("lies", "values that are not what the spec says"))
-            shown += [part for lie in report.lies for part in _lie(lie)]
+            shown += [part for lie in report.violations for part in _lie(lie)]
         return shown
 
     return View("values", data, list(_records(report)), blocks)
@@ -123,7 +122,7 @@ def _is_inverse(stage: StageValues) -> bool:
 
 def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
     """A lie, or else what is odd without being one."""
-    if value.lies:
+    if value.violations:
         return "bad", _LIE
     if value.nans or value.key in stage.undeclared:
         return "changed", _ODD
@@ -150,7 +149,7 @@ def _spec(value: ValueStats, *, whole: bool) -> str:
     return "none" if value.spec is None else domain_text(value.spec, whole=whole)
 
 
-def _lie(lie: ValueLie) -> Iterator[Paragraph]:
+def _lie(lie: ValueViolation) -> Iterator[Paragraph]:
     place = f"{lie.index} {lie.name}" if lie.kind == "stage" else lie.name
     key = "" if lie.key is None else f", key {format_key(lie.key)!r}"
     first = f"step {lie.step}" if lie.phase == "step" else f"the reset before step {lie.step}"

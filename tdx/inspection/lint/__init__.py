@@ -1,1 +1,1 @@
-"""The linter for chains: rules, what they look at, what they find, and how it is mended."""
+"""Lint rules for chains: declaration, input, selection and execution."""

@@ -1,14 +1,14 @@
-"""What the rules look at: a pipeline, and its specs stage by stage as far as they are known."""
+"""Input of lint rules: a pipeline with its specs and the versions of its keys."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tdx.inspection.lint.lineage import Lineage
-from tdx.keys import NestedKey, normalize_key
+from tdx.inspection.lineage import VersionRecord, VersionTracker
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.coercion import coerce, read
 from tdx.pipeline.entries import TransformInfo
@@ -19,40 +19,47 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_violations import SpecViolation
+    from tdx.core.envs.spec_findings import SpecFinding
     from tdx.core.transforms import Transform
     from tdx.specs import Composite, TensorSpec
 
 _OUTPUT = ("full_observation_spec", "full_reward_spec", "full_done_spec")
+ENV = -1
+"""Writer index of the env."""
+_EXTRA_KEY_ARGUMENTS = ("ref_key", "mask_key")
+_NEW_KEYS_ONLY = ("StepCounter", "InitTracker", "RewardSum", "TensorDictPrimer")
+_READS_ALL = ("FrameSkipTransform", "NoopResetEnv", "BatchSizeTransform", "BurnInTransform")
+StageVersion = VersionRecord[int]
+"""Version whose nodes are stage indices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The specs at one place of the chain.
+class KeySpecs:
+    """Specs before or after a stage.
 
     Args:
-        output: the specs of what comes out there, by key.
-        given: the specs of what is given there, by key: actions and state.
-        actions: which of those are actions.
-        rewards: which keys of ``output`` are rewards.
-        flags: which keys of ``output`` are done flags.
+        outputs: Specs of the outputs, by key.
+        inputs: Specs of the inputs, by key: actions and state.
+        actions: Keys in ``inputs`` that are actions.
+        rewards: Keys in ``outputs`` that are rewards.
+        done_keys: Keys in ``outputs`` that are done flags.
     """
 
-    output: Mapping[NestedKey, TensorSpec]
-    given: Mapping[NestedKey, TensorSpec]
+    outputs: Mapping[NestedKey, TensorSpec]
+    inputs: Mapping[NestedKey, TensorSpec]
     actions: Collection[NestedKey]
     rewards: Collection[NestedKey]
-    flags: Collection[NestedKey]
+    done_keys: Collection[NestedKey]
 
     @classmethod
-    def of(cls, input_spec: Composite, output_spec: Composite) -> Place:
-        """The place with these specs."""
+    def of(cls, input_spec: Composite, output_spec: Composite) -> KeySpecs:
+        """Split the parts of an input and an output spec."""
         parts = {name: _leaves(output_spec.get(name, None)) for name in _OUTPUT}
         actions = _leaves(input_spec.get("full_action_spec", None))
         state = _leaves(input_spec.get("full_state_spec", None))
-        output = {key: spec for part in parts.values() for key, spec in part.items()}
+        outputs = {key: spec for part in parts.values() for key, spec in part.items()}
         return cls(
-            output,
+            outputs,
             {**state, **actions},
             tuple(actions),
             tuple(parts["full_reward_spec"]),
@@ -63,7 +70,7 @@ class Place:
 def _leaves(spec: Composite | None) -> dict[NestedKey, TensorSpec]:
     if spec is None:
         return {}
-    return {normalize_key(key): spec[key] for key in spec.keys(True, True)}
+    return {normal_key(key): spec[key] for key in spec.keys(True, True)}
 
 
 @dataclass(frozen=True)
@@ -71,34 +78,34 @@ class LintStage:
     """One stage of the chain.
 
     Args:
-        index: its place in the chain, from 0.
-        config: how the pipeline has it.
-        info: what its transform declares; none for Python code.
-        transform: the transform itself, where it could be made.
-        before: the specs that it meets, as far as they are known.
-        after: the specs that it leaves.
+        index: Index in the chain, from 0.
+        config: Its entry in the pipeline.
+        info: Declaration of its transform; ``None`` for Python code.
+        transform: The transform, if it could be built.
+        before: Specs before the stage, if known.
+        after: Specs after the stage, if known.
     """
 
     index: int
     config: StageConfig
     info: TransformInfo | None
     transform: Transform | None = None
-    before: Place | None = None
-    after: Place | None = None
+    before: KeySpecs | None = None
+    after: KeySpecs | None = None
 
     @property
     def name(self) -> str:
-        """Class name of its transform."""
+        """Class name of the transform."""
         return self.config.name
 
     @property
-    def opaque(self) -> bool:
-        """Whether it may read and write more than its keys say."""
+    def is_opaque(self) -> bool:
+        """True if the stage may read and write more than its declared keys."""
         return self.info is None or self.name in ("Compose", "TerminateTransform")
 
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
-        """All its arguments by name as plain values, the defaults of those not given too."""
+        """All arguments by name as plain values, including defaults."""
         if self.info is None:
             return dict(self.config.kwargs)
         bound = bind_stage(self.config)
@@ -112,35 +119,35 @@ class LintStage:
 
     @cached_property
     def in_keys(self) -> list[NestedKey]:
-        """The entries of the env's output that it reads."""
+        """Output keys of the env that it reads."""
         if self.transform is not None:
-            return [normalize_key(key) for key in self.transform.in_keys]
-        return self._written_keys("in_keys") or self._default_keys()
+            return [normal_key(key) for key in self.transform.in_keys]
+        return self._keys_argument("in_keys") or self._default_keys()
 
     @cached_property
     def out_keys(self) -> list[NestedKey]:
-        """The entries that it writes, one for each in-key."""
+        """Keys that it writes, one per in-key."""
         if self.transform is not None:
-            return [normalize_key(key) for key in self.transform.out_keys]
-        return self._written_keys("out_keys") or self.in_keys
+            return [normal_key(key) for key in self.transform.out_keys]
+        return self._keys_argument("out_keys") or self.in_keys
 
     @cached_property
     def in_keys_inv(self) -> list[NestedKey]:
-        """The inputs of the env that it maps."""
+        """Input keys of the env that it maps."""
         if self.transform is not None:
-            return [normalize_key(key) for key in self.transform.in_keys_inv]
-        return self._written_keys("in_keys_inv")
+            return [normal_key(key) for key in self.transform.in_keys_inv]
+        return self._keys_argument("in_keys_inv")
 
     @property
-    def names_its_keys(self) -> bool:
-        """Whether the pipeline says which entries it reads."""
+    def has_in_keys_argument(self) -> bool:
+        """True if the pipeline sets ``in_keys``."""
         return self.arguments.get("in_keys") is not None
 
-    def _written_keys(self, argument: str) -> list[NestedKey]:
+    def _keys_argument(self, argument: str) -> list[NestedKey]:
         value = self.arguments.get(argument)
         if isinstance(value, str):
             return [value]
-        return [normalize_key(key) for key in value] if isinstance(value, list | tuple) else []
+        return [normal_key(key) for key in value] if isinstance(value, list | tuple) else []
 
     def _default_keys(self) -> list[NestedKey]:
         if self.info is None:
@@ -160,50 +167,115 @@ def _default(text: str | None, declared: Any) -> Any:
 
 @dataclass(frozen=True)
 class LintContext:
-    """A pipeline as the rules see it.
+    """Input of the rules.
 
     Args:
-        pipeline: the pipeline.
-        stages: its stages.
-        env: the env with its chain, where it could be built.
-        policy: the policy that the pipeline names, where it may be and could be imported.
-        lies: what was seen in steps that the specs do not promise.
+        pipeline: The pipeline.
+        stages: Its stages.
+        env: Env with the chain, if it could be built.
+        policy: Policy of the pipeline, if it was imported.
+        spec_violations: Spec violations found in steps.
     """
 
     pipeline: Pipeline
     stages: Sequence[LintStage]
     env: TransformedEnv | None = None
     policy: nn.Module | None = None
-    lies: Sequence[SpecViolation] = field(default=())
+    spec_violations: Sequence[SpecFinding] = field(default=())
 
     @cached_property
-    def lineage(self) -> Lineage:
-        """Who writes and who reads each version of each key, as far as the specs are known."""
-        return Lineage.of([stage for stage in self.stages if stage.after is not None])
+    def versions(self) -> ChainVersions:
+        """Versions of all keys, as far as the specs are known."""
+        return ChainVersions.of([stage for stage in self.stages if stage.after is not None])
 
     @property
-    def last(self) -> Place | None:
-        """The specs at the end of the chain, where they are known."""
+    def last(self) -> KeySpecs | None:
+        """Specs after the chain, if known."""
         if self.stages:
             return self.stages[-1].after
         if self.env is None:
             return None
-        return Place.of(self.env.input_spec, self.env.output_spec)
+        return KeySpecs.of(self.env.input_spec, self.env.output_spec)
 
-    def named(self, *names: str) -> Iterator[LintStage]:
-        """The stages with these transforms."""
+    def stages_named(self, *names: str) -> Iterator[LintStage]:
+        """Return the stages with these transforms."""
         return (stage for stage in self.stages if stage.name in names)
 
-    def pairs(
+    def iter_pairs(
         self, first: Collection[str], then: Collection[str]
     ) -> Iterator[tuple[LintStage, LintStage, NestedKey]]:
-        """Every stage of ``first`` with each later one of ``then`` that reads what it writes."""
-        for early in self.named(*first):
+        """Yield each stage of ``first`` with every later one of ``then`` that reads its output."""
+        for early in self.stages_named(*first):
             followed = set(early.out_keys)
             for late in self.stages[early.index + 1 :]:
                 if late.name in then:
                     shared = [key for key in late.in_keys if key in followed]
                     if shared:
                         yield early, late, shared[0]
-                pairs = zip(late.in_keys, late.out_keys, strict=False)
-                followed |= {new for old, new in pairs if old in followed}
+                renames = zip(late.in_keys, late.out_keys, strict=False)
+                followed |= {new for old, new in renames if old in followed}
+
+
+@dataclass(frozen=True)
+class ChainVersions:
+    """Versions of all keys, in the order in which they are written.
+
+    They follow the specs stage by stage as far as these are known, also through chains that cannot
+    be built, which :mod:`tdx.inspection.lineage` does not cover.
+    """
+
+    versions: tuple[StageVersion, ...]
+
+    @classmethod
+    def of(cls, stages: Sequence[LintStage]) -> ChainVersions:
+        """Return the versions in stages whose specs are known."""
+        if not stages or stages[0].before is None:
+            return cls(())
+        tracker = VersionTracker[int]()
+        for key in stages[0].before.outputs:
+            tracker.begin(key, ENV)
+        for stage in stages:
+            _follow_stage(tracker, stage)
+        return cls(tuple(tracker.versions))
+
+    def of_key(self, key: NestedKey) -> Iterator[StageVersion]:
+        """Return the versions of one key."""
+        return (version for version in self.versions if version.key == key)
+
+
+def _follow_stage(tracker: VersionTracker[int], stage: LintStage) -> None:
+    """Record what a stage reads, writes and drops."""
+    assert stage.before is not None
+    assert stage.after is not None
+    for key in _keys_read(stage, tracker.current):
+        tracker.read(key, stage.index)
+    for key in [key for key in tracker.current if key not in stage.after.outputs]:
+        tracker.end(key, stage.index, "renamed" if stage.name == "RenameTransform" else "dropped")
+    for key in _keys_written(stage):
+        if key in stage.after.outputs:
+            tracker.write(key, stage.index)
+
+
+def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[NestedKey]:
+    """Return the current keys that a stage reads; a group stands for all keys in it."""
+    if stage.is_opaque or stage.name in _READS_ALL:
+        yield from current
+        return
+    keys = [*stage.in_keys]
+    for argument in _EXTRA_KEY_ARGUMENTS:
+        value = stage.arguments.get(argument)
+        if isinstance(value, str | tuple):
+            keys.append(normal_key(value))
+    heads = {key_parts(key) for key in keys}
+    for key in current:
+        parts = key_parts(key)
+        if any(parts[:length] in heads for length in range(1, len(parts) + 1)):
+            yield key
+
+
+def _keys_written(stage: LintStage) -> list[NestedKey]:
+    assert stage.before is not None
+    assert stage.after is not None
+    new = [key for key in stage.after.outputs if key not in stage.before.outputs]
+    out_keys = [] if stage.name in _NEW_KEYS_ONLY else stage.out_keys
+    return list(dict.fromkeys([*out_keys, *new]))

@@ -1,35 +1,158 @@
-"""What a rule of the linter declares; loads no torch."""
+"""Declare lint rules and fixes; loads no torch."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from tdx.inspection.lint.fix import Fix
 from tdx.keys import NestedKey
+from tdx.pipeline.arguments import named
+from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.results import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext
     from tdx.pipeline import Pipeline
+    from tdx.pipeline.values import Value
 
-Severity = Literal["error", "warning", "advice"]
+Severity = Literal["error", "warning", "suggestion"]
 EXAMPLE_MODULE = "my_code"
-"""The name of the module that the Python of an example stands in."""
+"""Module name of the Python code of an example."""
+
+
+class Editable(Protocol):
+    """Target of edits: a pipeline file, or a pipeline in memory."""
+
+    def insert(self, index: int, stage: StageConfig) -> None:
+        """Insert a stage before the one at ``index``."""
+
+    def remove(self, index: int) -> None:
+        """Remove a stage."""
+
+    def move(self, index: int, to: int) -> None:
+        """Move a stage so that its index becomes ``to``."""
+
+    def replace(self, index: int, stage: StageConfig) -> None:
+        """Replace a stage."""
+
+
+def _format_stage(stage: StageConfig) -> str:
+    from tdx.pipeline.formatting import format_stage
+
+    return format_stage(stage)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One place where a rule is broken.
+class Edit(Result):
+    """One edit of a fix.
 
     Args:
-        message: what is wrong there, on one line.
-        hint: what to do about it.
-        stage: index of the stage; none where it is the env or the policy.
-        key: the entry that it is about.
-        fix: the edit that mends it, where there is just one that does.
-        lie: the broken promise that it stands for, where one was seen in a step.
+        kind: Operation.
+        index: Index of the stage; ``insert`` inserts before it.
+        to: New index of a stage that is moved.
+        stage: Stage that is inserted or replaces another.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("kind", "index", "to"),
+        Entry("stage", convert=_format_stage),
+    )
+
+    kind: Literal["insert", "remove", "move", "replace"]
+    index: int
+    to: int | None = None
+    stage: StageConfig | None = None
+
+    def apply(self, target: Editable) -> None:
+        """Apply the edit."""
+        arguments: tuple[Any, ...] = tuple(
+            each for each in (self.to, self.stage) if each is not None
+        )
+        getattr(target, self.kind)(self.index, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Fix(Result):
+    """Edits that together resolve a finding.
+
+    Args:
+        title: What they do, such as ``"move RewardClipping after RewardScaling"``.
+        edits: Edits in order; each refers to the chain after the previous ones.
+    """
+
+    title: str
+    edits: tuple[Edit, ...]
+
+    def apply(self, target: Editable) -> None:
+        """Apply the edits to a file or a pipeline."""
+        for edit in self.edits:
+            edit.apply(target)
+
+    def applied_to(self, pipeline: Pipeline) -> Pipeline:
+        """Return the pipeline with the edits applied."""
+        chain = _StageList(list(pipeline.transforms))
+        self.apply(chain)
+        return pipeline.with_stages(*chain.stages)
+
+
+def remove_stage(index: int, stage: StageConfig) -> Fix:
+    """Return a fix that removes a stage."""
+    return Fix(f"remove {stage.name}", (Edit("remove", index),))
+
+
+def move_stage(index: int, to: int, stage: StageConfig, other: StageConfig) -> Fix:
+    """Return a fix that moves a stage to index ``to``, before or after another one."""
+    side = "after" if to > index else "before"
+    return Fix(f"move {stage.name} {side} {other.name}", (Edit("move", index, to),))
+
+
+def insert_stage(index: int, stage: StageConfig) -> Fix:
+    """Return a fix that inserts a stage before the one at ``index``."""
+    return Fix(f"insert {stage.name}", (Edit("insert", index, stage=stage),))
+
+
+def change_arguments(index: int, stage: StageConfig, **arguments: Value) -> Fix:
+    """Return a fix that changes arguments of a stage; ``None`` removes an argument."""
+    full = named(stage)
+    merged = {**full.kwargs, **arguments}
+    kwargs = {name: value for name, value in merged.items() if value is not None}
+    names = " and ".join(arguments)
+    edit = Edit("replace", index, stage=replace(full, kwargs=kwargs))
+    return Fix(f"change {names} of {stage.name}", (edit,))
+
+
+@dataclass
+class _StageList:
+    """Stages in memory."""
+
+    stages: list[StageConfig]
+
+    def insert(self, index: int, stage: StageConfig) -> None:
+        self.stages.insert(index, stage)
+
+    def remove(self, index: int) -> None:
+        del self.stages[index]
+
+    def move(self, index: int, to: int) -> None:
+        self.stages.insert(to, self.stages.pop(index))
+
+    def replace(self, index: int, stage: StageConfig) -> None:
+        self.stages[index] = stage
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One place where a pipeline violates a rule.
+
+    Args:
+        message: What is wrong, on one line.
+        hint: How to fix it.
+        stage: Index of the stage; ``None`` for the env or the policy.
+        key: Key that is affected.
+        fix: Edit that resolves it, if there is exactly one.
+        spec_violation: Kind of the spec violation that it stands for, if one was found in a step.
     """
 
     message: str
@@ -37,28 +160,25 @@ class Found:
     stage: int | None = None
     key: NestedKey | None = None
     fix: Fix | None = None
-    lie: str | None = None
-
-
-Finder = Callable[["LintContext"], Iterable[Found]]
+    spec_violation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule for chains.
+    """A lint rule.
 
     Args:
-        code: its stable code.
-        title: what is wrong, in a few words.
-        severity: an ``error`` cannot work, a ``warning`` is a likely mistake, and an ``advice``
-            makes something better that works.
-        why: why that is so, in prose.
-        wrong: the options of a pipeline that breaks it.
-        right: those of the same pipeline, mended.
-        find: yields every place where a pipeline breaks it.
-        python: the module ``my_code`` that the examples name, where they need one.
-        replaces: whether it says better what the check of specs or steps finds at its stage.
-        follows_lies: whether it looks at what was seen in steps.
+        code: Stable code.
+        title: What is wrong, in a few words.
+        severity: ``error`` (cannot work), ``warning`` (a likely mistake) or ``suggestion`` (an
+            improvement).
+        why: Rationale, as paragraphs of prose.
+        wrong: Options of a pipeline that violates the rule.
+        right: Options of the same pipeline after the fix.
+        find: Yields every violation in a pipeline.
+        python: Source of the module ``my_code`` that the examples import.
+        replaces: True if its finding replaces errors of specs or steps at the same stage.
+        uses_spec_violations: True if it reports spec violations that were found in steps.
     """
 
     code: str
@@ -67,23 +187,23 @@ class Rule:
     why: str
     wrong: str
     right: str
-    find: Finder
+    find: RuleFunction
     python: str | None = None
     replaces: bool = False
-    follows_lies: bool = False
+    uses_spec_violations: bool = False
 
     @property
     def slug(self) -> str:
-        """Its name for people, made of the name of its function."""
+        """Readable name, derived from the name of the function."""
         return getattr(self.find, "__name__", self.code).replace("_", "-")
 
     @property
     def paragraphs(self) -> list[str]:
-        """The prose, one line for each paragraph."""
+        """Rationale, one line per paragraph."""
         return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
 
     def example(self, which: Literal["wrong", "right"]) -> Pipeline:
-        """The pipeline of one of the two examples."""
+        """Return the pipeline of an example."""
         from tdx.pipeline import from_flags
 
         return from_flags(shlex.split(self.wrong if which == "wrong" else self.right))
@@ -99,11 +219,16 @@ def rule(
     right: str,
     python: str | None = None,
     replaces: bool = False,
-    follows_lies: bool = False,
-) -> Callable[[Finder], Rule]:
-    """Make a rule of the function that finds where it is broken; the arguments are its fields."""
+    uses_spec_violations: bool = False,
+) -> Callable[[RuleFunction], Rule]:
+    """Declare a function as a rule; the arguments are the fields of :class:`Rule`."""
 
-    def declare(find: Finder) -> Rule:
-        return Rule(code, title, severity, why, wrong, right, find, python, replaces, follows_lies)
+    def declare(find: RuleFunction) -> Rule:
+        return Rule(
+            code, title, severity, why, wrong, right, find, python, replaces, uses_spec_violations
+        )
 
     return declare
+
+
+RuleFunction = Callable[["LintContext"], Iterable[Violation]]

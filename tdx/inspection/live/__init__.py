@@ -1,4 +1,1 @@
-"""Looking at an env while it is stepped: views of traces as plain data.
-
-``views`` needs no torch, so that a process without it can show what another one sends.
-"""
+"""Step an env interactively; ``views`` holds the results as plain data, without torch."""

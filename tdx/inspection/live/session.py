@@ -1,55 +1,99 @@
-"""Stepping an env while somebody looks: a tracer, its history, and views of both."""
+"""Step an env interactively, and keep the recent traces."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer
+from tdx.core.tracing import Promises, StepTrace, Stop, TraceHistory, Tracer, parse_stop
+from tdx.core.tracing.stop_text import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
-from tdx.inspection.live.ledger import Ledger
-from tdx.inspection.live.named import names_of, number_of
-from tdx.inspection.live.numbering import TRACED, StageNumbers
-from tdx.inspection.live.pictures import pictures
-from tdx.inspection.live.reading import troubles, view_trace
-from tdx.inspection.live.stopping import checked_stop
-from tdx.inspection.live.track import Array, Track, curve
-from tdx.inspection.live.views import Curve, EnvCell, EpisodeView, Picture, TraceView
+from tdx.inspection.live.episodes import EpisodeTracker
+from tdx.inspection.live.images import find_images
+from tdx.inspection.live.plots import Array, SeriesBuffer, build_plot, number_names, read_number
+from tdx.inspection.live.trace_view import find_problems, view_trace
+from tdx.inspection.live.views import (
+    TRACED_NUMBERS,
+    EnvCell,
+    EpisodeView,
+    ImageView,
+    PlotView,
+    StageNumbers,
+    TraceView,
+)
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.services import Policy
+    from tdx.core.envs.policies import Policy
+    from tdx.core.tracing import Tracer
     from tdx.envs import EnvBase
+    from tdx.keys import NestedKey
 
 MAX_TRACES = 5_000
 MAX_BYTES = 256 * 2**20
-_MOST_TRACKED = 4_000_000
-_MOST_KEYED = 4
+_MAX_TRACKED = 4_000_000
+_MAX_KEYED = 4
 REWARD, RETURN, TIME = "reward", "return", "ms per step"
-OWN_CURVES = (REWARD, RETURN, TIME)
-"""What can be drawn besides keys."""
+BUILTIN_PLOTS = (REWARD, RETURN, TIME)
+"""Plots that do not belong to a key."""
+
+
+def parse_known_stop(text: str, tracer: Tracer) -> Stop:
+    """Parse a stop condition and check that its keys exist.
+
+    Args:
+        text: Condition in the syntax of :func:`~tdx.core.tracing.parse_stop`.
+        tracer: Tracer of the env.
+
+    Raises:
+        ArgumentError: The condition is invalid.
+        KeyNotFoundError: A key does not exist; the hint contains the nearest one.
+
+    Example:
+        >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
+        >>> tracer = Tracer(TransformedEnv(PendulumEnv(), StepCounter()))
+        >>> type(parse_known_stop("reward > -0.1 and step_count >= 10", tracer)).__name__
+        'AllOf'
+    """
+    stop = parse_stop(text)
+    keys = dict.fromkeys(_known_keys(tracer))
+    for each in keys_of(stop):
+        each.check_key(keys)
+    return stop
+
+
+def _known_keys(tracer: Tracer) -> Iterator[NestedKey]:
+    """Yield the keys of the specs and of the latest trace."""
+    env, last = tracer.env, tracer.last
+    for spec in (env.full_observation_spec, env.full_reward_spec, env.full_done_spec):
+        yield from spec.keys(True, True)
+    for spec in (env.full_action_spec, env.full_state_spec):
+        yield from spec.keys(True, True)
+    if last is not None:
+        yield from last.env_tensordict.keys(True, True)
+        yield from last.tensordict.keys(True, True)
 
 
 class LiveSession:
-    """An env that is reset and stepped one by one, with all that happened lately.
+    """An env that is stepped interactively, with its recent traces.
 
     Args:
-        env: the env with its chain; it is the caller's and is not closed.
-        policy: gives the actions; random by default.
-        max_traces: the most resets and steps in the history.
-        max_bytes: the most memory of their tensors.
-        clock: gives nanoseconds.
-        numbers: Shown numbers of the stages; their indices by default.
+        env: Env with its chain. The caller closes it.
+        policy: Selects the actions. Defaults to random actions.
+        max_traces: Maximum number of resets and steps in the history.
+        max_bytes: Maximum memory of their tensors.
+        clock: Returns nanoseconds.
+        numbers: Numbers of the stages that the user sees. Defaults to their indices.
 
     Raises:
-        TdxError: a stage cannot take the specs before it.
+        TdxError: A stage does not accept the specs before it.
 
     Example:
         >>> from tdx import PendulumEnv, StepCounter, TransformedEnv
@@ -70,97 +114,96 @@ class LiveSession:
         max_traces: int = MAX_TRACES,
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
-        numbers: StageNumbers = TRACED,
+        numbers: StageNumbers = TRACED_NUMBERS,
     ) -> None:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer = Tracer(env, policy, history=self.history, clock=clock)
-        self.promises = TraceChecker(env)
-        self.ledger = Ledger(env)
-        self.troubled: OrderedDict[int, tuple[str, ...]] = OrderedDict()
-        capacity = max(100, min(max_traces, _MOST_TRACKED // self.ledger.rows))
-        self._own = {
-            REWARD: Track(capacity, self.ledger.rows),
-            RETURN: Track(capacity, self.ledger.rows),
-            TIME: Track(capacity),
+        self.promises = Promises(env)
+        self.episode_tracker = EpisodeTracker(env)
+        self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+        capacity = max(100, min(max_traces, _MAX_TRACKED // self.episode_tracker.rows))
+        self._builtin = {
+            REWARD: SeriesBuffer(capacity, self.episode_tracker.rows),
+            RETURN: SeriesBuffer(capacity, self.episode_tracker.rows),
+            TIME: SeriesBuffer(capacity),
         }
-        self._keyed: OrderedDict[tuple[str, int | None], Track] = OrderedDict()
+        self._key_buffers: OrderedDict[tuple[str, int | None], SeriesBuffer] = OrderedDict()
         self._stop: Stop | None = None
-        self._begun = 0
-
-    # What happens
+        self._reset_index = 0
 
     def reset(self, *, seed: int | None = None) -> StepTrace:
-        """Begin a new episode in every env.
+        """Start a new episode in every env.
 
         Raises:
-            TdxError: the env or a stage raised; the trace until then is in the history.
+            TdxError: The env or a stage raised an error; the partial trace is in the history.
         """
-        self._begun = self.tracer.traces
-        return self._made(lambda: self.tracer.reset(seed=seed))
+        self._reset_index = self.tracer.traces
+        return self._record(lambda: self.tracer.reset(seed=seed))
 
     def advance(self, action: TensorDictBase | None = None) -> StepTrace:
-        """Make one trace: the first reset, a reset that is due, or a step.
+        """Record one trace: the first reset, a reset that is due, or a step.
 
         Args:
-            action: for a step; the policy gives it by default.
+            action: Action of a step. Defaults to that of the policy.
 
         Raises:
-            TdxError: the env, a stage or the policy raised; the trace until then is in the history.
+            TdxError: The env, a stage or the policy raised an error; the partial trace is in the
+                history.
         """
         if self.tracer.current is None:
             return self.reset()
         if self.tracer.reset_due:
-            return self._made(self.tracer.reset_done)
-        return self._made(lambda: self.tracer.step(action))
+            return self._record(self.tracer.reset_done)
+        return self._record(lambda: self.tracer.step(action))
 
-    def _made(self, call: Any) -> StepTrace:
+    def _record(self, call: Any) -> StepTrace:
         before = self.tracer.traces
         try:
             call()
         finally:
             last = self.tracer.last
             if last is not None and self.tracer.traces > before:
-                self._take_in(last)
+                self._add_trace(last)
         assert last is not None
         return last
 
-    def _take_in(self, trace: StepTrace) -> None:
-        self.ledger.add(trace)
+    def _add_trace(self, trace: StepTrace) -> None:
+        self.episode_tracker.add(trace)
         is_step = trace.phase == "step" and trace.error is None
-        self._own[REWARD].append(self.ledger.rewards if is_step else math.nan)
-        self._own[RETURN].append(self.ledger.totals if is_step else math.nan)
-        self._own[TIME].append(trace.time_ns / 1e6)
-        for (name, row), track in self._keyed.items():
-            track.append(number_of(trace, name, row))
-        found = (
-            troubles(trace, self.promises, self.numbers)
+        self._builtin[REWARD].append(self.episode_tracker.rewards if is_step else math.nan)
+        self._builtin[RETURN].append(self.episode_tracker.totals if is_step else math.nan)
+        self._builtin[TIME].append(trace.time_ns / 1e6)
+        for (name, row), track in self._key_buffers.items():
+            track.append(read_number(trace, name, row))
+        problems = (
+            find_problems(trace, self.promises, self.numbers)
             if trace.error is None
             else (trace.error.message,)
         )
-        if found:
-            self.troubled[trace.index] = found
+        if problems:
+            self.problems[trace.index] = problems
         first = self.first
-        while self.troubled and next(iter(self.troubled)) < first:
-            self.troubled.popitem(last=False)
+        while self.problems and next(iter(self.problems)) < first:
+            self.problems.popitem(last=False)
 
-    def until(self, text: str | None) -> None:
-        """Set when to stop, in the words of :func:`~tdx.core.tracing.parse_stop`.
+    def set_stop(self, text: str | None) -> None:
+        """Set the stop condition, in the syntax of :func:`~tdx.core.tracing.parse_stop`.
 
         Raises:
-            ArgumentError: it is no condition.
-            KeyNotFoundError: it is on a key that is not there; the one before goes on to count.
+            ArgumentError: The condition is invalid.
+            KeyNotFoundError: A key does not exist. The previous condition stays in effect.
         """
-        stop = None if text is None else checked_stop(text, self.tracer)
+        stop = None if text is None else parse_known_stop(text, self.tracer)
         if stop is not None:
             stop.begin(self.tracer)
         self._stop = stop
 
-    def met(self, trace: StepTrace) -> str | None:
-        """Why to stop after a trace; ``None`` to go on.
+    def stop_reason(self, trace: StepTrace) -> str | None:
+        """Return why to stop after a trace; ``None`` to continue.
 
         Raises:
-            KeyNotFoundError: the condition is on a key that is not there.
+            KeyNotFoundError: A key of the condition does not exist.
         """
         reason = None if self._stop is None else self._stop.check(trace)
         if reason is None or reason.by is None or reason.by.kind != "stage":
@@ -169,44 +212,43 @@ class LiveSession:
         return reason.message.replace(reason.by.place, title)
 
     def rollout(self) -> TensorDictBase:
-        """The steps since :meth:`reset` that the history holds, ``[*B, T]``.
+        """Return the steps since :meth:`reset` that are in the history, ``[*B, T]``.
 
         Raises:
-            ArgumentError: there is none.
+            ArgumentError: There are no steps.
         """
         steps = [
             trace.tensordict
             for trace in self.history
-            if trace.index >= self._begun and trace.phase == "step" and trace.error is None
+            if trace.index >= self._reset_index and trace.phase == "step" and trace.error is None
         ]
         if not steps:
-            raise ArgumentError("no step was made since the reset", hint="step first")
+            raise ArgumentError("no steps since the reset", hint="make a step first")
         return torch.stack(steps, len(self.env.batch_size))
-
-    # What there is to see
 
     @property
     def first(self) -> int:
-        """The first trace that is held."""
+        """Index of the oldest trace in the history."""
         return self.tracer.traces - len(self.history)
 
     @property
     def last(self) -> int:
-        """The latest trace; -1 before the first."""
+        """Index of the latest trace; -1 before the first."""
         return self.tracer.traces - 1
 
     def view(
         self, index: int | None = None, *, against: int | None = None, row: int | None = None
     ) -> TraceView:
-        """What there is to see of a trace.
+        """Return a view of a trace.
 
         Args:
-            index: the trace; the latest by default, and the nearest where it is not held.
-            against: the trace to compare it with; the one before by default.
-            row: one env of a batch only.
+            index: Index of the trace. Defaults to the latest. The nearest one if it is not in the
+                history.
+            against: Trace to compare values with. Defaults to the previous one.
+            row: Row of the batch. ``None``: all rows.
 
         Raises:
-            ArgumentError: there is no trace yet.
+            ArgumentError: There are no traces yet.
         """
         trace = self._trace(index)
         other = self.history.find(trace.index - 1 if against is None else against)
@@ -214,90 +256,91 @@ class LiveSession:
             trace, against=other, row=row, promises=self.promises, numbers=self.numbers
         )
 
-    def pictures(
+    def images(
         self,
         index: int | None = None,
         *,
         row: int | None = None,
         width: int = 64,
         height: int = 64,
-    ) -> tuple[Picture, ...]:
-        """Every image in a trace; see :func:`~tdx.inspection.live.pictures.pictures`."""
+    ) -> tuple[ImageView, ...]:
+        """Return every image in a trace; see :func:`~tdx.inspection.live.images.find_images`."""
         trace = self._trace(index)
-        return tuple(pictures(trace, row=row, width=width, height=height, numbers=self.numbers))
+        return tuple(find_images(trace, row=row, width=width, height=height, numbers=self.numbers))
 
     def _trace(self, index: int | None) -> StepTrace:
         at = self.last if index is None else max(self.first, min(index, self.last))
-        found = self.history.find(at)
-        if found is None:
-            raise ArgumentError("there is no trace yet", hint="reset or step first")
-        return found
+        trace = self.history.find(at)
+        if trace is None:
+            raise ArgumentError("no traces yet", hint="reset or step first")
+        return trace
 
     def episodes(self, row: int | None = None, most: int = 200) -> tuple[EpisodeView, ...]:
-        """The latest episodes that are held, the newest last."""
+        """Return the latest episodes in the history, the newest last."""
         first = self.first
-        found = self.ledger.episodes(row, most)
-        return tuple(each for each in found if each.last >= first)
+        episodes = self.episode_tracker.episodes(row, most)
+        return tuple(each for each in episodes if each.last >= first)
 
     def cells(self, most: int = 256) -> tuple[EnvCell, ...]:
-        """Each env of the batch after the latest step."""
-        return self.ledger.cells(most)
+        """Return the state of each env of the batch after the latest step."""
+        return self.episode_tracker.cells(most)
 
-    def curve(
+    def plot(
         self,
         name: str,
         *,
         row: int | None = None,
         parts: int = 200,
         window: tuple[int, int] | None = None,
-    ) -> Curve:
-        """A number over the traces that are held.
+    ) -> PlotView:
+        """Plot a number over the traces in the history.
 
         Args:
             name: ``"reward"``, ``"return"`` (of the episode so far), ``"ms per step"``, a key, or
-                an element of one: ``"observation[0]"``. Of a key with several numbers the mean.
-            row: of one env of a batch; of rewards and returns the first by default, of a key the
-                mean of all.
-            parts: the most parts.
-            window: the first and the last trace; all that are held by default.
+                an element of one: ``"observation[0]"``. A key with several numbers is plotted as
+                their mean.
+            row: Row of the batch. Defaults to the first for rewards and returns, and to the mean
+                of all rows for keys.
+            parts: Maximum number of bins.
+            window: First and last trace. Defaults to all traces in the history.
 
         Raises:
-            KeyNotFoundError: there is no such key.
+            KeyNotFoundError: The key does not exist.
         """
-        own = self._own.get(name)
+        own = self._builtin.get(name)
         if own is not None:
             first, numbers = own.column(0 if name == TIME else row or 0)
         else:
-            first, numbers = self._of_key(name, row)
+            first, numbers = self._key_series(name, row)
         held = max(first, self.first)
-        return curve(name, held, numbers[held - first :], parts=parts, window=window)
+        return build_plot(name, held, numbers[held - first :], parts=parts, window=window)
 
-    def _of_key(self, name: str, row: int | None) -> tuple[int, Array]:
-        track = self._keyed.get((name, row))
+    def _key_series(self, name: str, row: int | None) -> tuple[int, Array]:
+        track = self._key_buffers.get((name, row))
         if track is None:
-            track = self._keyed[name, row] = self._caught_up(name, row)
-            if len(self._keyed) > _MOST_KEYED:
-                self._keyed.popitem(last=False)
+            track = self._key_buffers[name, row] = self._replay_key(name, row)
+            if len(self._key_buffers) > _MAX_KEYED:
+                self._key_buffers.popitem(last=False)
         first, numbers = track.column(0)
         if self.last >= 0 and np.isnan(numbers).all():
-            names = self.curve_names()
+            names = self.plot_names()
             if name not in names:
-                del self._keyed[name, row]
+                del self._key_buffers[name, row]
                 hint = did_you_mean(name, names, otherwise=f"there are {', '.join(names[:8])}")
-                raise KeyNotFoundError(f"no key {name!r} to draw", hint=hint)
+                raise KeyNotFoundError(f"unknown key {name!r}", hint=hint)
         return first, numbers
 
-    def _caught_up(self, name: str, row: int | None) -> Track:
-        """The numbers of a key in all traces that are held."""
-        track = Track(self.history.max_traces)
+    def _replay_key(self, name: str, row: int | None) -> SeriesBuffer:
+        """Read the numbers of a key in all traces in the history."""
+        track = SeriesBuffer(self.history.max_traces)
         track.count = self.first
         for trace in self.history:
-            track.append(number_of(trace, name, row))
+            track.append(read_number(trace, name, row))
         return track
 
-    def curve_names(self, row: int | None = None) -> tuple[str, ...]:
-        """What :meth:`curve` can draw of the latest trace."""
+    def plot_names(self, row: int | None = None) -> tuple[str, ...]:
+        """Return the names that :meth:`plot` accepts for the latest trace."""
         if self.last < 0:
-            return OWN_CURVES
-        found = dict.fromkeys((*OWN_CURVES, *names_of(self._trace(None), row)))
-        return tuple(found)
+            return BUILTIN_PLOTS
+        names = (*BUILTIN_PLOTS, *number_names(self._trace(None), row))
+        return tuple(dict.fromkeys(names))

@@ -1,13 +1,44 @@
-"""What there is to see of one reset or step, as plain data that needs no torch to be read."""
+"""Plain data about resets and steps, readable without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+"""Each stage has its traced index."""
 Change = Literal["new", "changed", "same"]
 Kind = Literal["env", "stage", "policy", "given", "kept"]
 Lane = Literal["forward", "inverse"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageNumbers:
+    """Maps the index of a traced stage to the number that a user sees.
+
+    Args:
+        numbers: Numbers of the pipeline's stages, in order. Empty: their traced indices.
+        inner: Number of stages that the env has below those of the pipeline; they have no number.
+
+    Example:
+        >>> StageNumbers((0, 3), inner=1).title(2, "RewardSum")
+        '3 RewardSum'
+    """
+
+    numbers: Sequence[int] = ()
+    inner: int = 0
+
+    def number(self, index: int) -> int:
+        """Return the number of a stage; -1 if it has none."""
+        if not self.numbers:
+            return index
+        at = index - self.inner
+        return self.numbers[at] if 0 <= at < len(self.numbers) else -1
+
+    def title(self, index: int, name: str) -> str:
+        """Return number and name of a stage, or only the name."""
+        number = self.number(index)
+        return f"{number} {name}" if number >= 0 else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,25 +46,24 @@ class ValueView:
     """One version of a key, of all rows or of one.
 
     Args:
-        key: the key, with dots.
-        version: its name, such as ``"reward@1"``.
-        shape: without the batch dims where it is of one row.
-        dtype: such as ``"float32"``; the class name where it is no tensor.
-        text: the numbers themselves, as far as a line takes them.
-        minimum: the smallest number, nan aside; none where there is none.
-        mean: the mean, nan and infinities aside.
-        maximum: the largest, nan aside.
-        nans: how many nan.
-        infinities: how many infinities.
-        histogram: how many numbers lie in each of equal parts from the smallest to the largest;
-            nothing where there are fewer than three.
-        change: against the same version in the trace that it is compared with.
-        by_writer: against the version before it in the same trace, which its writer was given.
-        before: what :attr:`text` was there.
-        delta: the largest difference to it; none where the shapes differ or it is no number.
-        lies: what its spec promises and is not so, a line each.
-        in_place: whether it was written over the version before.
-        is_picture: whether it can be drawn as an image.
+        key: The key, with dots.
+        version: Name of the version, such as ``"reward@1"``.
+        shape: Shape; without the batch dims for a single row.
+        dtype: Such as ``"float32"``; the class name for data that is not a tensor.
+        text: First numbers, as many as fit on a line.
+        minimum: Minimum without NaN; ``None`` without numbers.
+        mean: Mean of the finite numbers.
+        maximum: Maximum without NaN.
+        nans: Number of NaN.
+        infinities: Number of infinities.
+        histogram: Counts in equal bins from minimum to maximum; empty for fewer than three numbers.
+        change: Compared with the same version in the other trace.
+        by_writer: Compared with the previous version in the same trace.
+        before: :attr:`text` in the other trace.
+        delta: Largest difference; ``None`` if the shapes differ or there are no numbers.
+        violations: Spec violations, one line each.
+        in_place: True if the previous version was overwritten in place.
+        is_image: True if it can be shown as an image.
     """
 
     key: str
@@ -51,26 +81,26 @@ class ValueView:
     by_writer: Change = "new"
     before: str = ""
     delta: float | None = None
-    lies: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
     in_place: bool = False
-    is_picture: bool = False
+    is_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceView:
-    """What one hook did.
+class HookView:
+    """Result of one hook: the env, a stage or the policy.
 
     Args:
-        kind: ``env`` for the env inside, ``stage``, ``policy``, ``given`` or ``kept``.
-        index: Number of the stage as the user knows it; -1 for what has none.
-        name: class name.
-        lane: ``forward``, or ``inverse`` on the way in.
-        time_ns: how long it took.
-        written: places in :attr:`TraceView.values` of what it wrote.
-        present: those of all that is there after it.
-        dropped: keys that ended here.
-        undeclared: keys that it wrote without naming them.
-        lies: promises that it broke and that no value shows, such as a key that is missing.
+        kind: ``env`` for the base env, ``stage``, ``policy``, ``given`` or ``kept``.
+        index: Number of the stage that the user sees; -1 if it has none.
+        name: Class name.
+        lane: Direction.
+        time_ns: Duration.
+        written: Indices in :attr:`TraceView.values` of the values that it wrote.
+        present: Indices of all values that exist after it.
+        dropped: Keys that it removed.
+        undeclared: Keys that it wrote without declaring them.
+        violations: Spec violations without a value, such as a missing key.
     """
 
     kind: Kind
@@ -82,11 +112,11 @@ class PlaceView:
     present: tuple[int, ...]
     dropped: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    lies: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """As people read it: ``0 StepCounter``."""
+        """Name in messages: ``0 StepCounter``."""
         is_numbered = self.kind == "stage" and self.index >= 0
         return f"{self.index} {self.name}" if is_numbered else self.name
 
@@ -96,17 +126,17 @@ class TraceView:
     """One reset or step.
 
     Args:
-        index: the number of the trace.
-        step: how many steps were made before it.
-        episode: the number of its episode.
+        index: Index of the trace.
+        step: Number of steps before it.
+        episode: Index of its episode.
         phase: ``reset`` or ``step``.
-        row: which env of a batch it shows; none for all of them together.
-        places: every hook in the order in which they ran.
-        values: every version, each once.
-        time_ns: how long all of it took.
-        unattributed_ns: what of that was spent in no hook.
-        against: the trace that it is compared with; none where there is none.
-        error: what was raised in the last of ``places``.
+        row: Row of the batch that it shows; ``None`` for all rows.
+        places: Hooks in execution order.
+        values: Versions, each once.
+        time_ns: Total duration.
+        unattributed_ns: Duration outside the hooks.
+        against: Index of the trace that it is compared with.
+        error: Error raised in the last of ``places``.
     """
 
     index: int
@@ -114,7 +144,7 @@ class TraceView:
     episode: int
     phase: Literal["reset", "step"]
     row: int | None
-    places: tuple[PlaceView, ...]
+    places: tuple[HookView, ...]
     values: tuple[ValueView, ...]
     time_ns: int
     unattributed_ns: int
@@ -122,24 +152,26 @@ class TraceView:
     error: str | None = None
 
     @property
-    def is_troubled(self) -> bool:
-        """Whether something is not as it should be."""
-        lies = any(value.lies for value in self.values) or any(each.lies for each in self.places)
-        return self.error is not None or lies or any(value.nans for value in self.values)
+    def has_problem(self) -> bool:
+        """True if there is an error, a spec violation or NaN."""
+        violations = any(value.violations for value in self.values) or any(
+            each.violations for each in self.places
+        )
+        return self.error is not None or violations or any(value.nans for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """An image, as small as it is to be shown.
+class ImageView:
+    """A downsampled image.
 
     Args:
-        version: of which version it is.
-        place: who wrote it.
-        stage: the place of that in the chain; -1 for what is no stage.
-        shape: of the whole tensor.
-        width: in pixels, after it was made smaller.
-        height: likewise.
-        rgb: three bytes a pixel, row after row.
+        version: Version of the key.
+        place: Hook that wrote it.
+        stage: Number of the stage; -1 if it is not a stage.
+        shape: Shape of the original.
+        width: Width in pixels after downsampling.
+        height: Height in pixels after downsampling.
+        rgb: Three bytes per pixel, row by row.
     """
 
     version: str
@@ -156,14 +188,14 @@ class EpisodeView:
     """One episode of one env.
 
     Args:
-        row: which env of the batch.
-        number: counts the episodes of this env.
-        first: the trace it begins with.
-        last: the latest trace of it.
-        steps: how many steps it has.
-        total: the sum of its rewards.
-        end: ``terminated``, ``truncated``, ``done``, or nothing while it goes on.
-        held: whether its first trace is still in the history.
+        row: Row of the env in the batch.
+        number: Index of the episode in this env.
+        first: First trace.
+        last: Latest trace.
+        steps: Number of steps.
+        total: Sum of its rewards.
+        end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
+        held: True if its first trace is still in the history.
     """
 
     row: int
@@ -178,14 +210,14 @@ class EpisodeView:
 
 @dataclass(frozen=True, slots=True)
 class EnvCell:
-    """One env of a batch, after the latest step.
+    """State of one env of a batch after the latest step.
 
     Args:
-        row: which.
-        steps: of its episode.
-        reward: the latest.
-        total: the sum of the rewards of its episode.
-        end: how its episode ended just now; nothing where it goes on.
+        row: Row of the env.
+        steps: Steps of its episode.
+        reward: Latest reward.
+        total: Sum of the rewards of its episode.
+        end: How its episode ended; empty while it is running.
     """
 
     row: int
@@ -196,16 +228,16 @@ class EnvCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A number over the traces, in as many parts as are wanted.
+class PlotView:
+    """A number over the traces, divided into bins.
 
     Args:
-        name: what it is of.
-        first: the trace at the left end.
-        last: that at the right end.
-        low: the smallest number in each part; none where there is none.
-        high: the largest in each.
-        latest: the last number.
+        name: Name of the number.
+        first: Trace at the left edge.
+        last: Trace at the right edge.
+        low: Minimum in each bin; ``None`` without numbers.
+        high: Maximum in each bin.
+        latest: Latest number.
     """
 
     name: str
@@ -214,3 +246,6 @@ class Curve:
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
     latest: float | None
+
+
+TRACED_NUMBERS = StageNumbers()

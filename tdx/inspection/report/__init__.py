@@ -1,23 +1,16 @@
-"""All that is to be said of a pipeline on one page."""
+"""The data of the self-contained HTML report on a pipeline."""
 
 from __future__ import annotations
 
-from tdx.inspection.report.contents import (
-    Episode,
-    Lint,
-    Picture,
-    PipelineReport,
-    RewardCurve,
-    Rollout,
-)
-from tdx.inspection.report.gather import gather
+from tdx.inspection.report.pipeline_report import LintEntry, PipelineReport, build_report
+from tdx.inspection.report.rollout import EpisodeSummary, ImagePair, RewardPlot, RolloutSummary
 
 __all__ = [
-    "Episode",
-    "Lint",
-    "Picture",
+    "EpisodeSummary",
+    "ImagePair",
+    "LintEntry",
     "PipelineReport",
-    "RewardCurve",
-    "Rollout",
-    "gather",
+    "RewardPlot",
+    "RolloutSummary",
+    "build_report",
 ]

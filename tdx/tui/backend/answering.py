@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from tdx.errors import TdxError
-from tdx.inspection.origin import user_line
-from tdx.inspection.overview import Problem
+from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.job import Job
 from tdx.tui.backend.messages import Answer, Failure, Request
 
@@ -27,4 +26,4 @@ def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
 def _unexpected(error: BaseException) -> Problem:
     lines = str(error).strip().splitlines() or ["no message"]
     message = f"{type(error).__name__}: {lines[0]}"
-    return Problem("TDX000", message, "F12 shows the traceback", origin=user_line(error))
+    return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvBench, overview
+from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
 from tdx.tui.backend.job import Job
 from tdx.tui.compose.requests import Check, EnvChoice, ListEnvs, Look
 
 
 def look(request: Look, job: Job) -> ChainOverview:
     """Look at the specs of a pipeline as far as it works."""
-    bench = job.kept("bench", lambda: EnvBench(request.allow_code))
-    return overview(request.pipeline, bench)
+    bench = job.kept("bench", lambda: EnvCache(request.allow_code))
+    return inspect_overview(request.pipeline, bench)
 
 
 def check(request: Check, job: Job) -> tuple[Finding, ...]:
@@ -33,7 +33,7 @@ def _in_draft(finding: Finding, env_stages: int) -> Finding:
 
 def envs(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
     """Every env, those that can be made first."""
-    from tdx.inspection.env_list import list_envs
+    from tdx.inspection.envs import list_envs
 
     found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
     return tuple(sorted(found, key=lambda env: env.hint is not None))

@@ -22,7 +22,7 @@ _MARKS = {
     "failed": ("✕", "failed"),
     "error": ("✕", "failed"),
     "warning": ("▲", "warning"),
-    "advice": ("●", "advice"),
+    "suggestion": ("●", "suggestion"),
 }
 
 
@@ -35,7 +35,7 @@ class ChainList(ScrollView, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"chain--{name}" for name in ("env", "number", "name", "detail", "line", "drop")),
-        *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "advice", "problem")),
+        *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "suggestion", "problem")),
         "chain--cursor",
     }
     HELP = """## The chain

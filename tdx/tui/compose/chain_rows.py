@@ -12,7 +12,7 @@ from tdx.tui.problems import ErrorStore
 from tdx.tui.workspace import ENV, Seen
 
 RowKind = Literal["env", "stage", "problem", "output"]
-Badge = Literal["", "failed", "error", "warning", "advice", "off", "unknown"]
+Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _badge(stage: DraftStage, seen: Seen) -> Badge:
 
 def _found(seen: Seen, number: int | None) -> Badge:
     severities = {lint.finding.severity for lint in seen.lints.get(number, ())}
-    ranked: tuple[Badge, ...] = ("error", "warning", "advice")
+    ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
     return next((each for each in ranked if each in severities), "")
 
 

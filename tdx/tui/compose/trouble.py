@@ -13,7 +13,7 @@ from tdx.tui.workspace import ENV, Lint, Workspace
 _SIGNS = {
     "error": ("✕", "bold $error"),
     "warning": ("▲", "bold $warning"),
-    "advice": ("●", "$secondary"),
+    "suggestion": ("●", "$secondary"),
 }
 
 

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from textual import events
 from textual.message import Message
 
-from tdx.inspection.live.views import Curve
+from tdx.inspection.live.views import PlotView
 from tdx.tui.live.braille import braille
 from tdx.tui.live.line_widget import RowWidget
 from tdx.tui.live.lines import cut
@@ -59,10 +59,10 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
     def __init__(self) -> None:
         super().__init__(id="live-curves")
         self.border_title = "charts"
-        self.curves: tuple[Curve, ...] = ()
+        self.curves: tuple[PlotView, ...] = ()
         self.cursor: int | None = None
 
-    def show(self, curves: Sequence[Curve]) -> None:
+    def show(self, curves: Sequence[PlotView]) -> None:
         """Draw these from now on."""
         self.curves = tuple(curves)
         self.outdated()
@@ -92,7 +92,7 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
             rows = height // len(shown) + (number < height % len(shown))
             yield from self._chart(each, rows, _COLOURS[number % len(_COLOURS)])
 
-    def _chart(self, curve: Curve, height: int, colour: str) -> Iterator[Row]:
+    def _chart(self, curve: PlotView, height: int, colour: str) -> Iterator[Row]:
         known = [each for each in (*curve.low, *curve.high) if each is not None]
         name = cut(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
@@ -114,7 +114,7 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
                 left, here, right = text[:at], text[at : at + 1], text[at + 1 :]
                 yield head, (left, colour, False), (here, colour, True), (right, colour, False)
 
-    def _column(self, curve: Curve) -> int | None:
+    def _column(self, curve: PlotView) -> int | None:
         """Where the trace stands that is shown."""
         if self.cursor is None or not curve.first <= self.cursor <= curve.last:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual import events
 from textual.message import Message
 
-from tdx.inspection.live.acting import ActionField
+from tdx.inspection.live.actions import ActionField
 from tdx.tui.live import keys
 from tdx.tui.live.lines import Line, Lines, cut
 

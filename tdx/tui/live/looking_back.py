@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from tdx.inspection.live.views import Picture, TraceView
+from tdx.inspection.live.views import ImageView, TraceView
 
 MOST = 150
 
@@ -20,7 +20,7 @@ class Seen:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._views: OrderedDict[int, TraceView] = OrderedDict()
-        self._pictures: dict[int, Sequence[Picture]] = {}
+        self._pictures: dict[int, Sequence[ImageView]] = {}
         self._last = -1
 
     def forget(self) -> None:
@@ -37,7 +37,7 @@ class Seen:
             gone, _ = self._views.popitem(last=False)
             self._pictures.pop(gone, None)
 
-    def add_pictures(self, pictures: Sequence[Picture]) -> None:
+    def add_pictures(self, pictures: Sequence[ImageView]) -> None:
         """Remember the images of the view that was added last."""
         if self._last in self._views:
             self._pictures[self._last] = pictures
@@ -45,7 +45,7 @@ class Seen:
     def __len__(self) -> int:
         return len(self._views)
 
-    def near(self, index: int, since: int) -> tuple[TraceView, Sequence[Picture]] | None:
+    def near(self, index: int, since: int) -> tuple[TraceView, Sequence[ImageView]] | None:
         """What is remembered where one comes to who goes from one trace to another.
 
         Args:

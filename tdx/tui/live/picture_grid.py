@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tdx.inspection.live.views import Picture
+from tdx.inspection.live.views import ImageView
 
 GAP = 2
 _NARROWEST = 12
@@ -26,7 +26,7 @@ class Grid:
     height: int
 
 
-def best_grid(pictures: Sequence[Picture], width: int, height: int) -> Grid:
+def best_grid(pictures: Sequence[ImageView], width: int, height: int) -> Grid:
     """The grid in which the smallest picture is largest.
 
     Args:
@@ -45,10 +45,10 @@ def _grid(columns: int, count: int, width: int, height: int) -> Grid:
     return Grid(columns, (width - GAP * (columns - 1)) // columns, height // rows - 1)
 
 
-def _least(grid: Grid, pictures: Sequence[Picture]) -> float:
+def _least(grid: Grid, pictures: Sequence[ImageView]) -> float:
     return min((scale(each, grid.width, grid.height) for each in pictures), default=0.0)
 
 
-def scale(picture: Picture, width: int, height: int) -> float:
+def scale(picture: ImageView, width: int, height: int) -> float:
     """How many times as large a picture would fill so many cells."""
     return min(width / picture.width, 2 * height / picture.height)

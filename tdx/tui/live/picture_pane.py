@@ -9,7 +9,7 @@ from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from tdx.inspection.live.views import Picture
+from tdx.inspection.live.views import ImageView
 from tdx.tui.live.line_widget import RowWidget
 from tdx.tui.live.lines import cut
 from tdx.tui.live.picture_grid import GAP, best_grid, scale
@@ -35,10 +35,10 @@ of the chain. Where a stage is selected in the chain, the image before it and th
     def __init__(self) -> None:
         super().__init__(id="live-pictures")
         self.border_title = "pixels"
-        self.pictures: tuple[Picture, ...] = ()
+        self.pictures: tuple[ImageView, ...] = ()
         self.stage: int | None = None
 
-    def show(self, pictures: Sequence[Picture]) -> None:
+    def show(self, pictures: Sequence[ImageView]) -> None:
         """Draw these from now on."""
         if pictures != self.pictures:
             self.pictures = tuple(pictures)
@@ -63,7 +63,7 @@ of the chain. Where a stage is selected in the chain, the image before it and th
         grid = best_grid(self._chosen(), *self.size)
         return grid.width, max(0, grid.height) * 2
 
-    def _chosen(self) -> Sequence[Picture]:
+    def _chosen(self) -> Sequence[ImageView]:
         """What is drawn: all, or before and after a stage."""
         after = [n for n, each in enumerate(self.pictures) if each.stage == self.stage]
         if self.stage is None or self.stage < 0 or not after:
@@ -96,14 +96,14 @@ of the chain. Where a stage is selected in the chain, the image before it and th
                 yield tuple(parts)
 
 
-def _head(picture: Picture, number: int, width: int) -> str:
+def _head(picture: ImageView, number: int, width: int) -> str:
     """Who wrote it and its shape, as far as there is room."""
     place, shape = picture.place, "×".join(map(str, picture.shape))
     texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
     return next((text for text in texts if len(text) <= width), cut(place, width))
 
 
-def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
+def _half_cells(picture: ImageView, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
     """The rows of a picture, two pixels a cell; pixels left out or doubled to fill the room."""
     times = scale(picture, width, height)
     times = times if times < 1 else float(int(times))
@@ -145,5 +145,5 @@ def _colour(number: int) -> Color:
     return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
 
 
-def _key(picture: Picture) -> str:
+def _key(picture: ImageView) -> str:
     return picture.version.partition("@")[0]

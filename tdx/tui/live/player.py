@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.core.chain_specs import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
-from tdx.inspection.live.acting import action_fields, action_of, aimed
-from tdx.inspection.live.numbering import StageNumbers
+from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.session import LiveSession
-from tdx.inspection.live.views import Curve
-from tdx.inspection.origin import traceback_text, user_line
-from tdx.inspection.overview import Problem
+from tdx.inspection.live.views import PlotView, StageNumbers
+from tdx.inspection.overview import Problem, find_user_line, format_traceback
 from tdx.tui.backend.job import Job
 from tdx.tui.live.requests import (
     Act,
@@ -164,13 +162,13 @@ class Player:
         elif isinstance(command, Compare):
             self.against = command.index
         elif isinstance(command, Focus):
-            rows = self.session.ledger.rows
+            rows = self.session.episode_tracker.rows
             self.row = None if command.row is None else max(0, min(command.row, rows - 1))
         else:
             self.panes = command
 
     def _begin(self, command: Run) -> None:
-        self.session.until(command.until)
+        self.session.set_stop(command.until)
         pending = self._left if self.runs and command.until == self._until else None
         steps = command.steps
         # Presses that queued up while the env was slow: each is worth its steps.
@@ -188,7 +186,7 @@ class Player:
 
         if command.source == "hand":
             numbers = {(key, place): number for key, place, number in command.numbers}
-            self._action = action_of(self.env, numbers)
+            self._action = build_action(self.env, numbers)
         else:
             typed = None if command.source == self._pipeline.policy else command.source
             request = PolicyRequest.of(self._pipeline, typed, self._allow_code)
@@ -217,9 +215,9 @@ class Player:
         try:
             # A tensor that is given twice would not be seen as written anew.
             hand = self._action
-            action = None if hand is None else aimed(self.env, hand, self.row)
+            action = None if hand is None else target_row(self.env, hand, self.row)
             trace = self.session.advance(action)
-            reason = self.session.met(trace)
+            reason = self.session.stop_reason(trace)
         except Exception as error:
             self._failed(error)
             return
@@ -256,7 +254,7 @@ class Player:
         else:
             first = (str(error).splitlines() or [""])[0]
             message = f"{type(error).__name__}: {first}"
-            place = Where(), user_line(error), traceback_text(error)
+            place = Where(), find_user_line(error), format_traceback(error)
             problem = Problem("TDX000", message, None, *place)
         stage = problem.where.stage
         if stage is not None:
@@ -302,7 +300,7 @@ class Player:
         self._push("view", session.view(self.shown, against=self.against, row=self.row))
         if panes.width and panes.height:
             size = {"width": panes.width, "height": panes.height}
-            self._push("pictures", session.pictures(self.shown, row=self.row, **size))
+            self._push("pictures", session.images(self.shown, row=self.row, **size))
         self._push("cells", session.cells(panes.cells))
         if self.runs and now - self._drawn < CURVE_INTERVAL:
             self._stale = True
@@ -313,14 +311,14 @@ class Player:
         if panes.curves:
             self._push("curves", tuple(self._curves()))
 
-    def _curves(self) -> Iterator[Curve]:
+    def _curves(self) -> Iterator[PlotView]:
         """The curves that are wanted; a key that a chain has no longer is left out."""
         session, panes = self.session, self.panes
         first = None if panes.window is None else session.last - panes.window + 1
         window = None if first is None else (first, session.last)
         for name in panes.curves:
             with suppress(KeyNotFoundError):
-                yield session.curve(name, row=self.row, parts=panes.parts, window=window)
+                yield session.plot(name, row=self.row, parts=panes.parts, window=window)
 
     def state(self) -> LiveState:
         """Where it stands."""
@@ -343,9 +341,9 @@ class Player:
             until=self._until if self.runs else None,
             said=self._said,
             problem=self._problem,
-            troubled=tuple(session.troubled)[-_MOST_MARKS:],
+            troubled=tuple(session.problems)[-_MOST_MARKS:],
             starts=tuple(span.first for span in session.history.episodes())[-_MOST_MARKS:],
-            curve_names=session.curve_names(self.row),
+            curve_names=session.plot_names(self.row),
         )
 
     def _speed(self) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tdx.inspection.live.views import PlaceView, TraceView, ValueView
+from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.live.lines import Line, cut
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -63,7 +63,7 @@ class _Lines:
         for number, place in enumerate(view.places):
             last = number == len(view.places) - 1
             yield self._heading(place, failed=last and view.error is not None)
-            for lie in place.lies:
+            for lie in place.violations:
                 yield ValueLine((("  ✕ ", "bad"), (cut(lie, self.width - 4), "bad")), None, -1)
             shown = place.written if self.only_written else place.present
             for at in shown:
@@ -81,17 +81,17 @@ class _Lines:
         numbers = "".join(name.rjust(_NUMBER) for name in ("min", "mean", "max"))
         return f"    {'version'.ljust(self.name + 1)}{kind}{numbers} histogram", "muted"
 
-    def _heading(self, place: PlaceView, failed: bool) -> ValueLine:
+    def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
         time = f" {_milliseconds(place.time_ns)}"
         title = cut(place.title, self.width - len(time) - 4)
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
-        style = "bad" if failed or place.lies else "primary"
+        style = "bad" if failed or place.violations else "primary"
         line = ((f"{arrow} ", "accent"), (title, style), (f" {rule}", "muted"), (time, "muted"))
         return ValueLine(line, None, place.index, place.title)
 
-    def _value(self, value: ValueView, place: PlaceView, written: bool) -> Iterator[ValueLine]:
-        troubled = bool(value.lies or value.nans or value.infinities)
+    def _value(self, value: ValueView, place: HookView, written: bool) -> Iterator[ValueLine]:
+        troubled = bool(value.violations or value.nans or value.infinities)
         name_style = "bad" if troubled else "bold" if written else "muted"
         undeclared = value.key in place.undeclared and written
         head: list[tuple[str, str]] = [
@@ -102,7 +102,7 @@ class _Lines:
         left = self.width - 5 - self.name
         body = self._compared(value, left) if self.difference else self._numbers(value, left)
         yield ValueLine((*head, *body), value.key, place.index, value.version)
-        notes = [*value.lies] if written else []
+        notes = [*value.violations] if written else []
         if undeclared:
             notes.append("written without being named in its out_keys")
         for note in notes:
@@ -164,7 +164,7 @@ def _flag(value: ValueView) -> str:
 
 
 def _text(value: ValueView) -> str:
-    if value.is_picture:
+    if value.is_image:
         return f"image {'×'.join(map(str, value.shape))}"
     return value.text
 

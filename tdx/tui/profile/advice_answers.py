@@ -10,7 +10,7 @@ from typing import cast
 
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
-from tdx.inspection.lint.run import lint, lint_context
+from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.pipeline import build_env
 from tdx.profiling.advice import Advice, Advised, advise
 from tdx.profiling.remedies import Remedy
@@ -51,13 +51,13 @@ def advise_pipeline(request: Advise, job: Job) -> AdviceFound:
 
 def _mended(request: Advise, env: EnvBase) -> Iterator[Remedy]:
     """What the rules of ``tdx check`` would change."""
-    for each in lint(lint_context(request.pipeline, cast("TransformedEnv", env))):
-        stage, fix = each.found.stage, each.found.fix
+    for each in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
+        stage, fix = each.violation.stage, each.violation.fix
         if fix is not None:
             yield Remedy(
                 "lint",
                 () if stage is None else (stage,),
-                f"{each.rule.code}: {each.found.message}",
+                f"{each.rule.code}: {each.violation.message}",
                 fix.title,
                 fix.applied_to(request.pipeline),
             )

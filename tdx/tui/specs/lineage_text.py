@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from tdx.inspection.lineage import KeyVersion, Lineage, Place
-from tdx.inspection.stage_flow import LaneName
+from tdx.inspection.chain import Direction
+from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 
 
 def lineage_text(
-    lineage: Lineage, key: str, lane: LaneName, places: Sequence[int | None]
+    lineage: Lineage, key: str, lane: Direction, places: Sequence[int | None]
 ) -> Content:
     """The versions of a key, one a line, in the order in which the data flow.
 
@@ -48,7 +48,7 @@ def _parts(version: KeyVersion, places: Sequence[int | None]) -> Iterator[tuple[
         yield (_named(version.ended, places), "")
 
 
-def _named(place: Place, places: Sequence[int | None]) -> str:
+def _named(place: FlowNode, places: Sequence[int | None]) -> str:
     if place.kind != "stage" or place.stage is None:
         return place.kind
     at = places[place.stage] if place.stage < len(places) else place.stage

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
 from tdx.inspection.spec_report import KeyChange
-from tdx.inspection.spec_text import domain_text, shape_text
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
 _COLOURS = {

@@ -15,8 +15,8 @@ from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
 from tdx.envs.gym.registry import find_env, survey_envs, write_cache
 from tdx.errors import EnvNotFoundError, MissingPackageError
-from tdx.inspection.doctor.examination import _envs
-from tdx.inspection.env_list import find_envs
+from tdx.inspection.doctor import _check_envs
+from tdx.inspection.envs import find_envs
 
 REGISTERS = """
 import sys, warnings
@@ -125,7 +125,7 @@ def test_broken_package_does_not_hide_others(install: Install) -> None:
 
 def test_the_doctor_reports_a_broken_package(install: Install) -> None:
     install("broken_envs", "Broken-", "1 / 0")
-    (found,) = (each for each in _envs() if each.name == "broken-envs")
+    (found,) = (each for each in _check_envs() if each.name == "broken-envs")
     assert found.status == "warn"
     assert "ZeroDivisionError: division by zero" in found.value
     assert found.hint == "pip install --force-reinstall broken-envs"

@@ -1,4 +1,4 @@
-"""Every rule by its own examples, and where it has to keep silent."""
+"""Lint rules: their examples, further violations, and chains without findings."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import MissingPackageError, TdxError
-from tdx.inspection.explanations import explanations
-from tdx.inspection.lint.policy import imported_policy
-from tdx.inspection.lint.registry import all_rules
+from tdx.inspection.explanations import all_explanations
+from tdx.inspection.lint.linter import (
+    LintFinding,
+    all_rules,
+    build_lint_context,
+    import_policy,
+    lint,
+)
 from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
-from tdx.inspection.lint.run import LintFinding, lint, lint_context
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
-KNOWN_ADVICE = {"pendulum.yaml": ["TDX422"]}
+KNOWN_SUGGESTIONS = {"pendulum.yaml": ["TDX422"]}
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 PENDULUM = EnvConfig("Pendulum-v1")
 CARTPOLE = EnvConfig("CartPole-v1")
 STACK = 'CatFrames(4, dim=-1, in_keys=["observation"])'
 NORM = 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
-BACK = 'PermuteTransform([-2, -1, -3], in_keys=["pixels"])'
+PERMUTE_BACK = 'PermuteTransform([-2, -1, -3], in_keys=["pixels"])'
 PERMUTE = 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
 
 
@@ -32,7 +36,7 @@ PERMUTE = 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
 def write_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Rule], None]]:
-    """Makes the module that a rule's examples name."""
+    """Write the module that the examples of a rule import."""
 
     def write(rule: Rule) -> None:
         sys.modules.pop(EXAMPLE_MODULE, None)
@@ -43,48 +47,48 @@ def write_module(
     sys.modules.pop(EXAMPLE_MODULE, None)
 
 
-def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
-    """What the rules find; the text alone where the env cannot be built."""
-    from tdx.core.spec_check import find_spec_violations
+def run_lint(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
+    """Return the findings; rules see only the text if the env cannot be built."""
+    from tdx.envs.check import find_spec_lies
 
     assert not check_arguments(pipeline, allow_code=True)
-    policy = imported_policy(pipeline, allow_code=True)
+    policy = import_policy(pipeline, allow_code=True)
     try:
         env = assemble(pipeline, allow_code=True)
     except MissingPackageError as error:
         pytest.skip(str(error))
     except TdxError:
-        return lint(lint_context(pipeline, policy=policy))
-    lies = find_spec_violations(env) if steps else []
+        return lint(build_lint_context(pipeline, policy=policy))
+    violations = find_spec_lies(env) if steps else []
     try:
-        return lint(lint_context(pipeline, env, policy=policy, lies=lies))
+        return lint(build_lint_context(pipeline, env, policy=policy, spec_violations=violations))
     finally:
         env.close()
 
 
 def codes(pipeline: Pipeline) -> list[str]:
-    return [finding.rule.code for finding in found(pipeline)]
+    return [finding.rule.code for finding in run_lint(pipeline)]
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
 def test_examples_of_a_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
     write_module(rule)
-    right = found(rule.example("right"), steps=rule.follows_lies)
-    assert [finding.rule.code for finding in right if finding.rule.severity != "advice"] == []
+    right = run_lint(rule.example("right"), steps=rule.uses_spec_violations)
+    assert [finding.rule.code for finding in right if finding.rule.severity != "suggestion"] == []
     assert rule.code not in [finding.rule.code for finding in right]
-    wrong = found(rule.example("wrong"), steps=rule.follows_lies)
+    wrong = run_lint(rule.example("wrong"), steps=rule.uses_spec_violations)
     assert [finding.rule.code for finding in wrong] == [rule.code]
     for finding in wrong:
-        assert "\n" not in finding.found.message
-        if finding.found.fix is not None:
-            assert codes(finding.found.fix.applied_to(rule.example("wrong"))) == []
+        assert "\n" not in finding.violation.message
+        if finding.violation.fix is not None:
+            assert codes(finding.violation.fix.applied_to(rule.example("wrong"))) == []
 
 
-def test_rules_declare_all_there_is_to_say() -> None:
+def test_rules_are_complete_and_unique() -> None:
     rules = all_rules()
     assert len({rule.code for rule in rules}) == len(rules) > 40
     assert len({rule.slug for rule in rules}) == len(rules)
-    assert len({each.code for each in explanations()}) == len(explanations())
+    assert len({each.code for each in all_explanations()}) == len(all_explanations())
     for rule in rules:
         assert rule.code.startswith("TDX4")
         assert rule.title
@@ -92,10 +96,10 @@ def test_rules_declare_all_there_is_to_say() -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
-def test_sample_pipelines_break_no_rule(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_pipelines_have_no_findings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(path.parent))
     pipeline = PipelineFile.load(path).pipeline
-    assert codes(pipeline) == KNOWN_ADVICE.get(path.name, [])
+    assert codes(pipeline) == KNOWN_SUGGESTIONS.get(path.name, [])
 
 
 @pytest.mark.parametrize(
@@ -135,12 +139,12 @@ def test_sample_pipelines_break_no_rule(path: Path, monkeypatch: pytest.MonkeyPa
             ['RenameTransform(["observation"], ["a"])', 'RenameTransform(["a"], ["observation"])'],
             "TDX492",
         ),
-        (PIXELS, [PERMUTE, BACK], "TDX492"),
+        (PIXELS, [PERMUTE, PERMUTE_BACK], "TDX492"),
         (PENDULUM, ["RewardSum", "RewardSum"], "TDX493"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_ways_to_break_a_rule(env: EnvConfig, stages: list[str], expected: str) -> None:
+def test_other_violations_of_a_rule(env: EnvConfig, stages: list[str], expected: str) -> None:
     assert expected in codes(Pipeline.of(env, *stages))
 
 
@@ -160,10 +164,10 @@ def test_other_ways_to_break_a_rule(env: EnvConfig, stages: list[str], expected:
         (PENDULUM, ['TensorDictPrimer({"goal": Unbounded(shape=(3,))})']),
         (PENDULUM, ['DTypeCastTransform(torch.float32, torch.float64, in_keys=["reward"])']),
         (PIXELS, ["ToTensorImage", "GrayScale", "Resize(64)", "CatFrames(4, dim=-3)"]),
-        (PIXELS, ["ToTensorImage", BACK, "ToTensorImage(from_int=False)"]),
+        (PIXELS, ["ToTensorImage", PERMUTE_BACK, "ToTensorImage(from_int=False)"]),
         (EnvConfig("CartPole-v1", num_envs=3), [STACK, "RewardSum", "InitTracker"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_chains_that_break_no_rule(env: EnvConfig, stages: list[str]) -> None:
+def test_chains_without_findings(env: EnvConfig, stages: list[str]) -> None:
     assert codes(Pipeline.of(env, *stages)) == []

@@ -1,4 +1,4 @@
-"""Envs and stages that misbehave, each in its own way and at its own step."""
+"""Envs and stages that fail or violate their specs at a given step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tdx.core.transforms import Transform
 from tdx.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, Unbounded
 
-Deed = Callable[[TensorDictBase], TensorDictBase]
+StepFunction = Callable[[TensorDictBase], TensorDictBase]
 
 
 class At(Transform):
-    """Does something in one step, counted from 0, and nothing in all others."""
+    """Applies a function in one step, counted from 0."""
 
-    def __init__(self, step: int, deed: Deed) -> None:
+    def __init__(self, step: int, function: StepFunction) -> None:
         super().__init__()
-        self.step, self.deed, self.made = step, deed, 0
+        self.step, self.function, self.steps = step, function, 0
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        self.made += 1
-        return self.deed(next_tensordict) if self.made == self.step + 1 else next_tensordict
+        self.steps += 1
+        return self.function(next_tensordict) if self.steps == self.step + 1 else next_tensordict
 
 
 def raises(tensordict: TensorDictBase) -> TensorDictBase:
@@ -41,7 +41,7 @@ def writes_too_much(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 def pendulum(*stages: Transform) -> TransformedEnv:
-    """A pendulum behind these stages."""
+    """Make a pendulum with these stages."""
     env = TransformedEnv(PendulumEnv())
     for stage in stages:
         env.append_transform(stage)
@@ -49,7 +49,7 @@ def pendulum(*stages: Transform) -> TransformedEnv:
 
 
 class Ragged(EnvBase):
-    """Two rows whose episodes end after different numbers of steps, with small images."""
+    """Two rows whose episodes have different lengths, with small images."""
 
     def __init__(self, lengths: tuple[int, ...] = (2, 3)) -> None:
         rows = len(lengths)
@@ -64,19 +64,19 @@ class Ragged(EnvBase):
         self.reward_spec = Unbounded((rows, 1))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return self._given(torch.zeros_like(self.lengths))
+        return self._observation(torch.zeros_like(self.lengths))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         count = tensordict.get("count") + 1
-        found = self._given(count)
-        found.set("reward", count * 10.0 ** torch.arange(len(self.lengths)).unsqueeze(-1))
-        found.set("terminated", count >= self.lengths)
-        return found
+        result = self._observation(count)
+        result.set("reward", count * 10.0 ** torch.arange(len(self.lengths)).unsqueeze(-1))
+        result.set("terminated", count >= self.lengths)
+        return result
 
-    def _given(self, count: torch.Tensor) -> TensorDict:
+    def _observation(self, count: torch.Tensor) -> TensorDict:
         pixels = torch.zeros(*self.batch_size, 8, 12, 3, dtype=torch.uint8)
         pixels[..., 0] = 100 * (count + 1).reshape(-1, 1, 1).to(torch.uint8)
         return TensorDict({"count": count, "pixels": pixels}, self.batch_size)
 
     def _set_seed(self, seed: int | None) -> None:
-        """Nothing is random."""
+        """Do nothing: the env is deterministic."""

@@ -1,4 +1,4 @@
-"""Stepping while somebody looks: history, episodes, curves, actions by hand."""
+"""Interactive stepping: history, episodes, plots, actions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 from tdx import CartPoleEnv, PendulumEnv, StepCounter
 from tdx.errors import ArgumentError, KeyNotFoundError
-from tdx.inspection.live.acting import action_fields, action_of
+from tdx.inspection.live.actions import action_fields, build_action
+from tdx.inspection.live.plots import SeriesBuffer, build_plot
 from tdx.inspection.live.session import LiveSession
-from tdx.inspection.live.track import Track, curve
 from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan
 
 
-def advanced(session: LiveSession, traces: int) -> LiveSession:
+def advance(session: LiveSession, traces: int) -> LiveSession:
     for _ in range(traces):
         session.advance()
     return session
 
 
-def test_session_resets_by_itself_and_counts_episodes() -> None:
-    session = advanced(LiveSession(pendulum(StepCounter(3))), 9)
+def test_session_resets_automatically() -> None:
+    session = advance(LiveSession(pendulum(StepCounter(3))), 9)
     assert [(each.steps, each.end) for each in session.episodes()] == [
         *((3, "truncated"), (3, "truncated"), (0, "")),
     ]
@@ -32,117 +32,117 @@ def test_session_resets_by_itself_and_counts_episodes() -> None:
 
 
 def test_episodes_of_each_env_of_a_batch() -> None:
-    session = advanced(LiveSession(Ragged((2, 3))), 6)
+    session = advance(LiveSession(Ragged((2, 3))), 6)
     second = session.episodes(row=1)
     assert [(each.row, each.number, each.end) for each in second][:1] == [(1, 0, "terminated")]
     assert second[0].total == 10 + 20 + 30
     assert {each.row for each in session.cells()} == {0, 1}
 
 
-def test_reset_by_hand_ends_the_episode() -> None:
-    session = advanced(LiveSession(pendulum()), 3)
+def test_manual_reset_ends_the_episode() -> None:
+    session = advance(LiveSession(pendulum()), 3)
     session.reset(seed=0)
     assert [(each.steps, each.end) for each in session.episodes()] == [(2, "reset"), (0, "")]
 
 
-def test_history_is_bounded_and_what_is_forgotten_is_gone_everywhere() -> None:
+def test_history_is_bounded() -> None:
     env = pendulum(StepCounter(4), At(2, writes_nan))
-    session = advanced(LiveSession(env, max_traces=20), 200)
+    session = advance(LiveSession(env, max_traces=20), 200)
     assert len(session.history) == 20
     assert (session.first, session.last) == (180, 199)
-    assert not session.troubled
+    assert not session.problems
     assert all(each.last >= 180 for each in session.episodes())
     assert session.view(3).index == 180
-    drawn = session.curve("reward")
-    assert (drawn.first, drawn.last) == (180, 199)
+    plot = session.plot("reward")
+    assert (plot.first, plot.last) == (180, 199)
 
 
-def test_curves_of_rewards_keys_and_elements() -> None:
-    session = advanced(LiveSession(pendulum(StepCounter(4))), 8)
-    assert session.curve("step_count").high == (0, 1, 2, 3, 4, 0, 1, 2)
-    assert session.curve("reward").high[0] is None
-    returns = session.curve("return").high
-    rewards = session.curve("reward").high
+def test_plots_of_rewards_keys_and_elements() -> None:
+    session = advance(LiveSession(pendulum(StepCounter(4))), 8)
+    assert session.plot("step_count").high == (0, 1, 2, 3, 4, 0, 1, 2)
+    assert session.plot("reward").high[0] is None
+    returns = session.plot("return").high
+    rewards = session.plot("reward").high
     assert returns[2] == pytest.approx(rewards[1] + rewards[2])  # type: ignore[operator]
     session.advance()
-    assert session.curve("step_count").latest == 3
-    element = session.curve("observation[1]").latest
+    assert session.plot("step_count").latest == 3
+    element = session.plot("observation[1]").latest
     assert session.tracer.last is not None
     assert element == session.tracer.last.env_tensordict["observation"][1].item()
-    assert "observation[2]" in session.curve_names()
-    with pytest.raises(KeyNotFoundError, match="no key 'observatoin'") as raised:
-        session.curve("observatoin")
+    assert "observation[2]" in session.plot_names()
+    with pytest.raises(KeyNotFoundError, match="unknown key 'observatoin'") as raised:
+        session.plot("observatoin")
     assert "observation" in str(raised.value.hint)
 
 
-def test_curve_of_one_env_in_focus() -> None:
-    session = advanced(LiveSession(Ragged()), 3)
-    assert session.curve("reward", row=1).latest == 20
-    assert session.curve("count", row=0).latest == 2
-    assert session.curve("count").latest == 2
+def test_plot_of_one_row() -> None:
+    session = advance(LiveSession(Ragged()), 3)
+    assert session.plot("reward", row=1).latest == 20
+    assert session.plot("count", row=0).latest == 2
+    assert session.plot("count").latest == 2
 
 
-def test_window_shows_the_latest_traces_only() -> None:
+def test_window_selects_traces() -> None:
     numbers = np.arange(100, dtype=np.float32)
-    drawn = curve("x", 50, numbers, parts=5, window=(140, 149))
-    assert (drawn.first, drawn.last, drawn.low[0], drawn.high[-1]) == (140, 149, 90, 99)
+    plot = build_plot("x", 50, numbers, parts=5, window=(140, 149))
+    assert (plot.first, plot.last, plot.low[0], plot.high[-1]) == (140, 149, 90, 99)
 
 
-def test_track_forgets_the_oldest() -> None:
-    track = Track(4)
+def test_buffer_drops_the_oldest_rows() -> None:
+    buffer = SeriesBuffer(4)
     for number in range(10):
-        track.append(float(number))
-    first, numbers = track.column(0)
+        buffer.append(float(number))
+    first, numbers = buffer.column(0)
     assert (first, numbers.tolist()) == (6, [6, 7, 8, 9])
-    assert track.at(7) == 7
-    assert math.isnan(track.at(2))
-    assert track.nbytes == 16
+    assert buffer.at(7) == 7
+    assert math.isnan(buffer.at(2))
+    assert buffer.nbytes == 16
 
 
-def test_error_leaves_the_history_and_a_reset_goes_on() -> None:
-    session = advanced(LiveSession(pendulum(StepCounter(50), At(2, raises))), 3)
+def test_session_continues_after_an_error() -> None:
+    session = advance(LiveSession(pendulum(StepCounter(50), At(2, raises))), 3)
     with pytest.raises(Exception, match="out of order"):
         session.advance()
     assert session.view().error is not None
     assert session.view(2).error is None
-    assert list(session.troubled) == [3]
+    assert list(session.problems) == [3]
     session.reset()
     assert session.advance().error is None
 
 
-def test_condition_is_met() -> None:
+def test_stop_condition() -> None:
     session = LiveSession(pendulum(StepCounter(10)))
-    session.until("step_count >= 2")
-    reasons = [session.met(session.advance()) for _ in range(3)]
+    session.set_stop("step_count >= 2")
+    reasons = [session.stop_reason(session.advance()) for _ in range(3)]
     assert reasons[:2] == [None, None]
     assert reasons[2] == "step_count is 2, step_count >= 2"
-    session.until(None)
-    assert session.met(session.advance()) is None
+    session.set_stop(None)
+    assert session.stop_reason(session.advance()) is None
 
 
-def test_condition_on_a_key_that_is_not_there_is_refused_before_a_step() -> None:
+def test_stop_condition_with_an_unknown_key_is_refused() -> None:
     session = LiveSession(pendulum(StepCounter(10)))
     with pytest.raises(KeyNotFoundError, match="'step_coutn'") as raised:
-        session.until("reward > 3 and step_coutn >= 2")
+        session.set_stop("reward > 3 and step_coutn >= 2")
     assert raised.value.hint == "did you mean step_count?"
-    session.until("reward < 3 and step_count >= 2")
-    reasons = [session.met(session.advance()) for _ in range(3)]
+    session.set_stop("reward < 3 and step_count >= 2")
+    reasons = [session.stop_reason(session.advance()) for _ in range(3)]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).endswith("and step_count is 2, step_count >= 2")
     with pytest.raises(ArgumentError, match="no condition"):
-        session.until("dome")
+        session.set_stop("dome")
 
 
-def test_nothing_to_see_before_the_first_trace() -> None:
+def test_session_without_traces() -> None:
     session = LiveSession(PendulumEnv())
     assert (session.first, session.last, session.episodes()) == (0, -1, ())
-    assert session.curve("reward").high == ()
-    with pytest.raises(ArgumentError, match="no trace"):
+    assert session.plot("reward").high == ()
+    with pytest.raises(ArgumentError, match="no traces"):
         session.view()
 
 
-def test_follow_another_policy() -> None:
-    session = advanced(LiveSession(PendulumEnv()), 2)
+def test_change_of_policy() -> None:
+    session = advance(LiveSession(PendulumEnv()), 2)
     session.tracer.follow(lambda tensordict: tensordict.set("action", torch.tensor([1.5])))
     trace = session.advance()
     assert trace.version("action", "inverse").value.item() == 1.5
@@ -150,8 +150,8 @@ def test_follow_another_policy() -> None:
     assert session.advance().stages[0].name == "random"
 
 
-class Acted(PendulumEnv):
-    """A pendulum with an action spec of all kinds; it is never stepped."""
+class ManyActions(PendulumEnv):
+    """Pendulum with all kinds of action specs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Acted(PendulumEnv):
 
 
 def test_fields_of_every_kind_of_spec() -> None:
-    fields = {field.name: field for field in action_fields(Acted())}
+    fields = {field.name: field for field in action_fields(ManyActions())}
     assert (fields["bounded[1]"].low, fields["bounded[1]"].high) == (0.0, 5.0)
     assert fields["bounded[1]"].kind == "slider"
     assert math.isfinite(fields["wide[0]"].high)
@@ -177,10 +177,10 @@ def test_fields_of_every_kind_of_spec() -> None:
     assert kinds["bits[1]"] == ("choice", 1)
 
 
-def test_action_by_hand_is_in_the_spec() -> None:
-    env = Acted()
-    chosen = {("one", 0): 2.0, ("several", 1): 4.0, ("bounded", 1): 2.5, ("bits", 0): 1.0}
-    action = action_of(env, chosen)
+def test_action_is_within_the_spec() -> None:
+    env = ManyActions()
+    selected = {("one", 0): 2.0, ("several", 1): 4.0, ("bounded", 1): 2.5, ("bits", 0): 1.0}
+    action = build_action(env, selected)
     assert env.full_action_spec.is_in(action)
     assert action["one"].tolist() == [False, False, True]
     assert action["several"].tolist() == [0, 4]
@@ -189,11 +189,11 @@ def test_action_by_hand_is_in_the_spec() -> None:
 
 
 @pytest.mark.parametrize("env", [Ragged(), CartPoleEnv(batch_size=[4])], ids=["rows", "cartpole"])
-def test_action_by_hand_is_for_every_env_of_a_batch(env: Ragged) -> None:
+def test_action_applies_to_every_env_of_a_batch(env: Ragged) -> None:
     session = LiveSession(env)
     [field] = action_fields(env)
     session.reset()
-    trace = session.advance(action_of(env, {(field.key, 0): 1.0}))
+    trace = session.advance(build_action(env, {(field.key, 0): 1.0}))
     action = trace.tensordict["action"]
     assert action.shape == env.action_spec.shape
     assert len({str(row.tolist()) for row in action}) == 1

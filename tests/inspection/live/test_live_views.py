@@ -1,4 +1,4 @@
-"""What is seen of one trace: values, changes, lies, pictures."""
+"""Views of traces: values, changes, spec violations, images."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ from tdx import (
     Tracer,
     TransformedEnv,
 )
-from tdx.core.tracing import TraceChecker
-from tdx.inspection.live.numbers import Rows, histogram, number_text, statistics, unravelled
-from tdx.inspection.live.pictures import is_picture, pictures
-from tdx.inspection.live.reading import troubles, view_trace
+from tdx.core.tracing import Promises
+from tdx.inspection.live.arrays import (
+    RowSelector,
+    count_bins,
+    format_array,
+    summarize_array,
+    unravel_row,
+)
+from tdx.inspection.live.images import find_images, is_image_shape
+from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
 
@@ -34,7 +40,7 @@ def value(view: TraceView, version: str) -> ValueView:
     return next(each for each in view.values if each.version == version)
 
 
-def test_view_says_what_each_stage_did() -> None:
+def test_view_lists_the_values_of_each_stage() -> None:
     tracer = Tracer(pendulum(RewardScaling(0.0, 2.0), StepCounter(5)))
     first = tracer.reset()
     second = tracer.step(torch.tensor([0.5]))
@@ -74,20 +80,20 @@ def test_view_of_one_row() -> None:
     assert (both.shape, both.minimum, both.maximum) == ((2, 1), 1.0, 10.0)
 
 
-def test_view_flags_lies_and_nan_where_they_arise() -> None:
+def test_view_attributes_violations_and_nan() -> None:
     env = pendulum(At(0, writes_too_much), At(1, writes_nan))
-    tracer, promises = Tracer(env), TraceChecker(env)
+    tracer, promises = Tracer(env), Promises(env)
     tracer.reset()
     first = view_trace(tracer.step(), promises=promises)
-    assert value(first, "observation@0").lies == ()
-    [lie] = value(first, "observation@1").lies
-    assert "99" in lie
+    assert value(first, "observation@0").violations == ()
+    [violation] = value(first, "observation@1").violations
+    assert "99" in violation
     second = view_trace(tracer.step(), promises=promises)
     assert value(second, "reward@0").nans == 0
     assert value(second, "reward@1").nans == 1
-    assert second.is_troubled
+    assert second.has_problem
     assert tracer.last is not None
-    assert troubles(tracer.last, promises) == ("1 At reward: nan",)
+    assert find_problems(tracer.last, promises) == ("1 At reward: NaN",)
 
 
 def test_view_of_a_trace_that_ended_in_an_error() -> None:
@@ -100,10 +106,10 @@ def test_view_of_a_trace_that_ended_in_an_error() -> None:
     assert view.error is not None
     assert "out of order" in view.error
     assert view.places[-1].title == "1 At"
-    assert view.is_troubled
+    assert view.has_problem
 
 
-def test_view_is_plain_and_small() -> None:
+def test_view_is_small_and_free_of_torch() -> None:
     tracer = Tracer(pendulum(*(RewardScaling(0.0, 1.1) for _ in range(30))))
     tracer.reset()
     view = view_trace(tracer.step())
@@ -112,63 +118,63 @@ def test_view_is_plain_and_small() -> None:
     assert len(data) < 20_000
 
 
-def test_missing_key_is_told_of_its_place() -> None:
+def test_missing_key_is_attributed_to_its_stage() -> None:
     env = pendulum(At(0, lambda tensordict: tensordict.exclude("terminated")))
-    tracer, promises = Tracer(env), TraceChecker(env)
+    tracer, promises = Tracer(env), Promises(env)
     tracer.reset()
     trace = tracer.step()
     view = view_trace(trace, promises=promises)
     assert view.places[-1].dropped == ("terminated",)
-    assert [lie for place in view.places[:-1] for lie in place.lies] == []
+    assert [violation for place in view.places[:-1] for violation in place.violations] == []
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
-def test_statistics_are_those_of_the_numbers(numbers: list[float]) -> None:
+def test_statistics_match_the_numbers(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    least, mean, most, nans, infinities = statistics(array)
+    low, mean, high, nans, infinities = summarize_array(array)
     assert nans == sum(map(math.isnan, numbers))
     assert infinities == sum(map(math.isinf, numbers))
     known = array[~np.isnan(array)]
-    assert (least, most) == ((known.min(), known.max()) if known.size else (None, None))
+    assert (low, high) == ((known.min(), known.max()) if known.size else (None, None))
     finite = known[np.isfinite(known)]
     if finite.size and mean is not None:
         assert mean == pytest.approx(float(finite.astype(np.float64).mean()), rel=1e-5, abs=1e-5)
-    counts = histogram(array, least, most)
+    counts = count_bins(array, low, high)
     assert not counts or (
         sum(counts) == finite.size and nans + infinities + sum(counts) == array.size
     )
 
 
 def test_numbers_as_text() -> None:
-    assert number_text(np.array([True, False])) == "[true false]"
-    assert number_text(np.array([0.123456])) == "0.1235"
-    assert number_text(np.arange(9)) == "[0 1 2 3 4 5 …]"
+    assert format_array(np.array([True, False])) == "[true false]"
+    assert format_array(np.array([0.123456])) == "0.1235"
+    assert format_array(np.arange(9)) == "[0 1 2 3 4 5 …]"
 
 
 def test_rows_of_several_batch_dims() -> None:
-    assert unravelled(5, (2, 3)) == (1, 2)
+    assert unravel_row(5, (2, 3)) == (1, 2)
     tensor = torch.arange(12).reshape(2, 3, 2)
-    assert Rows((2, 3), 5).of(tensor).tolist() == [10, 11]
-    assert Rows((4,), 1).of(tensor) is tensor
+    assert RowSelector((2, 3), 5).of(tensor).tolist() == [10, 11]
+    assert RowSelector((4,), 1).of(tensor) is tensor
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "drawn"),
+    ("shape", "kind", "is_image"),
     [
         *(((84, 84, 3), "u", True), ((3, 84, 84), "f", True), ((1, 8, 8), "f", True)),
         *(((4, 84, 84), "f", True), ((16, 16), "f", True), ((12,), "f", False)),
         *(((3, 4), "f", False), ((84, 84, 3), "b", False), ((50, 84, 84), "f", False)),
     ],
 )
-def test_what_is_a_picture(shape: tuple[int, ...], kind: str, drawn: bool) -> None:
-    assert is_picture(shape, kind) is drawn
+def test_image_shapes(shape: tuple[int, ...], kind: str, is_image: bool) -> None:
+    assert is_image_shape(shape, kind) is is_image
 
 
-def test_pictures_before_and_after_each_stage() -> None:
+def test_images_of_each_stage() -> None:
     env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
     tracer = Tracer(env)
     tracer.reset()
-    before, after = pictures(tracer.step(), row=1)
+    before, after = find_images(tracer.step(), row=1)
     assert [before.place, after.place] == ["Ragged", "0 ToTensorImage"]
     assert (before.width, before.height, before.shape) == (12, 8, (8, 12, 3))
     assert before.rgb[:3] == bytes([200, 0, 0])
@@ -176,26 +182,26 @@ def test_pictures_before_and_after_each_stage() -> None:
     assert after.rgb[0] in (199, 200)
 
 
-def test_stacked_frames_stand_in_rows() -> None:
+def test_stacked_frames_are_tiled() -> None:
     env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
     env.append_transform(GrayScale(in_keys=["pixels"]))
     env.append_transform(CatFrames(5, dim=-3, in_keys=["pixels"]))
     tracer = Tracer(env)
     tracer.reset()
-    stacked = list(pictures(tracer.step()))[-1]
+    stacked = list(find_images(tracer.step()))[-1]
     assert (stacked.shape, stacked.width, stacked.height) == ((5, 8, 12), 3 * 12, 2 * 8)
-    assert stacked.rgb[-3:] == bytes(3)  # of six places five are taken
+    assert stacked.rgb[-3:] == bytes(3)  # the sixth tile is empty
 
 
-def test_pictures_are_made_smaller_in_proportion() -> None:
+def test_images_are_downsampled() -> None:
     tracer = Tracer(Ragged())
     tracer.reset()
-    [small] = pictures(tracer.step(), width=6, height=40)
+    [small] = find_images(tracer.step(), width=6, height=40)
     assert (small.width, small.height, len(small.rgb)) == (6, 4, 6 * 4 * 3)
     assert small.rgb[:3] == bytes([200, 0, 0])
     assert replace(small, version="") != small
 
 
-def test_env_without_pictures() -> None:
+def test_env_without_images() -> None:
     tracer = Tracer(PendulumEnv())
-    assert list(pictures(tracer.reset())) == []
+    assert list(find_images(tracer.reset())) == []

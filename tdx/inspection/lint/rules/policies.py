@@ -1,4 +1,4 @@
-"""What a policy needs of its chain."""
+"""TDX48x: what a policy requires of its chain."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from tdx.errors import did_you_mean
 from tdx.inspection.lint.context import LintContext
-from tdx.inspection.lint.fix import inserted
-from tdx.inspection.lint.rule import Found, rule
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.inspection.lint.rule import Violation, insert_stage, rule
+from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.pipeline.model import StageConfig
 
 _STATE = "recurrent_state"
@@ -23,7 +22,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
-lost = TensorDictModule(nn.Linear(3, 1), in_keys=["obs"], out_keys=["action"])
+misspelled = TensorDictModule(nn.Linear(3, 1), in_keys=["obs"], out_keys=["action"])
 """
 _PRIMER = (
     """--t 'TensorDictPrimer({"recurrent_state": Unbounded(shape=(1, 4))}, default_value=0.0)'"""
@@ -32,127 +31,134 @@ _PRIMER = (
 
 @rule(
     "TDX481",
-    "a recurrent policy without a primer",
+    "recurrent policy has no primer",
     "error",
     why="""
-    A recurrent module reads the state that it wrote a step ago. At the first step nobody has
-    written it, unless a `TensorDictPrimer` puts it into every reset and lets it through the specs.
+    A recurrent module reads the state that it wrote in the previous step. In the first step
+    available is none, unless a `TensorDictPrimer` writes it in every reset and adds it to the
+    specs.
 
-    `get_primers_from_module(policy)` makes the primer that fits.
+    `get_primers_from_module(policy)` returns the matching primer.
     """,
     wrong="--env Pendulum-v1 --policy my_code:policy --t InitTracker",
     right=f"--env Pendulum-v1 --policy my_code:policy --t InitTracker {_PRIMER}",
     python=_RECURRENT,
 )
-def recurrent_without_primer(context: LintContext) -> Iterator[Found]:
-    """State that the policy carries and nobody primes."""
-    there = _there(context)
-    for key in _carried(context):
-        if there is not None and key not in there:
-            message = f"the policy carries {format_key(key)!r}, which no reset writes"
-            hint = "add the TensorDictPrimer that get_primers_from_module(policy) makes"
-            yield Found(message, hint, key=key)
+def recurrent_without_primer(context: LintContext) -> Iterator[Violation]:
+    """Find recurrent state of the policy that no reset writes."""
+    available = _available_keys(context)
+    for key in _recurrent_keys(context):
+        if available is not None and key not in available:
+            message = f"{format_key(key)!r} of the policy is not written by a reset"
+            hint = "add the TensorDictPrimer that get_primers_from_module(policy) returns"
+            yield Violation(message, hint, key=key)
 
 
 @rule(
     "TDX482",
-    "a recurrent policy that is not told where episodes begin",
+    "recurrent policy has no InitTracker",
     "warning",
     why="""
-    A recurrent module clears its state where `is_init` says that an episode begins. Without
-    `InitTracker` the state of the last episode goes on into the next one, and in training on
-    stored data the module cannot tell episodes apart at all.
+    A recurrent module clears its state where `is_init` marks the start of an episode. Without
+    `InitTracker` the state carries over to the next episode, and in training on stored data the
+    module cannot tell episodes apart.
     """,
     wrong=f"--env Pendulum-v1 {_PRIMER}",
     right=f"--env Pendulum-v1 --t InitTracker {_PRIMER}",
 )
-def recurrent_without_tracker(context: LintContext) -> Iterator[Found]:
-    """Recurrent state and nobody who writes ``is_init``."""
-    there = _there(context)
-    if any(True for _ in context.named("InitTracker")) or (there and "is_init" in there):
+def recurrent_without_tracker(context: LintContext) -> Iterator[Violation]:
+    """Find recurrent state without ``is_init``."""
+    available = _available_keys(context)
+    if any(True for _ in context.stages_named("InitTracker")) or (
+        available and "is_init" in available
+    ):
         return
-    primers = [stage for stage in context.named("TensorDictPrimer") if _primes_state(stage)]
-    if primers or _carried(context):
+    primers = [
+        stage
+        for stage in context.stages_named("TensorDictPrimer")
+        if _writes_recurrent_state(stage)
+    ]
+    if primers or _recurrent_keys(context):
         index = primers[0].index if primers else len(context.stages)
         hint = "add InitTracker"
-        fix = inserted(index, StageConfig("InitTracker"))
+        fix = insert_stage(index, StageConfig("InitTracker"))
         where = primers[0].index if primers else None
-        yield Found("nothing writes 'is_init'", hint, where, "is_init", fix)
+        yield Violation("'is_init' is not written", hint, where, "is_init", fix)
 
 
 @rule(
     "TDX483",
-    "a policy reads what the chain does not write",
+    "policy reads a missing key",
     "error",
     why="""
-    An in-key of the policy is in none of the specs at the end of the chain: it is misspelt,
-    renamed, dropped, or the stage that makes it is missing. The first step fails.
+    The specs after the chain do not contain an in-key of the policy: it is misspelled, renamed
+    or dropped, or the stage that writes it is missing. The first step fails.
     """,
-    wrong="--env Pendulum-v1 --policy my_code:lost",
+    wrong="--env Pendulum-v1 --policy my_code:misspelled",
     right="--env Pendulum-v1 --policy my_code:policy",
     python=_PLAIN,
 )
-def policy_in_key_without_producer(context: LintContext) -> Iterator[Found]:
-    """In-keys of the policy that are not there."""
-    there = _there(context)
-    if context.policy is None or there is None:
+def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
+    """Find in-keys of the policy that the chain does not output."""
+    available = _available_keys(context)
+    if context.policy is None or available is None:
         return
-    own = {*_carried(context), "is_init"}
-    made = {normalize_key(key) for key in getattr(context.policy, "out_keys", ())}
-    heads = {split_key(key)[:n] for key in there for n in range(1, len(split_key(key)) + 1)}
+    recurrent = {*_recurrent_keys(context), "is_init"}
+    written = {normal_key(key) for key in getattr(context.policy, "out_keys", ())}
+    heads = {key_parts(key)[:n] for key in available for n in range(1, len(key_parts(key)) + 1)}
     for raw_key in getattr(context.policy, "in_keys", ()):
-        key = normalize_key(raw_key)
-        if split_key(key) not in heads and key not in own and key not in made:
-            known = [format_key(each) for each in there]
-            hint = did_you_mean(format_key(key), known) or f"keys there: {', '.join(known)}"
-            message = f"the policy reads {format_key(key)!r}, which nothing writes"
-            yield Found(message, hint, key=key)
+        key = normal_key(raw_key)
+        if key_parts(key) not in heads and key not in recurrent and key not in written:
+            known = [format_key(each) for each in available]
+            hint = did_you_mean(format_key(key), known) or f"available keys: {', '.join(known)}"
+            message = f"the policy reads {format_key(key)!r}, which is not written"
+            yield Violation(message, hint, key=key)
 
 
 @rule(
     "TDX484",
-    "running statistics go on while a policy is judged",
+    "running statistics change during evaluation",
     "warning",
     why="""
-    A pipeline that names a policy runs it, and `VecNorm` begins there with no statistics and goes
-    on changing them. The policy sees other numbers than those it was trained on, and two runs
-    differ by what was run before.
+    A pipeline with a policy runs it, and `VecNorm` starts available without statistics and
+    keeps updating them. The policy receives other values than in training, and the results of a
+    run depend on the previous ones.
 
-    For evaluation take the numbers that training ended with: an `ObservationNorm` with the `loc`
-    and `scale` of the trained `VecNorm` (its `to_observation_norm`).
+    For evaluation, use the statistics from the end of training: an `ObservationNorm` with the
+    `loc` and `scale` of the trained `VecNorm` (its `to_observation_norm`).
     """,
     wrong="""--env Pendulum-v1 --policy my_code:policy --t 'VecNorm(in_keys=["observation"])'""",
     right="""--env Pendulum-v1 --policy my_code:policy
     --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
     python=_PLAIN,
 )
-def statistics_in_evaluation(context: LintContext) -> Iterator[Found]:
-    """Running normalisations in a pipeline with a policy of its own."""
+def statistics_in_evaluation(context: LintContext) -> Iterator[Violation]:
+    """Find running normalizations in a pipeline with a policy."""
     policy = context.pipeline.policy
     if policy in (None, "random", "zero") or policy.startswith("sequence:"):
         return
-    for stage in context.named("VecNorm"):
-        message = "its statistics begin anew and go on changing while the policy runs"
-        hint = "use ObservationNorm with the numbers of the trained VecNorm"
-        yield Found(message, hint, stage.index, stage.in_keys[0] if stage.in_keys else None)
+    for stage in context.stages_named("VecNorm"):
+        message = "its statistics start empty and change while the policy runs"
+        hint = "use ObservationNorm with the statistics of the trained VecNorm"
+        yield Violation(message, hint, stage.index, stage.in_keys[0] if stage.in_keys else None)
 
 
-def _there(context: LintContext) -> set[NestedKey] | None:
-    """What a policy finds at a step, as far as it is known."""
+def _available_keys(context: LintContext) -> set[NestedKey] | None:
+    """Return the keys that a policy receives, if known."""
     last = context.last
-    return None if last is None else {*last.output, *last.given} - set(last.actions)
+    return None if last is None else {*last.outputs, *last.inputs} - set(last.actions)
 
 
-def _carried(context: LintContext) -> list[NestedKey]:
-    """What the modules of the policy write for their own next step."""
+def _recurrent_keys(context: LintContext) -> list[NestedKey]:
+    """Return the keys that the modules of the policy write for their next step."""
     if context.policy is None:
         return []
-    makers = (getattr(each, "make_tensordict_primer", None) for each in context.policy.modules())
-    primers = [make() for make in makers if make is not None]
-    return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
+    factories = (getattr(each, "make_tensordict_primer", None) for each in context.policy.modules())
+    primers = [make() for make in factories if make is not None]
+    return [normal_key(key) for primer in primers for key in primer.primers.keys(True, True)]
 
 
-def _primes_state(stage: Any) -> bool:
+def _writes_recurrent_state(stage: Any) -> bool:
     primers = stage.arguments.get("primers")
     names = [*(primers or {}), *stage.arguments] if hasattr(primers, "keys") else stage.arguments
-    return any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names)
+    return any(key_parts(normal_key(name))[-1].startswith(_STATE) for name in names)

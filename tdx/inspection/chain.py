@@ -1,0 +1,384 @@
+"""Data flow of a chain: the keys that each stage reads, writes, drops and renames.
+
+It follows from the keys that stages declare and from the specs before and after them, without a
+step. Some stages write keys that no argument lists, such as a counter next to each done flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
+from tdx.inspection.spec_report import EnvFacts
+from tdx.keys import NestedKey, key_parts, unique_keys
+from tdx.pipeline import Pipeline, format_stage
+from tdx.results import Entries, Entry, Result, format_keys, key_entry, keys_entry
+
+if TYPE_CHECKING:
+    from tdx.core import StageSpecs
+    from tdx.core.transforms import Transform
+    from tdx.envs import EnvBase
+
+Direction = Literal["forward", "inverse"]
+Leaves = Mapping[NestedKey, LeafSpec]
+
+
+def _without_key(leaf: LeafSpec) -> dict[str, Any]:
+    data = leaf.to_dict()
+    del data["key"]
+    return data
+
+
+def _format_renames(renames: Iterable[tuple[NestedKey, NestedKey]]) -> list[list[str]]:
+    return [format_keys(pair) for pair in renames]
+
+
+_MAX_LENGTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWrite(Result):
+    """Key that a stage writes.
+
+    Args:
+        key: The key.
+        source: Key that it is computed from; ``None`` if none is declared.
+        before: Spec of ``source``.
+        after: Spec of ``key`` after the stage; ``None`` if it has none.
+        new: True if the key does not exist before the stage.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(key_entry("key"), key_entry("source"), "new"),
+        *(Entry(side, convert=_without_key) for side in ("before", "after")),
+    )
+
+    key: NestedKey
+    source: NestedKey | None
+    before: LeafSpec | None
+    after: LeafSpec | None
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFlow(Result):
+    """Keys that a stage handles in one direction.
+
+    Args:
+        reads: Keys that it reads.
+        writes: Keys that it writes.
+        drops: Keys that it removes.
+        renames: Old and new key of each entry that it moves unchanged.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(keys_entry("reads"), "writes", keys_entry("drops")),
+        Entry("renames", convert=_format_renames),
+    )
+
+    reads: tuple[NestedKey, ...] = ()
+    writes: tuple[KeyWrite, ...] = ()
+    drops: tuple[NestedKey, ...] = ()
+    renames: tuple[tuple[NestedKey, NestedKey], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the stage does nothing in this direction."""
+        return not (self.reads or self.writes or self.drops or self.renames)
+
+
+@dataclass(frozen=True, slots=True)
+class StageFlow(Result):
+    """Keys that a stage handles in both directions.
+
+    Args:
+        index: Index in the chain, from 0.
+        name: Class name of the transform.
+        time_behaviour: ``pointwise``, ``scan`` or ``control``.
+        forward: From the env to the policy.
+        inverse: From the policy to the env.
+        carried: Keys that a step reads from the previous step.
+        outputs: Specs of the outputs after the stage.
+        inputs: Specs of the inputs that the stage accepts.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("stage", "index"), Entry("transform", "name"), "time_behaviour"),
+        *("forward", "inverse", keys_entry("carried")),
+    )
+
+    index: int
+    name: str
+    time_behaviour: str
+    forward: KeyFlow
+    inverse: KeyFlow
+    carried: tuple[NestedKey, ...]
+    outputs: Leaves
+    inputs: Leaves
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFlow:
+    """Data flow of an env with its chain.
+
+    Args:
+        outputs: Specs of the outputs of the base env.
+        inputs: Specs of the inputs of the base env.
+        stages: Data flow of each stage.
+    """
+
+    outputs: Leaves
+    inputs: Leaves
+    stages: tuple[StageFlow, ...]
+
+
+def analyze_chain(env: EnvBase) -> ChainFlow:
+    """Determine the data flow of an env from its specs and the keys that its stages declare.
+
+    Args:
+        env: Env, with or without a chain.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum, TransformedEnv
+        >>> (stage,) = analyze_chain(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())).stages
+        >>> stage.forward.reads, [write.key for write in stage.forward.writes], stage.carried
+        (('reward',), ['episode_reward'], ('episode_reward',))
+    """
+    from tdx.core import stage_specs
+
+    first, *rest = stage_specs(env)
+    outputs, inputs = _leaves(first)
+    stages: list[StageFlow] = []
+    before = (outputs, inputs)
+    for specs in rest:
+        after = _leaves(specs)
+        stages.append(_analyze_stage(specs, before, after))
+        before = after
+    return ChainFlow(outputs, inputs, tuple(stages))
+
+
+def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
+    leaves = composite_leaves(specs.input_spec, specs.output_spec)
+    return (
+        {leaf.key: leaf for leaf in leaves if leaf.part in OUTPUT_PARTS},
+        {leaf.key: leaf for leaf in leaves if leaf.part in INPUT_PARTS},
+    )
+
+
+def _analyze_stage(
+    specs: StageSpecs, before: tuple[Leaves, Leaves], after: tuple[Leaves, Leaves]
+) -> StageFlow:
+    transform = specs.transform
+    assert transform is not None
+    return StageFlow(
+        index=specs.index,
+        name=specs.name,
+        time_behaviour=transform.time_behaviour.name.lower(),
+        forward=_forward_flow(transform, before[0], after[0], before[1]),
+        inverse=_inverse_flow(transform, before[1], after[1]),
+        carried=tuple(_carried_keys(after[0], before[1], after[1])),
+        outputs=after[0],
+        inputs=after[1],
+    )
+
+
+def _forward_flow(transform: Transform, before: Leaves, after: Leaves, inputs: Leaves) -> KeyFlow:
+    pairs = _pair_keys(transform.in_keys, transform.out_keys, before)
+    available = {**inputs, **before}
+    reads = _expand_groups(transform.in_keys, available)
+    declared = _expand_groups(transform._written_keys, after)
+    return _key_flow(pairs, reads, declared, before, after, available)
+
+
+def _inverse_flow(transform: Transform, inner: Leaves, outer: Leaves) -> KeyFlow:
+    """Return the inverse flow: ``outer`` is the policy's side, ``inner`` the env's."""
+    if not transform.invertible:
+        return KeyFlow()
+    pairs = _pair_keys(transform.out_keys_inv, transform.in_keys_inv, outer)
+    reads = _expand_groups(transform.out_keys_inv, outer)
+    declared = _expand_groups(transform.in_keys_inv, inner)
+    # State that a stage adds or hides is carried between steps, not mapped by the inverse.
+    named = {*reads, *declared}
+    first = {key: leaf for key, leaf in outer.items() if leaf.part == "action" or key in named}
+    last = {key: leaf for key, leaf in inner.items() if leaf.part == "action" or key in named}
+    return _key_flow(pairs, reads, declared, first, last, outer)
+
+
+def _key_flow(
+    pairs: Mapping[NestedKey, NestedKey],
+    reads: Sequence[NestedKey],
+    declared: Sequence[NestedKey],
+    before: Leaves,
+    after: Leaves,
+    available: Leaves,
+) -> KeyFlow:
+    """Return the flow in one direction; ``pairs`` maps each written key to its source."""
+    renames = tuple(
+        (old, new)
+        for new, old in pairs.items()
+        if old in before and old not in after and new in after and new not in before
+        if _declaration(before[old]) == _declaration(after[new])
+    )
+    moved = {key for pair in renames for key in pair}
+    altered = [
+        key for key, leaf in after.items() if _declaration(before.get(key)) != _declaration(leaf)
+    ]
+    written = [key for key in unique_keys([*declared, *altered]) if key not in moved]
+    sources = {key: pairs.get(key, key if key in before else None) for key in written}
+    writes = tuple(
+        KeyWrite(
+            key,
+            source,
+            available.get(source) if source else None,
+            after.get(key),
+            key not in available,
+        )
+        for key, source in sources.items()
+    )
+    read = [*reads, *(key for key in written if key in before)]
+    drops = tuple(key for key in before if key not in after and key not in moved)
+    return KeyFlow(tuple(unique_keys(read)), writes, drops, renames)
+
+
+def _carried_keys(outputs: Leaves, inner: Leaves, outer: Leaves) -> Iterable[NestedKey]:
+    """Return the state that the stage adds, which it reads from the previous step."""
+    return (
+        key
+        for key, leaf in outer.items()
+        if leaf.part == "state" and key not in inner and key in outputs
+    )
+
+
+def _pair_keys(
+    sources: Sequence[NestedKey], targets: Sequence[NestedKey], leaves: Leaves
+) -> dict[NestedKey, NestedKey]:
+    """Map each target key to its source; groups are expanded to their leaves."""
+    if len(sources) != len(targets):
+        return {}
+    sources_by_target: dict[NestedKey, NestedKey] = {}
+    for source, target in zip(sources, targets, strict=True):
+        length = len(key_parts(source))
+        for leaf in _expand_groups([source], leaves):
+            rest = key_parts(leaf)[length:]
+            sources_by_target[(*key_parts(target), *rest) if rest else target] = leaf
+    return sources_by_target
+
+
+def _expand_groups(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]:
+    """Replace groups by their leaves; ignore unknown keys."""
+    expanded: list[NestedKey] = []
+    for key in keys:
+        parts = key_parts(key)
+        expanded += [leaf for leaf in leaves if key_parts(leaf)[: len(parts)] == parts]
+    return unique_keys(expanded)
+
+
+def _declaration(leaf: LeafSpec | None) -> object:
+    """Return the declared properties of a spec, without key and part."""
+    if leaf is None:
+        return None
+    return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport(Result):
+    """Data flow of a chain, with facts about the env.
+
+    Args:
+        env: Name of the env.
+        before: Facts about the env without the chain.
+        after: Facts about the env with the chain.
+        stages: Data flow of each stage.
+    """
+
+    env: str
+    before: EnvFacts
+    after: EnvFacts
+    stages: tuple[StageFlow, ...]
+
+
+def inspect_chain(env: EnvBase, name: str | None = None) -> ChainReport:
+    """Report what each stage of a chain does, without a reset or step.
+
+    Args:
+        env: Env, with or without a chain.
+        name: Name in the report. Defaults to the class name of the base env.
+
+    Raises:
+        TdxError: A stage does not accept the specs before it; the error names the stage.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum, TransformedEnv
+        >>> report = inspect_chain(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum()))
+        >>> report.stages[0].forward.reads
+        ('reward',)
+    """
+    from tdx.inspection.spec_report import unwrap_env
+
+    base = unwrap_env(env)
+    stages = analyze_chain(env).stages
+    return ChainReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), stages)
+
+
+def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
+    """Return the number of stages that the env itself has.
+
+    A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
+    the index of the pipeline's first stage in the whole chain.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline.
+    """
+    from tdx.core.stage_specs import stage_count
+
+    return max(stage_count(env) - len(pipeline.transforms), 0)
+
+
+def format_stages(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> tuple[str, ...]:
+    """Return one line for each stage of an env's whole chain, innermost first.
+
+    Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline.
+        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
+
+    Example:
+        >>> from tdx.pipeline import build_env
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
+        >>> format_stages(build_env(pipeline), pipeline)
+        ('RewardScaling(0.0, 0.1)',)
+    """
+    from tdx.core.stage_specs import chain_stages
+
+    stages = chain_stages(env)
+    own = len(stages) - len(pipeline.transforms)
+    texts: list[str] = []
+    for index, stage in enumerate(stages):
+        parts = list(_flatten_compose(stage)) if expanded else [stage]
+        if parts != [stage]:
+            texts += map(_stage_repr, parts)
+        elif index < own:
+            texts.append(_stage_repr(stage))
+        else:
+            texts.append(format_stage(pipeline.transforms[index - own]))
+    return tuple(texts)
+
+
+def _flatten_compose(stage: Transform) -> Iterator[Transform]:
+    from tdx.core.transforms import Compose
+
+    if type(stage) is Compose:
+        for inner in stage:
+            yield from _flatten_compose(inner)
+    else:
+        yield stage
+
+
+def _stage_repr(stage: Transform) -> str:
+    text = repr(stage)
+    return type(stage).__name__ if "\n" in text or len(text) > _MAX_LENGTH else text

@@ -1,0 +1,104 @@
+"""Apply the fixes of findings to a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tdx.inspection.check_report import CheckReport, Finding, check_pipeline
+
+if TYPE_CHECKING:
+    from tdx.inspection.lint.rule import Fix, Rule
+    from tdx.pipeline import Pipeline
+
+_MAX_FIXES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPipeline:
+    """A pipeline after its fixes.
+
+    Args:
+        pipeline: The pipeline with all fixes applied.
+        fixes: Code of each resolved finding with its fix, in the order in which they were applied.
+    """
+
+    pipeline: Pipeline
+    fixes: tuple[tuple[str, Fix], ...]
+
+
+def fix_pipeline(
+    pipeline: Pipeline,
+    *,
+    allow_code: bool = False,
+    rules: Sequence[Rule] | None = None,
+    strict: bool = False,
+) -> FixedPipeline:
+    """Apply the fixes of a pipeline one after the other, each to the result of the previous one.
+
+    A fix after which the chain can no longer be built is skipped.
+
+    Args:
+        pipeline: The pipeline.
+        allow_code: Allow importing the Python objects that it names.
+        rules: Lint rules to apply. Defaults to all rules.
+        strict: Apply the fixes of suggestions too.
+
+    Raises:
+        EnvError: The env cannot be made.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline, format_stage
+        >>> clipped = Pipeline.of("Pendulum-v1", "RewardClipping(-1, 1)", "RewardScaling(0, 0.1)")
+        >>> [format_stage(stage) for stage in fix_pipeline(clipped).pipeline.transforms]
+        ['RewardScaling(0, 0.1)', 'RewardClipping(-1, 1)']
+    """
+
+    def check(each: Pipeline) -> CheckReport:
+        return check_pipeline(each, allow_code=allow_code, rules=rules, steps=False)
+
+    fixes: list[tuple[str, Fix]] = []
+    report = check(pipeline)
+    previous = [pipeline]
+    while len(fixes) < _MAX_FIXES:
+        step = _apply_best_fix(pipeline, report, check, previous, strict)
+        if step is None:
+            break
+        pipeline, report, code, fix = step
+        previous.append(pipeline)
+        fixes.append((code, fix))
+    return FixedPipeline(pipeline, tuple(fixes))
+
+
+def _apply_best_fix(
+    pipeline: Pipeline,
+    report: CheckReport,
+    check: Callable[[Pipeline], CheckReport],
+    previous: list[Pipeline],
+    strict: bool,
+) -> tuple[Pipeline, CheckReport, str, Fix] | None:
+    """Return the pipeline after the first fix that resolves a finding without new errors."""
+    for finding, fix in _iter_fixes(report, strict):
+        candidate = fix.applied_to(pipeline)
+        if candidate in previous:
+            continue
+        after = check(candidate)
+        resolved = _count_code(after, finding) < _count_code(report, finding)
+        if resolved and _has_errors(after) <= _has_errors(report):
+            return candidate, after, finding.code, fix
+    return None
+
+
+def _iter_fixes(report: CheckReport, strict: bool) -> Iterator[tuple[Finding, Fix]]:
+    for finding in report.findings:
+        if finding.fix is not None and (strict or finding.severity != "suggestion"):
+            yield finding, finding.fix
+
+
+def _has_errors(report: CheckReport) -> bool:
+    return any(finding.check in ("arguments", "specs") for finding in report.findings)
+
+
+def _count_code(report: CheckReport, finding: Finding) -> int:
+    return sum(each.code == finding.code for each in report.findings)

@@ -1,0 +1,213 @@
+"""Select and run lint rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tdx.errors import UnknownNameError, did_you_mean
+from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
+from tdx.inspection.lint.rule import Rule, Violation
+from tdx.inspection.lint.rules import (
+    actions,
+    dtypes,
+    episodes,
+    images,
+    keys,
+    observations,
+    policies,
+    redundant,
+    rewards,
+)
+from tdx.pipeline.entries import catalogue
+from tdx.pipeline.policy_source import parse_policy
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tdx.core import TransformedEnv
+    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.pipeline import Pipeline
+
+
+_FAMILIES = (
+    keys,
+    rewards,
+    images,
+    observations,
+    episodes,
+    dtypes,
+    actions,
+    policies,
+    redundant,
+)
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Return every rule, sorted by code.
+
+    Example:
+        >>> [rule.code for rule in all_rules()][:2]
+        ['TDX411', 'TDX412']
+    """
+    members = (member for family in _FAMILIES for member in vars(family).values())
+    return tuple(sorted((each for each in members if isinstance(each, Rule)), key=_code_of))
+
+
+def _code_of(rule: Rule) -> str:
+    return rule.code
+
+
+def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """Select rules by code.
+
+    Args:
+        select: Codes, or prefixes of codes, to include. Empty: all rules.
+        ignore: Codes, or prefixes of codes, to exclude.
+
+    Raises:
+        UnknownNameError: A code matches no rule.
+
+    Example:
+        >>> [rule.code for rule in select_rules(["TDX42"], ignore=["TDX422", "TDX423"])]
+        ['TDX421', 'TDX424', 'TDX425']
+    """
+    wanted, unwanted = _normalize_codes(select), _normalize_codes(ignore)
+    return tuple(
+        rule
+        for rule in all_rules()
+        if (not wanted or rule.code.startswith(wanted)) and not rule.code.startswith(unwanted)
+    )
+
+
+def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
+    normalized = tuple(code.strip().upper() for code in codes)
+    known = [rule.code for rule in all_rules()]
+    for code in normalized:
+        if not code or not any(each.startswith(code) for each in known):
+            hint = did_you_mean(code, known, "list them with: tdx explain")
+            raise UnknownNameError(f"unknown rule {code!r}", hint=hint)
+    return normalized
+
+
+_FAMILIES = (
+    keys,
+    rewards,
+    images,
+    observations,
+    episodes,
+    dtypes,
+    actions,
+    policies,
+    redundant,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LintFinding:
+    """A rule and one violation of it."""
+
+    rule: Rule
+    violation: Violation
+
+
+def lint(context: LintContext, rules: Iterable[Rule] | None = None) -> list[LintFinding]:
+    """Return every violation in a pipeline, in the order of its stages.
+
+    Args:
+        context: The pipeline.
+        rules: Rules to apply. Defaults to all rules.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 1.0)")
+        >>> [finding.rule.code for finding in lint(build_lint_context(pipeline))]
+        ['TDX491']
+    """
+    applied = all_rules() if rules is None else rules
+    findings = [LintFinding(rule, each) for rule in applied for each in rule.find(context)]
+    return sorted(findings, key=_sort_key)
+
+
+def build_lint_context(
+    pipeline: Pipeline,
+    env: TransformedEnv | None = None,
+    *,
+    policy: nn.Module | None = None,
+    spec_violations: Sequence[SpecFinding] = (),
+) -> LintContext:
+    """Prepare a pipeline for the rules.
+
+    Args:
+        pipeline: The pipeline.
+        env: Its env with the chain. ``None`` if it could not be built.
+        policy: Its policy, if it was imported.
+        spec_violations: Spec violations found in steps.
+    """
+    transforms = [] if env is None else list(env.stages)
+    is_built = env is not None and len(transforms) == len(pipeline.transforms)
+    specs = _stage_key_specs(env) if env is not None and is_built else []
+    stages = []
+    for index, config in enumerate(pipeline.transforms):
+        before, after = (specs[at] if at < len(specs) else None for at in (index, index + 1))
+        info = None if config.code else catalogue().find(config.name)
+        transform = transforms[index] if is_built else None
+        stages.append(LintStage(index, config, info, transform, before, after))
+    return LintContext(pipeline, stages, env, policy, spec_violations)
+
+
+def _stage_key_specs(env: TransformedEnv) -> list[KeySpecs]:
+    """Return the specs before the chain and after each stage, up to the first failure."""
+    from tdx.core import TransformedEnv, stage_specs
+    from tdx.core.transforms import Compose
+
+    for length in range(len(env.stages), -1, -1):
+        part = env
+        if length < len(env.stages):
+            stages = (stage.clone() for stage in env.stages[:length])
+            part = TransformedEnv(env.base_env, Compose(*stages))
+        try:
+            specs = stage_specs(part)
+        except Exception:
+            continue
+        return [KeySpecs.of(each.input_spec, each.output_spec) for each in specs[-length - 1 :]]
+    return []
+
+
+def _sort_key(finding: LintFinding) -> tuple[int, str]:
+    stage = finding.violation.stage
+    return (1 << 30 if stage is None else stage), finding.rule.code
+
+
+def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
+    """Import the policy of a pipeline if it is Python code.
+
+    Args:
+        pipeline: The pipeline.
+        allow_code: Allow importing the Python objects that it names.
+
+    Returns:
+        The module, or what a function or class returns when called without arguments. ``None`` if
+        the pipeline names no code, importing is not allowed, or the object is not a module.
+
+    Raises:
+        TdxError: The object does not exist.
+    """
+    reference = parse_policy(pipeline.policy).reference if pipeline.policy else None
+    if reference is None or not allow_code:
+        return None
+    from torch import nn
+
+    from tdx.pipeline.realise import Realiser
+
+    policy = Realiser(allow_code).imported(reference)
+    if not isinstance(policy, nn.Module) and callable(policy):
+        try:
+            policy = policy()
+        except Exception:
+            # A plain function of a TensorDict has no keys to check.
+            return None
+    return policy if isinstance(policy, nn.Module) else None

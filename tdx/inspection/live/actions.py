@@ -1,0 +1,196 @@
+"""Actions that a user enters, from the action spec of an env."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tdx.inspection.live.arrays import unravel_row
+from tdx.keys import NestedKey, format_key
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+    from torch import Tensor
+
+    from tdx.envs import EnvBase
+    from tdx.specs import TensorSpec
+
+MAX_FIELDS = 32
+_UNBOUNDED_LIMIT = 3.0
+"""Limit of a slider whose spec is unbounded."""
+Numbers = Mapping[tuple[str, int], float]
+"""Selected numbers, by key and index of the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionField:
+    """One number of an action.
+
+    Args:
+        key: Action key, with dots.
+        place: Index of the number under that key.
+        kind: ``slider`` between two limits, or ``choice`` among whole numbers from 0.
+        low: Lower limit.
+        high: Upper limit; the last choice.
+        start: Initial value.
+    """
+
+    key: str
+    place: int
+    kind: Literal["slider", "choice"]
+    low: float
+    high: float
+    start: float
+
+    @property
+    def name(self) -> str:
+        """Key and index, ``action[0]``."""
+        return f"{self.key}[{self.place}]"
+
+
+def action_fields(env: EnvBase) -> tuple[ActionField, ...]:
+    """Return the numbers of an action that can be selected; all envs of a batch share them.
+
+    Args:
+        env: Env with its chain.
+
+    Returns:
+        At most ``MAX_FIELDS`` fields. Keys with other kinds of specs have no field and stay zero.
+
+    Example:
+        >>> from tdx import PendulumEnv
+        >>> [field] = action_fields(PendulumEnv())
+        >>> field.name, field.kind, field.low, field.high
+        ('action[0]', 'slider', -2.0, 2.0)
+    """
+    fields = (
+        field
+        for key, leaf in env.full_action_spec.items(True, True)
+        for field in _leaf_fields(format_key(key), leaf, len(env.batch_size))
+    )
+    return tuple(field for field, _ in zip(fields, range(MAX_FIELDS), strict=False))
+
+
+def _leaf_fields(key: str, leaf: TensorSpec, batch_dims: int) -> Iterator[ActionField]:
+    from tdx.specs import Bounded, Unbounded
+
+    for place, count in enumerate(_choice_counts(leaf, batch_dims)):
+        yield ActionField(key, place, "choice", 0, count - 1, 0)
+    if isinstance(leaf, Bounded):
+        lows, highs = (_first_row(end, batch_dims).tolist() for end in (leaf.low, leaf.high))
+        for place, (low, high) in enumerate(zip(lows, highs, strict=True)):
+            low, high = (
+                max(low, -_UNBOUNDED_LIMIT if math.isinf(low) else low),
+                min(high, _finite_high(high)),
+            )
+            discrete = not leaf.low.is_floating_point()
+            kind: Literal["slider", "choice"] = "choice" if discrete and low == 0 else "slider"
+            yield ActionField(key, place, kind, low, high, min(max(0.0, low), high))
+    elif isinstance(leaf, Unbounded):
+        for place in range(leaf.shape[batch_dims:].numel()):
+            yield ActionField(key, place, "slider", -_UNBOUNDED_LIMIT, _UNBOUNDED_LIMIT, 0.0)
+
+
+def _finite_high(high: float) -> float:
+    return _UNBOUNDED_LIMIT if math.isinf(high) else high
+
+
+def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
+    """Return the number of options of each choice in one row of a spec."""
+    from tdx.specs import Binary, Categorical, MultiCategorical, MultiOneHot, OneHot
+
+    numbers = leaf.shape[batch_dims:].numel()
+    if isinstance(leaf, OneHot):
+        return [int(leaf.space.n)]
+    if isinstance(leaf, MultiCategorical | MultiOneHot):
+        return [int(count) for count in _first_counts(leaf.nvec)]
+    if isinstance(leaf, Binary):
+        return [2] * numbers
+    if isinstance(leaf, Categorical):
+        return [int(leaf.space.n)] * numbers
+    return []
+
+
+def _first_counts(counts: object) -> list[int]:
+    import torch
+
+    table = torch.as_tensor(counts)
+    fields: list[int] = table.reshape(-1, table.shape[-1])[0].tolist()
+    return fields
+
+
+def _first_row(values: Tensor, batch_dims: int) -> Tensor:
+    """Return the numbers of the first row, flat."""
+    return values[(0,) * batch_dims].detach().cpu().reshape(-1)
+
+
+def build_action(env: EnvBase, numbers: Numbers) -> TensorDictBase:
+    """Build an action for every env of the batch; zero where nothing is selected.
+
+    Args:
+        env: Env with its chain.
+        numbers: Selected numbers.
+
+    Returns:
+        The action keys, ``[*B]``.
+
+    Example:
+        >>> from tdx import PendulumEnv
+        >>> build_action(PendulumEnv(), {("action", 0): 0.5})["action"]
+        tensor([0.5000])
+    """
+    spec = env.full_action_spec
+    action: TensorDictBase = spec.zero()
+    for key, leaf in spec.items(True, True):
+        selected = {
+            place: each for (name, place), each in numbers.items() if name == format_key(key)
+        }
+        _write_action(action, key, leaf, selected, len(env.batch_size))
+    return action
+
+
+def target_row(env: EnvBase, action: TensorDictBase, row: int | None) -> TensorDictBase:
+    """Apply an action to one env of a batch, and random actions to the others.
+
+    Args:
+        env: Env with its chain.
+        action: The action keys, ``[*B]``.
+        row: Env that receives the action, counted through all batch dims. ``None``: all envs.
+
+    Returns:
+        The action keys, ``[*B]``, in new memory.
+    """
+    if row is None or env.batch_size.numel() <= 1:
+        return action.clone()
+    fields: TensorDictBase = env.full_action_spec.rand()
+    at = unravel_row(row, tuple(env.batch_size))
+    fields[at] = action[at]
+    return fields
+
+
+def _write_action(
+    action: TensorDictBase,
+    key: NestedKey,
+    leaf: TensorSpec,
+    selected: Mapping[int, float],
+    batch_dims: int,
+) -> None:
+    import torch
+
+    from tdx.specs import MultiOneHot, OneHot
+
+    row = torch.zeros(leaf.shape[batch_dims:].numel(), dtype=torch.float64)
+    if isinstance(leaf, OneHot | MultiOneHot):
+        begin = 0
+        for place, count in enumerate(_choice_counts(leaf, batch_dims)):
+            row[begin + int(selected.get(place, 0))] = 1
+            begin += count
+    elif not selected:
+        return
+    for place, number in selected.items():
+        if not isinstance(leaf, OneHot | MultiOneHot) and place < len(row):
+            row[place] = number
+    shaped = row.reshape(leaf.shape[batch_dims:]).to(leaf.dtype).to(leaf.device)
+    action.set(key, shaped.expand(leaf.shape).clone())

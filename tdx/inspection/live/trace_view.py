@@ -1,0 +1,320 @@
+"""Convert traces to views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tdx.inspection.live.arrays import (
+    RowSelector,
+    as_array,
+    count_bins,
+    format_array,
+    summarize_array,
+)
+from tdx.inspection.live.images import is_image_shape
+from tdx.inspection.live.views import (
+    TRACED_NUMBERS,
+    Change,
+    HookView,
+    StageNumbers,
+    TraceView,
+    ValueView,
+)
+from tdx.keys import NestedKey, format_key
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tdx.core.tracing import Promises, StageTrace, StepTrace, ValueVersion
+
+_LARGE_SIZE = 4_096
+Messages = Mapping[tuple[int, str], Sequence[str]]
+
+
+class ValueReader:
+    """Converts versions to views.
+
+    Args:
+        rows: Rows to read.
+    """
+
+    def __init__(self, rows: RowSelector) -> None:
+        self.rows = rows
+
+    def read(
+        self,
+        version: ValueVersion,
+        before: ValueVersion | None,
+        previous: ValueVersion | None,
+        violations: tuple[str, ...],
+    ) -> ValueView:
+        """Convert a version.
+
+        Args:
+            version: The version.
+            before: The version that it is compared with.
+            previous: The previous version in the same trace.
+            violations: Spec violations of the value.
+        """
+        value = self.rows.of(version.value)
+        key, name = format_key(version.key), version.name
+        old = None if before is None else self.rows.of(before.value)
+        numbers = as_array(value)
+        if numbers is None:
+            return _describe_object(key, name, value, old, before is not None, violations)
+        change, text, delta = _compare(numbers, as_array(old), before is not None)
+        low, mean, high, nans, infinities = summarize_array(numbers)
+        return ValueView(
+            key=key,
+            version=name,
+            shape=tuple(numbers.shape),
+            dtype=str(value.dtype).removeprefix("torch."),
+            text=format_array(numbers),
+            minimum=low,
+            mean=mean,
+            maximum=high,
+            nans=nans,
+            infinities=infinities,
+            histogram=count_bins(numbers, low, high),
+            change=change,
+            by_writer=self._by_writer(numbers, previous),
+            before=text,
+            delta=delta,
+            violations=violations,
+            in_place=version.in_place,
+            is_image=is_image_shape(tuple(numbers.shape), numbers.dtype.kind),
+        )
+
+    def _by_writer(self, numbers: np.ndarray[Any, Any], previous: ValueVersion | None) -> Change:
+        import numpy as np
+
+        if previous is None:
+            return "new"
+        old = as_array(self.rows.of(previous.value))
+        same = old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers)
+        return "same" if same else "changed"
+
+
+def _describe_object(
+    key: str, name: str, value: Any, old: Any, is_known: bool, violations: tuple[str, ...]
+) -> ValueView:
+    rows = value if isinstance(value, list) else [value]
+    shape = (len(rows),) if isinstance(value, list) else tuple(getattr(value, "shape", ()))
+    text, before = _shorten(value), _shorten(old) if is_known else ""
+    change: Change = "new" if not is_known else "same" if text == before else "changed"
+    kind = getattr(rows[0], "dtype", None) if rows else None
+    dtype = type(value).__name__ if kind is None else str(kind).removeprefix("torch.")
+    return ValueView(
+        key, name, shape, dtype, text, change=change, before=before, violations=violations
+    )
+
+
+def _shorten(value: Any) -> str:
+    data = getattr(value, "data", value) if hasattr(value, "tolist") else value
+    text = " ".join(str(data).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _compare(
+    new: np.ndarray[Any, Any], old: np.ndarray[Any, Any] | None, is_known: bool
+) -> tuple[Change, str, float | None]:
+    """Compare two arrays: kind of change, text of the old one, and largest difference."""
+    import numpy as np
+
+    if old is None:
+        return ("changed" if is_known else "new"), "", None
+    text = format_array(old)
+    if old.shape != new.shape:
+        return "changed", text, None
+    if old is new or np.array_equal(old, new):
+        return "same", text, 0.0
+    delta = _largest_difference(new, old)
+    return ("same" if delta == 0 else "changed"), text, delta
+
+
+def _largest_difference(new: np.ndarray[Any, Any], old: np.ndarray[Any, Any]) -> float:
+    """Return the largest difference of two unequal arrays; NaN equals NaN."""
+    import numpy as np
+
+    if new.dtype.kind == "b":
+        return float(np.count_nonzero(new != old) > 0)
+    if new.dtype.kind == "u" and new.dtype == old.dtype:
+        # Converting large images to float64 is slow.
+        return float((np.maximum(new, old) - np.minimum(new, old)).max())
+    with np.errstate(all="ignore"):
+        if new.dtype == old.dtype and new.dtype.kind == "f" and new.size > _LARGE_SIZE:
+            rough = float(np.abs(new - old).max())
+            if math.isfinite(rough):
+                return rough
+        apart = np.abs(new.astype(np.float64) - old.astype(np.float64))
+    if new.dtype.kind == "f":
+        apart = np.where(np.isnan(new) & np.isnan(old), 0.0, apart)
+    return float(apart.max()) if apart.size else 0.0
+
+
+def view_trace(
+    trace: StepTrace,
+    *,
+    against: StepTrace | None = None,
+    row: int | None = None,
+    promises: Promises | None = None,
+    numbers: StageNumbers = TRACED_NUMBERS,
+) -> TraceView:
+    """Convert the trace of a reset or step.
+
+    Args:
+        trace: The trace.
+        against: Trace to compare values with, such as the previous one.
+        row: Row of the batch, counted through all batch dims. ``None``: all rows.
+        promises: Specs to check values against. ``None``: do not check.
+        numbers: Numbers of the stages that the user sees.
+
+    Example:
+        >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
+        >>> tracer = Tracer(TransformedEnv(PendulumEnv(), StepCounter(200)))
+        >>> first = tracer.reset()
+        >>> view = view_trace(tracer.step(), against=first)
+        >>> [place.title for place in view.places]
+        ['random', 'PendulumEnv', '0 StepCounter']
+        >>> [view.values[at].version for at in view.places[-1].written]
+        ['done@1', 'truncated@1', 'step_count@1']
+    """
+    return _TraceReader(trace, against, row, promises, numbers).view()
+
+
+class _TraceReader:
+    def __init__(
+        self,
+        trace: StepTrace,
+        against: StepTrace | None,
+        row: int | None,
+        promises: Promises | None,
+        numbers: StageNumbers,
+    ) -> None:
+        self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
+        self.reader = ValueReader(RowSelector(tuple(trace.tensordict.batch_size), row))
+        self.violation_messages = {} if promises is None else _violation_messages(trace, promises)
+        self.before: dict[tuple[str, str], ValueVersion] = {}
+        if against is not None:
+            self.before = {(each.lane, each.name): each for each in against.versions()}
+        self.values: list[ValueView] = []
+        self.places: dict[int, int] = {}
+
+    def view(self) -> TraceView:
+        trace = self.trace
+        return TraceView(
+            index=trace.index,
+            step=trace.step,
+            episode=trace.episode,
+            phase=trace.phase,
+            row=self.row,
+            places=tuple(self._hook_views()),
+            values=tuple(self.values),
+            time_ns=trace.time_ns,
+            unattributed_ns=trace.unattributed_ns,
+            against=None if self.against is None else self.against.index,
+            error=None if trace.error is None else trace.error.message,
+        )
+
+    def _hook_views(self) -> Iterator[HookView]:
+        lanes: dict[str, dict[NestedKey, ValueVersion]] = {
+            "inverse": dict(self.trace.given),
+            "forward": {},
+        }
+        for number, stage in enumerate(self.trace.stages):
+            present = lanes[stage.direction]
+            previous = {key: present.get(key) for key in stage.written}
+            present.update(stage.written)
+            for key in stage.dropped:
+                present.pop(key, None)
+            written = [
+                self._value_index(each, number, previous[key])
+                for key, each in stage.written.items()
+            ]
+            written_keys = {format_key(key) for key in stage.written}
+            yield HookView(
+                kind=stage.kind,
+                index=self.numbers.number(stage.index) if stage.kind == "stage" else -1,
+                name=stage.name,
+                lane=stage.direction,
+                time_ns=stage.time_ns,
+                written=tuple(written),
+                present=tuple(self._value_index(each) for each in present.values()),
+                dropped=tuple(map(format_key, stage.dropped)),
+                undeclared=tuple(map(format_key, stage.undeclared)),
+                violations=tuple(
+                    f"{key}: {line}" if key else line
+                    for (at, key), lines in self.violation_messages.items()
+                    if at == number and key not in written_keys
+                    for line in lines
+                ),
+            )
+
+    def _value_index(
+        self, version: ValueVersion, stage: int | None = None, previous: ValueVersion | None = None
+    ) -> int:
+        """Return the index of a version among the values; it is read on first use."""
+        index = self.places.get(id(version))
+        if index is None:
+            violations = (
+                ()
+                if stage is None
+                else self.violation_messages.get((stage, format_key(version.key)), ())
+            )
+            before = self.before.get((version.lane, version.name))
+            index = self.places[id(version)] = len(self.values)
+            self.values.append(self.reader.read(version, before, previous, tuple(violations)))
+        return index
+
+
+def _violation_messages(trace: StepTrace, promises: Promises) -> Messages:
+    """Return the messages of all spec violations, by hook index and key."""
+    number = {id(stage): at for at, stage in enumerate(trace.stages)}
+    messages: dict[tuple[int, str], list[str]] = {}
+    for violation in promises.lies(trace):
+        # A spec without bounds allows NaN, which is shown with the statistics.
+        if violation.finding.code != "nan":
+            key = "" if violation.finding.key is None else format_key(violation.finding.key)
+            at = number[id(violation.by)], key
+            messages.setdefault(at, []).append(violation.finding.message)
+    return messages
+
+
+def find_problems(
+    trace: StepTrace, promises: Promises, numbers: StageNumbers = TRACED_NUMBERS
+) -> tuple[str, ...]:
+    """Return the problems of a trace, one line each: NaN, infinities and spec violations.
+
+    Args:
+        trace: The trace.
+        promises: Specs to check values against.
+        numbers: Numbers of the stages that the user sees.
+    """
+    problems: list[str] = []
+    for stage in trace.stages:
+        if stage.kind != "given":
+            problems += _find_non_finite(stage, _title(stage, numbers))
+    for violation in promises.lies(trace):
+        if violation.finding.code != "nan":
+            key = "" if violation.finding.key is None else f" {format_key(violation.finding.key)}"
+            problems.append(f"{_title(violation.by, numbers)}{key}: {violation.finding.message}")
+    return tuple(problems)
+
+
+def _title(stage: StageTrace, numbers: StageNumbers) -> str:
+    return numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
+
+
+def _find_non_finite(stage: StageTrace, title: str) -> Iterator[str]:
+    from torch import Tensor
+
+    for version in stage.written.values():
+        value = version.value
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        # The sum of non-finite numbers is not finite; it needs one pass and no copy.
+        if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
+            problem = "NaN" if bool(value.isnan().any()) else "infinity"
+            yield f"{title} {format_key(version.key)}: {problem}"

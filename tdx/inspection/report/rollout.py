@@ -1,0 +1,298 @@
+"""Record rewards, episodes and images of a seeded rollout for the report."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tdx.inspection.seeding import seed_run
+from tdx.keys import NestedKey, format_key, key_parts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.core import StepTrace
+    from tdx.core.tracing import ValueVersion
+    from tdx.envs import EnvBase
+
+MAX_ENVS = 8
+_IMAGE_STEP = 10
+_MIN_SIZE = 16
+_MAX_FRAMES = 8
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePair:
+    """Input and output of an image stage for one frame.
+
+    Args:
+        stage: Index of the stage.
+        key: Key that it writes.
+        before: PNG of the input; ``None`` if that is not an image.
+        after: PNG of the output.
+        before_text: Name, shape and dtype of the input.
+        after_text: The same of the output.
+    """
+
+    stage: int
+    key: str
+    before: bytes | None
+    after: bytes
+    before_text: str
+    after_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPlot:
+    """Rewards of one env at every step.
+
+    Args:
+        key: Key of the reward.
+        env: Index of the env in the batch, from 0.
+        values: One value per step.
+    """
+
+    key: str
+    env: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """One episode of the rollout.
+
+    Args:
+        env: Index of the env in the batch, from 0.
+        start: First step.
+        steps: Number of steps.
+        total: Sum of its rewards; ``None`` without rewards.
+        ended: ``terminated``, ``truncated``, or ``cut`` if the rollout ended first.
+    """
+
+    env: int
+    start: int
+    steps: int
+    total: float | None
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """A short seeded rollout with random actions.
+
+    Args:
+        steps: Number of steps.
+        seed: The seed.
+        plots: Rewards.
+        episodes: Episodes in the order of their ends.
+        images: Frames before and after each image stage, at one step.
+        image_step: That step.
+    """
+
+    steps: int
+    seed: int
+    plots: tuple[RewardPlot, ...]
+    episodes: tuple[EpisodeSummary, ...]
+    images: tuple[ImagePair, ...]
+    image_step: int
+
+
+def summarize_rollout(env: EnvBase, steps: int, seed: int) -> RolloutSummary:
+    """Run a reproducible rollout with random actions.
+
+    Args:
+        env: Env; it is seeded, reset and stepped.
+        steps: Number of steps.
+        seed: Seed of the env and of the actions.
+
+    Raises:
+        TdxError: The env or a stage raised an error.
+    """
+    import torch
+
+    recorder = _RolloutRecorder(env)
+    step = min(_IMAGE_STEP, steps - 1)
+    with torch.no_grad(), seed_run(env, seed):
+        for chunk in env.iter_rollout(steps):
+            for following in chunk.get("next").unbind(-1):
+                recorder.record(following)
+    with seed_run(env, seed):
+        images = tuple(_image_pairs(_trace_step(env, step), len(env.batch_size)))
+    return RolloutSummary(
+        steps, seed, tuple(recorder.plots()), tuple(recorder.episodes()), images, step
+    )
+
+
+def _trace_step(env: EnvBase, step: int) -> StepTrace:
+    """Return the trace of one step of a rollout."""
+    from tdx.core import Tracer
+
+    tracer = Tracer(env, values=False)
+    for _ in range(step):
+        tracer.step()
+    tracer.values = True
+    return tracer.step()
+
+
+class _RolloutRecorder:
+    """Records the rewards and episode ends of the first envs of a batch."""
+
+    def __init__(self, env: EnvBase) -> None:
+        self._count = min(env.batch_size.numel(), MAX_ENVS)
+        self._batch = env.batch_size.numel()
+        self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
+        self._flags = [key for key in env.done_keys if len(key_parts(key)) == 1]
+        self._flags = self._flags or list(env.done_keys)
+        self._episode_ends: list[list[str]] = []
+
+    def record(self, following: Any) -> None:
+        """Record the output of a step, ``[*B]``."""
+        for key, rows in self._rewards.items():
+            value = following.get(key, None)
+            if value is not None:
+                rows.append(self._rows(value).double().sum(-1).tolist())
+        ends = [""] * self._count
+        for key in self._flags:
+            flags = self._rows(following.get(key)).any(-1).tolist()
+            kind = key_parts(key)[-1]
+            for row, flag in enumerate(flags):
+                if flag and (kind != "done" or not ends[row]):
+                    ends[row] = kind
+        self._episode_ends.append(ends)
+
+    def _rows(self, value: Tensor) -> Tensor:
+        """Return the values of the first envs, ``[N, X]``."""
+        return value.detach().cpu().reshape(self._batch, -1)[: self._count]
+
+    def plots(self) -> Iterator[RewardPlot]:
+        for key, rows in self._rewards.items():
+            if rows:
+                for env, values in enumerate(zip(*rows, strict=True)):
+                    yield RewardPlot(format_key(key), env, tuple(values))
+
+    def episodes(self) -> Iterator[EpisodeSummary]:
+        """Yield the episodes, with the sum of the first reward."""
+        rows = next((rows for rows in self._rewards.values() if rows), None)
+        starts = [0] * self._count
+        last = len(self._episode_ends) - 1
+        for step, ends in enumerate(self._episode_ends):
+            for env, end in enumerate(ends):
+                if end or step == last:
+                    start = starts[env]
+                    total = sum(row[env] for row in rows[start : step + 1]) if rows else None
+                    yield EpisodeSummary(env, start, step + 1 - start, total, end or "cut")
+                    starts[env] = step + 1
+
+
+def _image_pairs(trace: StepTrace, batch_dims: int) -> Iterator[ImagePair]:
+    """Yield input and output of each stage that writes an image."""
+    written: dict[NestedKey, ValueVersion] = {}
+    for stage in trace.stages:
+        if stage.direction != "forward":
+            continue
+        for key, version in stage.written.items():
+            image = is_image(version.value, batch_dims)
+            if image and stage.kind == "stage":
+                read = written.get(key) or next(
+                    (each for each in stage.read if is_image(each.value, batch_dims)), None
+                )
+                yield ImagePair(
+                    stage=stage.index,
+                    key=format_key(key),
+                    before=to_png(read.value, batch_dims) if read else None,
+                    after=to_png(version.value, batch_dims),
+                    before_text=_version_text(read) if read else "",
+                    after_text=_version_text(version),
+                )
+            if image:
+                written[key] = version
+
+
+def _version_text(version: ValueVersion) -> str:
+    dtype = str(version.value.dtype).removeprefix("torch.")
+    return f"{version.name} {list(version.value.shape)} {dtype}"
+
+
+def is_image(value: Any, batch_dims: int) -> bool:
+    """Return True if the value looks like images ``[*B, C, H, W]`` or ``[*B, H, W, C]``."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.ndim - batch_dims != 3:
+        return False
+    rows, columns = _sides(value)
+    return min(rows, columns) >= _MIN_SIZE and value.dtype is not torch.bool
+
+
+def to_png(value: Tensor, batch_dims: int) -> bytes:
+    """Encode the image of the first env; frames stacked along the channels are placed side by side.
+
+    Args:
+        value: ``[*B, C, H, W]`` or ``[*B, H, W, C]``; uint8, or floats. Floats in 0 … 1 are
+            scaled to bytes; others are stretched from their minimum to their maximum.
+        batch_dims: Number of dims in ``B``.
+    """
+    import torch
+
+    image = value.detach().cpu()[(0,) * batch_dims]
+    if not _channels_first(image):
+        image = image.permute(2, 0, 1)
+    width = 3 if image.shape[0] % 3 == 0 else 1
+    frames = list(image.split(width))[:_MAX_FRAMES]
+    spaced: list[Tensor] = []
+    for frame in frames:
+        if spaced:
+            spaced.append(torch.full((width, frame.shape[1], _GAP), _white(image)).to(frame))
+        spaced.append(frame)
+    pixels = _as_bytes(torch.cat(spaced, -1), image).permute(1, 2, 0).contiguous()
+    return encode_png(pixels.numpy().tobytes(), pixels.shape[1], pixels.shape[0], width)
+
+
+def encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
+    """Encode bytes ``[height, width, channels]`` as a PNG file.
+
+    Args:
+        pixels: Bytes, row by row.
+        width: Pixels per row.
+        height: Number of rows.
+        channels: 1 for grayscale, 3 for RGB.
+    """
+    color_type = {1: 0, 3: 2}[channels]
+    stride = width * channels
+    rows = b"".join(
+        b"\0" + pixels[start : start + stride] for start in range(0, height * stride, stride)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+
+
+def _channels_first(image: Tensor) -> bool:
+    return not (image.shape[-1] in (1, 3) and image.shape[-3] not in (1, 3))
+
+
+def _sides(value: Tensor) -> tuple[int, int]:
+    first = _channels_first(value)
+    return (value.shape[-2], value.shape[-1]) if first else (value.shape[-3], value.shape[-2])
+
+
+def _white(image: Tensor) -> float:
+    return 255.0 if not image.is_floating_point() else float(image.max())
+
+
+def _as_bytes(pixels: Tensor, image: Tensor) -> Tensor:
+    import torch
+
+    if pixels.dtype is torch.uint8:
+        return pixels
+    low, high = float(image.min()), float(image.max())
+    if not (image.is_floating_point() and low >= 0 and high <= 1):
+        span = high - low or 1.0
+        pixels = (pixels.double() - low) / span
+    return (pixels.double().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
