@@ -10,30 +10,26 @@ import typer
 from typer.main import get_command
 
 from tdx import __version__
+from tdx.cli.commands.catalog import explain, list_envs, list_transforms, schema, show_transform
 from tdx.cli.commands.check import check
-from tdx.cli.commands.config import config_init, config_path, config_show
 from tdx.cli.commands.diff import diff
-from tdx.cli.commands.doctor import doctor
 from tdx.cli.commands.dumps import list_dumps, replay, show_dump, verify
-from tdx.cli.commands.explain import explain
 from tdx.cli.commands.export import export, import_
 from tdx.cli.commands.init import init
-from tdx.cli.commands.inspect import inspect_spec
-from tdx.cli.commands.inspect_chain import inspect_chain
-from tdx.cli.commands.inspect_keys import inspect_keys
-from tdx.cli.commands.inspect_plan import inspect_plan
-from tdx.cli.commands.inspect_values import inspect_values
-from tdx.cli.commands.list import list_envs, list_transforms
-from tdx.cli.commands.profile import profile
-from tdx.cli.commands.profile_compare import profile_compare
+from tdx.cli.commands.inspect import (
+    inspect_chain,
+    inspect_keys,
+    inspect_plan,
+    inspect_spec,
+    inspect_values,
+)
+from tdx.cli.commands.profile import profile, profile_compare
 from tdx.cli.commands.report import report
 from tdx.cli.commands.rollout import rollout
-from tdx.cli.commands.schema import schema
-from tdx.cli.commands.serve import serve
-from tdx.cli.commands.show import show_transform
-from tdx.cli.commands.tui import tui
-from tdx.cli.light_values import LightCommand, LightGroup
+from tdx.cli.commands.setup import config_init, config_path, config_show, doctor
+from tdx.cli.commands.tui import serve, tui
 from tdx.cli.options import takes_options
+from tdx.cli.typer_internals import LightCommand, LightGroup
 
 _ORDER = (
     "tui",

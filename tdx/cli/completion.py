@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tdx.cli.views.prose import plain
+import typer
+
+from tdx.cli.views.catalog import plain
+from tdx.errors import TdxError
+from tdx.files import open_below, open_folder
+from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tdx.pipeline.types import Type
+
 
 Offer = tuple[str, str]
 """What is put in the place of the word, and what it is."""
@@ -151,3 +158,24 @@ def _matching(incomplete: str, offers: list[Offer]) -> list[Offer]:
     folded = incomplete.casefold()
     found = [offer for offer in offers if offer[0].casefold().startswith(folded)]
     return found or [offer for offer in offers if folded in offer[0].casefold()]
+
+
+_MAX_LINE = 2**22
+
+
+def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the entries of the dump on the line, after the last comma of a list of them."""
+    done, comma, word = incomplete.rpartition(",")
+    names = _names(ctx.params.get("dump"))
+    return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
+
+
+def _names(folder: Any) -> list[str]:
+    try:
+        with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
+            first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
+        keys = [list(map(str, leaf["key"])) for leaf in first["tracks"]["data"]["leaves"]]
+    except (OSError, TdxError, ValueError, KeyError, TypeError):
+        return []
+    inner = [key[1:] if key[0] == "next" else key for key in keys if key]
+    return list(dict.fromkeys(".".join(key) for key in (*inner, *keys)))

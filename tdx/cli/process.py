@@ -14,8 +14,7 @@ from typing import TextIO
 
 import typer
 
-from tdx.cli.early import Early
-from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
+from tdx.cli.errors import Early, as_tdx_error, asked_for_nothing, show_error, show_unexpected
 from tdx.cli.interrupts import InterruptWatch, end_children
 from tdx.cli.streams import close_quietly, prepared_streams
 from tdx.errors import ExitCode, OutputError, TdxError

@@ -13,8 +13,8 @@ from typer import Context
 
 from tdx.cli.app import build_command
 from tdx.cli.completion import complete_env, complete_name, complete_transform
-from tdx.cli.key_completion import complete_key, complete_stored_keys
-from tdx.cli.policy import complete_policy
+from tdx.cli.env_completion import complete_key, complete_stored_keys
+from tdx.cli.pipelines import complete_policy
 
 ROOT = Path(__file__).parents[2]
 REPORT = """

@@ -14,7 +14,7 @@ import pytest
 from tdx.cli.choices import Color, Format
 from tdx.cli.options import OutputOptions
 from tdx.cli.output.write import as_text
-from tdx.cli.views.doctor_view import doctor_view
+from tdx.cli.views.setup import doctor_view
 from tdx.inspection.doctor import Diagnosis, DoctorReport
 from tdx.inspection.doctor.surroundings import files, shell, terminal
 

@@ -11,7 +11,7 @@ from typer import Context
 
 from tdx.cli.app import build_command
 from tdx.cli.completion import complete_export, complete_import
-from tdx.cli.dump_completion import complete_dump_keys
+from tdx.cli.completion import complete_dump_keys
 from tests.cli.test_dumps import FORMS, RUN, in_form
 
 if TYPE_CHECKING:

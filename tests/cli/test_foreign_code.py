@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.cli.foreign_code import foreign_code
+from tdx.cli.interrupts import foreign_code
 from tdx.errors import EnvError
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdx.cli.choices import Color
-from tdx.cli.interview import Interview
+from tdx.cli.commands.init import Interview
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.suggestion import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage

@@ -16,8 +16,8 @@ import typer
 
 from tdx import PendulumEnv, RewardSum, TransformedEnv
 from tdx.cli.app import build_command
-from tdx.cli.key_completion import complete_policy_key
-from tdx.cli.views.plan_diagram import plan_diagram
+from tdx.cli.env_completion import complete_policy_key
+from tdx.cli.views.plan import plan_diagram
 from tdx.core.plan import plan_of
 from tdx.core.plan.model import When
 from tdx.inspection.plan_report import PlanReport

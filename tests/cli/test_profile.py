@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.html.profile_page import profile_page
-from tdx.cli.html.profile_plots import flame_chart, growth_plot
+from tdx.cli.html.profile import profile_page
+from tdx.cli.html.profile import flame_chart, growth_plot
 from tdx.cli.progress import counting_on
 from tdx.profiling.calls import mean_step
 from tdx.profiling.result import Profile

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.html.profile_page import sweep_page
+from tdx.cli.html.profile import sweep_page
 from tdx.pipeline import Pipeline
 from tdx.profiling.advice import Advice, Advised
 from tdx.profiling.marginal import Marginal, MarginalCost

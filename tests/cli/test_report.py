@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tdx.cli.html.diagram import chain_diagram
-from tdx.cli.html.plots import episode_plot, reward_plot
+from tdx.cli.html.report import chain_diagram
+from tdx.cli.html.report import episode_plot, reward_plot
 from tdx.inspection.report import Episode, PipelineReport, RewardCurve, gather
 from tdx.inspection.report.images import encode_png, is_image, png_of
 from tdx.pipeline import EnvConfig, Pipeline, build_env

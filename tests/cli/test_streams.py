@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tdx.cli.output.wrapping import wrapped_text
+from tdx.cli.output.terminal import wrapped_text
 
 ROOT = Path(__file__).parents[2]
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tdx.cli.arguments import as_arguments
+from tdx.cli.options import as_arguments
 from tdx.cli.options import PipelineOptions
 from tdx.cli.process import run
 from tdx.tui.serving.access import Access, is_loopback

@@ -46,9 +46,9 @@ def diff(
 
     tdx diff old.yaml new.yaml --steps 100
     """
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import foreign_code
     from tdx.cli.output.write import write
-    from tdx.cli.views.diff_view import diff_view
+    from tdx.cli.views.diff import diff_view
     from tdx.inspection.diff import compare
 
     if a == b == "-":
@@ -62,7 +62,7 @@ def diff(
         )
     with foreign_code(), ExitStack() as opened:
         if dumped:
-            from tdx.cli.dump_side import DumpSide, sides
+            from tdx.cli.dump_sides import DumpSide, sides
 
             both = [opened.enter_context(closing(side)) for side in sides(a, b, allow_code)]
             seed = next(each.dump.manifest.seed for each in both if isinstance(each, DumpSide))

@@ -45,7 +45,7 @@ def show_dump(output: OutputOptions, dump: Folder) -> None:
     tdx show runs/pendulum
     """
     from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import dump_view
+    from tdx.cli.views.dumps import dump_view
     from tdx.rollouts import look_at, open_dump
 
     write(dump_view(look_at(open_dump(dump))), output)
@@ -59,7 +59,7 @@ def verify(output: OutputOptions, dump: Folder) -> int:
     tdx verify runs/pendulum
     """
     from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import verify_view
+    from tdx.cli.views.dumps import verify_view
     from tdx.rollouts import verify
 
     found = verify(dump)
@@ -73,7 +73,7 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     tdx list dumps runs
     """
     from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import list_view
+    from tdx.cli.views.dumps import list_view
     from tdx.rollouts import list_dumps
 
     write(list_view(list_dumps(root), root), output)
@@ -94,11 +94,11 @@ def replay(
 
     tdx replay runs/raw --t RewardSum --out runs/summed
     """
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import foreign_code
     from tdx.cli.output.write import write
+    from tdx.cli.pipelines import read_stages
     from tdx.cli.progress import progress_on
-    from tdx.cli.source import read_stages
-    from tdx.cli.views.dump_view import dump_view, summary_view
+    from tdx.cli.views.dumps import dump_view, summary_view
     from tdx.rollouts import look_at, open_dump, replay
 
     source, chain = open_dump(dump), read_stages(stages or [])

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.choices import number_option
-from tdx.cli.completion import complete_env, complete_export, complete_import
-from tdx.cli.dump_completion import complete_dump_keys
-from tdx.cli.new_file import STDOUT
+from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
 from tdx.cli.options import OutputOptions
+from tdx.cli.output.write import STDOUT
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def export(
     from tdx.cli.interrupts import heard_interrupts
     from tdx.cli.output.write import write
     from tdx.cli.progress import progress_on
-    from tdx.cli.views.export_view import export_view
+    from tdx.cli.views.dumps import export_view
     from tdx.rollouts import export_dump
 
     wanted = listed(keys)
@@ -200,7 +199,7 @@ def import_(
     from tdx.cli.interrupts import heard_interrupts
     from tdx.cli.output.write import write
     from tdx.cli.progress import progress_on
-    from tdx.cli.views.export_view import import_view
+    from tdx.cli.views.dumps import import_view
     from tdx.rollouts import import_dump
 
     with heard_interrupts() as check, progress_on(sys.stderr) as show:

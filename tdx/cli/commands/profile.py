@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from tdx.cli.measuring import (
-    Request,
-    advised,
-    end_with,
-    error_of,
-    measured,
-    silence_torch,
-    subject_of,
-    swept,
-)
-from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
-from tdx.cli.policy import PolicyName
-from tdx.cli.profile_files import ProfileFiles
-from tdx.cli.profile_options import (
+import typer
+
+from tdx.cli.commands.profile_options import (
     MODES,
     PASSES,
     Advices,
@@ -45,10 +34,23 @@ from tdx.cli.profile_options import (
     Warmup,
     several,
 )
+from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
+from tdx.cli.pipelines import PolicyName
+from tdx.cli.profile_runs import (
+    ProfileFiles,
+    Request,
+    advised,
+    end_with,
+    error_of,
+    measured,
+    silence_torch,
+    subject_of,
+    swept,
+)
 from tdx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
-    from tdx.cli.views.profile_view import Extras, Layout
+    from tdx.cli.views.profile import Extras, Layout
     from tdx.profiling.limits import Limit
     from tdx.profiling.result import Profile
     from tdx.profiling.run import ProfilePlan
@@ -91,8 +93,8 @@ def profile(
     tdx profile --env Pendulum-v1 --t RewardSum --mode all
     """
     silence_torch()
-    from tdx.cli.source import read_pipeline, with_file
-    from tdx.cli.views.profile_view import Layout
+    from tdx.cli.pipelines import read_pipeline, with_file
+    from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
 
     modes: Any = several(mode, MODES, "--mode", every="all") or ("planned",)
@@ -144,7 +146,7 @@ def _measured(
 def _estimate(request: Request, output: OutputOptions) -> int:
     """Measure few steps, and show how long all of them would take."""
     from tdx.cli.output.write import write
-    from tdx.cli.views.estimate_view import estimate_view
+    from tdx.cli.views.profile_sweep import estimate_view
     from tdx.profiling.estimate import estimate_of, few
 
     found, _ = measured(replace(request, plan=few(request.plan)))
@@ -164,9 +166,9 @@ def _no_others(files: ProfileFiles, options: dict[str, Any]) -> None:
 
 
 def _sweep(request: Request, texts: list[str], files: ProfileFiles, output: OutputOptions) -> int:
-    from tdx.cli.html.profile_page import sweep_page
+    from tdx.cli.html.profile import sweep_page
     from tdx.cli.output.write import write
-    from tdx.cli.views.sweep_view import sweep_view
+    from tdx.cli.views.profile_sweep import sweep_view
 
     found = swept(request, texts)
     if "--html" in files.asked_for:
@@ -180,7 +182,7 @@ def _sweep(request: Request, texts: list[str], files: ProfileFiles, output: Outp
 
 def _show(found: Profile, layout: Layout, extras: Extras, output: OutputOptions) -> None:
     from tdx.cli.output.write import write
-    from tdx.cli.views.profile_view import profile_view
+    from tdx.cli.views.profile import profile_view
 
     write(profile_view(found, layout, extras), output)
 
@@ -230,7 +232,7 @@ class _Baseline:
 
     def extras(self, found: Profile) -> Extras:
         """What has changed, to be shown beside a profile."""
-        from tdx.cli.views.profile_view import Extras
+        from tdx.cli.views.profile import Extras
         from tdx.profiling.compare import compare
 
         whole = self._before is not None and error_of(found) is None
@@ -241,3 +243,31 @@ class _Baseline:
 
 
 _SAVED = "add --baseline FILE, a profile that --save has kept"
+
+
+Before = Annotated[str, typer.Argument(metavar="BEFORE", help="A profile that --save has kept.")]
+After = Annotated[str, typer.Argument(metavar="AFTER", help="The one that is held against it.")]
+Force = Annotated[bool, typer.Option("--force", help="Compare what was not measured alike.")]
+
+
+def profile_compare(
+    output: OutputOptions,
+    before: Before,
+    after: After,
+    fail_if: FailIf = None,
+    force: Force = False,
+) -> int:
+    """Hold a profile against an earlier one: what has become slower, and by more than noise.
+
+    tdx profile compare base.json now.json --fail-if p95:10%
+    """
+    from tdx.cli.output.write import write
+    from tdx.cli.views.profile_comparisons import change_view
+    from tdx.profiling.compare import compare
+    from tdx.profiling.limits import parse_limits
+    from tdx.profiling.saved import read_profile
+
+    limits = parse_limits(fail_if or ())
+    found = compare(read_profile(before), read_profile(after), limits, force=force)
+    write(change_view(found, limits, before, after), output)
+    return ExitCode.FINDINGS if found.failures else ExitCode.OK

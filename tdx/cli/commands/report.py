@@ -36,8 +36,8 @@ def report(
     tdx report pendulum.yaml -o pendulum.html
     """
     from tdx.cli.html import report_page
-    from tdx.cli.new_file import STDOUT, check_free, write_new
-    from tdx.cli.source import built_env, read_pipeline, with_file
+    from tdx.cli.output.write import STDOUT, check_free, write_new
+    from tdx.cli.pipelines import built_env, read_pipeline, with_file
     from tdx.inspection.report import gather
 
     check_free(out, force=force)

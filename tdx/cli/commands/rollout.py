@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.choices import number_option
-from tdx.cli.key_completion import complete_stored_keys
+from tdx.cli.env_completion import complete_stored_keys
 from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
-from tdx.cli.policy import PolicyName
+from tdx.cli.pipelines import PolicyName
 from tdx.errors import ArgumentError, TdxError
 from tdx.untrusted import MAX_WORKERS
 
@@ -96,7 +96,7 @@ def rollout(
 
     tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
     """
-    from tdx.cli.source import read_pipeline, with_file
+    from tdx.cli.pipelines import read_pipeline, with_file
     from tdx.rollouts import DumpRequest
 
     if resume:
@@ -150,9 +150,9 @@ def _in_processes(config: Pipeline, workers: int | None) -> Pipeline:
 
 
 def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import foreign_code
     from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import estimate_view
+    from tdx.cli.views.dumps import estimate_view
     from tdx.rollouts import estimate
 
     with foreign_code():
@@ -161,7 +161,7 @@ def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, forc
 
 
 def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import foreign_code
     from tdx.cli.progress import progress_on
     from tdx.rollouts import roll_out
 
@@ -177,7 +177,7 @@ def _resume(
     policy: str | None,
     other: bool,
 ) -> None:
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import foreign_code
     from tdx.cli.progress import progress_on
     from tdx.rollouts import resume
 
@@ -199,7 +199,7 @@ def _resume(
 
 def _show(folder: Path, manifest: Manifest, output: OutputOptions) -> None:
     from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import summary_view
+    from tdx.cli.views.dumps import summary_view
 
     write(summary_view(str(folder), manifest), output)
 

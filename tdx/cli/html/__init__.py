@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tdx.cli.html.page import report_page
+from tdx.cli.html.report import report_page
 
 __all__ = ["report_page"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdx.cli.output.escaping import escaped
-from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table
+from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table, escaped
+from tdx.text import escape_control_characters
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -52,3 +52,12 @@ def _escape(text: str) -> str:
     for sign in "\\`*_<":
         text = text.replace(sign, f"\\{sign}")
     return text
+
+
+def mermaid_label(text: str) -> str:
+    """A text that Mermaid shows as it is, between double quotes.
+
+    Args:
+        text: one line.
+    """
+    return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")

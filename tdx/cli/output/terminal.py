@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from tdx.cli.output.escaping import escaped
-from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Style, Table
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Style, Table, escaped
 
 UNLIMITED = 10_000
 """Columns of a pipe: nothing is cut or wrapped there."""
@@ -73,8 +78,6 @@ def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
         if table_width(block) <= width:
             yield from _aligned(rows, _column_widths(block), color=color)
         else:
-            from tdx.cli.output.wrapping import wrapped_table
-
             painted = [[_painted(cell, color=color) for cell in row] for row in rows]
             yield from wrapped_table(painted, block.columns, width, _GAP)
         return
@@ -83,8 +86,6 @@ def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
     if indent + sum(_width(cell.text) for cell in cells) <= width:
         yield " " * indent + text
     else:
-        from tdx.cli.output.wrapping import wrapped_text
-
         yield from wrapped_text(text, width, indent)
 
 
@@ -128,3 +129,51 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
+def wrapped_text(text: str, width: int, indent: int = 0) -> list[str]:
+    """Running text in lines of at most ``width`` columns.
+
+    Args:
+        text: with ANSI codes where it is coloured.
+        width: columns that a line may have.
+        indent: columns left free at the left edge.
+    """
+    return _rendered(Padding(Text.from_ansi(text), (0, 0, 0, indent), expand=False), width)
+
+
+def wrapped_table(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, gap: int
+) -> list[str]:
+    """A table whose cells are wrapped so that it is at most ``width`` columns wide.
+
+    Args:
+        rows: the cells, with ANSI codes where they are coloured.
+        columns: which of them stay on one line.
+        width: columns that a line may have.
+        gap: columns between two columns.
+    """
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
+    for column in columns:
+        table.add_column(no_wrap=column.fixed, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text.from_ansi(cell) for cell in row))
+    return _rendered(table, width)
+
+
+def _rendered(renderable: RenderableType, width: int) -> list[str]:
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=True,
+        color_system="standard",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        # Else a dumb terminal counts as 80 columns wide.
+        _environ={},
+    )
+    console.print(renderable)
+    return file.getvalue().splitlines()

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tdx.cli.choices import Format
@@ -16,6 +17,8 @@ from tdx.cli.output.markdown import markdown
 from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
 from tdx.cli.output.view import View
 from tdx.cli.streams import json_text
+from tdx.errors import OutputError
+from tdx.files import check_replaceable, write_atomically
 from tdx.text import escape_control_characters, escape_json
 
 
@@ -80,3 +83,47 @@ def _csv_value(value: Any) -> Any:
     if isinstance(value, str):
         return escape_control_characters(value, keep="\n\t")
     return value
+
+
+STDOUT = "-"
+
+
+def write_new(
+    path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
+) -> None:
+    """Write a text to a file atomically; ``-`` is stdout, and devices and pipes are written to.
+
+    Args:
+        path: Target.
+        text: Content.
+        force: Whether an existing file is replaced.
+        create_folder: Whether missing folders are created.
+
+    Raises:
+        ArgumentError: The file exists and may not be replaced, or is a link.
+        OutputError: It cannot be written.
+    """
+    if str(path) == STDOUT:
+        sys.stdout.write(text)
+        return
+    check_free(path, force=force)
+    sys.stdout.flush()
+    try:
+        if create_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint="name another place") from error
+
+
+def check_free(path: str | Path, *, force: bool = False) -> None:
+    """Check that a file may be written, before any work is done.
+
+    Raises:
+        ArgumentError: The file exists and may not be replaced, or is a link.
+    """
+    if str(path) != STDOUT:
+        check_replaceable(path, force=force)
