@@ -1,4 +1,4 @@
-"""A dump as one side of a comparison."""
+"""Dumps as sides of ``tdx diff``."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class DumpSide:
-    """What is stored.
+    """Stored steps of a dump, with the specs of its pipeline.
 
     Args:
-        dump: the dump.
-        allow_code: whether Python objects that its pipeline names may be imported.
+        dump: Dump to compare.
+        allow_code: If True, its pipeline may import Python objects.
 
     Raises:
-        TdxError: its env cannot be made, which is needed for the specs.
+        TdxError: The env, which is needed for the specs, cannot be built.
     """
 
     def __init__(self, dump: Dump, allow_code: bool = False) -> None:
         self.name = str(dump.path)
         self.dump = dump
         self._built = PipelineSide(self.name, dump.pipeline, allow_code)
-        # The seed is that of the rollout: it says nothing about the pipeline.
+        # The seed belongs to the rollout, not to the pipeline.
         env = replace(dump.pipeline.env, seed=None)
         self.pipeline: Pipeline = replace(dump.pipeline, env=env)
 
     def specs(self) -> tuple[Leaves, Leaves]:
-        """The specs before and after the chain."""
+        """Return the specs before and after the chain."""
         return self._built.specs()
 
     def rollout(self, steps: int, seed: int) -> TensorDictBase:
-        """The first steps that are stored, ``[*B, T]``."""
+        """Return the first stored steps, shape ``[*B, T]``."""
         return first_steps(self.dump, steps)
 
     def close(self) -> None:
@@ -49,14 +49,14 @@ class DumpSide:
         self._built.close()
 
 
-class FollowingSide(PipelineSide):
-    """A pipeline that is given the seed and the actions of a dump.
+class ReplaySide(PipelineSide):
+    """A pipeline that runs with the seed and the actions of a dump.
 
     Args:
-        name: what it is called.
-        pipeline: the pipeline.
-        dump: whose actions it takes.
-        allow_code: whether Python objects that it names may be imported.
+        name: Name in the output.
+        pipeline: Pipeline to compare.
+        dump: Dump with the actions.
+        allow_code: If True, the pipeline may import Python objects.
     """
 
     def __init__(self, name: str, pipeline: Pipeline, dump: Dump, allow_code: bool = False) -> None:
@@ -65,7 +65,7 @@ class FollowingSide(PipelineSide):
         self._dump = dump
 
     def rollout(self, steps: int, seed: int) -> TensorDictBase:
-        """A rollout with the first actions that are stored, ``[*B, T]``."""
+        """Return a rollout with the first stored actions, shape ``[*B, T]``."""
         from tdx.envs import ActionSequence
         from tdx.inspection.seeded import seeded_run
 
@@ -74,7 +74,7 @@ class FollowingSide(PipelineSide):
         keys = set(stored.keys(True, True))
         if not keys.issuperset(env.action_keys):
             raise ArgumentError(
-                f"{self._dump.path} holds no actions to follow", hint="roll out without --keys"
+                f"{self._dump.path} has no actions to repeat", hint="roll out without --keys"
             )
         actions = ActionSequence(stored.select(*env.action_keys))
         with seeded_run(env, self._dump.manifest.seed):
@@ -83,39 +83,40 @@ class FollowingSide(PipelineSide):
 
 
 def first_steps(dump: Dump, steps: int) -> TensorDictBase:
-    """The first steps of a dump, ``[*B, T]``.
+    """Return the first steps of a dump, shape ``[*B, T]``.
 
     Raises:
-        ArgumentError: there are not so many.
+        ArgumentError: The dump has fewer steps.
     """
-    held = dump.manifest.steps
-    if steps > held:
-        raise ArgumentError(f"{dump.path} has {held:,} steps, not {steps:,}", hint="--steps fewer")
+    available = dump.manifest.steps
+    if steps > available:
+        message = f"{dump.path} has {available:,} steps, not {steps:,}"
+        raise ArgumentError(message, hint=f"pass --steps {available} or less")
     return dump.data[..., :steps]
 
 
-def sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
-    """Both sides of a comparison: dumps, and pipelines that follow the dump.
+def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
+    """Open both sides of a comparison: dumps, or a dump and a pipeline that repeats its actions.
 
     Args:
-        a: a folder or a pipeline file.
-        b: another one.
-        allow_code: whether Python objects that a pipeline names may be imported.
+        a: Folder of a dump, or a pipeline file.
+        b: Folder of a dump, or a pipeline file.
+        allow_code: If True, pipelines may import Python objects.
     """
     from tdx.pipeline import PipelineFile
 
     dumps = {path: open_dump(path) for path in (a, b) if Path(path).is_dir()}
-    found: list[DiffSide] = []
+    sides: list[DiffSide] = []
     try:
         for path in (a, b):
             if path in dumps:
-                found.append(DumpSide(dumps[path], allow_code))
+                sides.append(DumpSide(dumps[path], allow_code))
                 continue
             file = PipelineFile.load(path)
             dump = next(iter(dumps.values()))
-            found.append(FollowingSide(file.name, file.pipeline, dump, allow_code))
+            sides.append(ReplaySide(file.name, file.pipeline, dump, allow_code))
     except BaseException:
-        for side in found:
+        for side in sides:
             side.close()
         raise
-    return found
+    return sides

@@ -1,4 +1,4 @@
-"""Build what ``tdx profile`` measures, and measure it."""
+"""Measurements of ``tdx profile``, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tdx.cli.options import PipelineOptions
-from tdx.cli.output.write import STDOUT, check_free, write_new
+from tdx.cli.output.write import STDOUT, check_target, write_file
 from tdx.errors import ArgumentError, EnvError
 
 if TYPE_CHECKING:
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.sweep import Sweep
 
-
 INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is to be measured.
+class ProfileRequest:
+    """What to measure.
 
     Args:
-        config: the pipeline.
-        options: how it was given.
-        modes: ways of running it.
-        plan: steps, repeats and so on.
-        policy: value of ``--policy``; without it the policy of the pipeline acts.
+        config: Pipeline.
+        options: Options that describe the pipeline.
+        modes: Execution modes.
+        plan: Steps, repeats and other settings of the measurement.
+        policy: Value of ``--policy``. ``None``: the policy of the pipeline.
     """
 
     config: Pipeline
@@ -48,113 +47,113 @@ class Request:
     plan: ProfilePlan
     policy: str | None = None
 
-    def actor(self, env: EnvBase) -> Any:
-        """What gives the actions in an env."""
-        from tdx.cli.pipelines import acting
+    def load_policy(self, env: EnvBase) -> Any:
+        """Load the policy for an env."""
+        from tdx.cli.pipelines import load_policy
 
-        longest = max(self.plan.steps, self.plan.warmup)
+        steps = max(self.plan.steps, self.plan.warmup)
         allow_code = self.options.allow_code
-        return acting(self.policy, self.config, env, longest, allow_code=allow_code)
+        return load_policy(self.policy, self.config, env, steps, allow_code=allow_code)
 
 
-def silence_torch() -> None:
-    """Have torch's own profiler write nothing to stderr; it asks when torch is imported."""
+def silence_kineto() -> None:
+    """Keep torch's profiler from writing to stderr; torch reads this when it is imported."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def subject_of(config: Pipeline) -> str:
-    """What is measured: the pipeline as options, without what says how it is measured."""
+    """Return the pipeline as options, without the seed and the policy."""
     from tdx.pipeline import to_flags
 
     bare = replace(config, policy=None, env=replace(config.env, seed=None))
     return shlex.join(to_flags(bare))
 
 
-def measured(
-    request: Request, *, with_marginal: bool = False
+def measure(
+    request: ProfileRequest, *, with_marginal: bool = False
 ) -> tuple[Profile, tuple[Marginal, ...]]:
-    """Build the env and measure it, and what each stage costs the others if that is asked for.
+    """Build the env and measure it, optionally also without each of its stages.
 
     Raises:
-        TdxError: it cannot be built.
-        KeyboardInterrupt: the user pressed Ctrl-C before anything was measured.
+        TdxError: The env cannot be built.
+        KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
     """
-    from tdx.cli.pipelines import built_env
-    from tdx.cli.progress import counting_on
+    from tdx.cli.pipelines import open_env
+    from tdx.cli.progress import activity_on
     from tdx.profiling.run import profile_env
 
-    found: list[Profile] = []
+    result: Profile | None = None
     costs: list[Marginal] = []
     try:
         with (
-            counting_on(sys.stderr) as on_progress,
-            built_env(request.config, request.options) as env,
+            activity_on(sys.stderr) as on_progress,
+            open_env(request.config, request.options) as env,
         ):
-            plan = replace(request.plan, policy=request.actor(env), on_progress=on_progress)
-            found.append(profile_env(env, request.modes, plan))
-            if with_marginal and error_of(found[0]) is None:
-                costs += _marginal(env, request.modes, plan)
+            plan = replace(request.plan, policy=request.load_policy(env), on_progress=on_progress)
+            result = profile_env(env, request.modes, plan)
+            if with_marginal and profile_error(result) is None:
+                costs += _measure_marginal(env, request.modes, plan)
     except KeyboardInterrupt:
-        if not found:
+        if result is None:
             raise
-    return found[0], tuple(costs)
+    return result, tuple(costs)
 
 
-def _marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[Marginal]:
+def _measure_marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[Marginal]:
     from tdx.profiling.marginal import marginal
 
-    found: list[Marginal] = []
+    results: list[Marginal] = []
     for mode in modes:
-        found.append(marginal(env, mode, plan))
-        if found[-1].error is not None:
+        results.append(marginal(env, mode, plan))
+        if results[-1].error is not None:
             break
-    return found
+    return results
 
 
-def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Advised], ...]:
-    """Try what may make the pipeline cheaper, in each mode that was measured.
+def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, Advised], ...]:
+    """Try changes that may make the pipeline faster, in each measured mode.
 
     Args:
-        request: what was measured.
-        found: the profile.
+        request: What was measured.
+        profile: Result of the measurement.
     """
-    from tdx.cli.interrupts import foreign_code
-    from tdx.cli.progress import counting_on
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.progress import activity_on
     from tdx.profiling.advice import Advised, advise
 
-    tried: list[tuple[Mode, Advised]] = []
+    results: list[tuple[Mode, Advised]] = []
     try:
-        with counting_on(sys.stderr) as on_progress, foreign_code():
+        with activity_on(sys.stderr) as on_progress, third_party_code():
             plan = replace(request.plan, on_progress=on_progress)
-            further = _mended(request)
-            for mode in found.modes:
+            lint_fixes = _lint_fixes(request)
+            for mode in profile.modes:
                 advice = advise(
                     request.config,
                     mode,
                     plan,
                     allow_code=request.options.allow_code,
-                    further=further,
-                    policy_of=request.actor,
+                    further=lint_fixes,
+                    policy_of=request.load_policy,
                 )
-                tried.append((mode.mode, advice))
+                results.append((mode.mode, advice))
                 if advice.interrupted:
                     break
     except KeyboardInterrupt:
-        if not any(advice.interrupted for _, advice in tried):
-            tried.append((found.modes[-1].mode, Advised((), (), (), interrupted=True)))
-    return tuple(tried)
+        if not any(advice.interrupted for _, advice in results):
+            results.append((profile.modes[-1].mode, Advised((), (), (), interrupted=True)))
+    return tuple(results)
 
 
-def _mended(request: Request) -> list[Remedy]:
-    """What the linter would change."""
-    from tdx.cli.pipelines import built_env
+def _lint_fixes(request: ProfileRequest) -> list[Remedy]:
+    """Return the fixes that the linter suggests."""
+    from tdx.cli.pipelines import open_env
     from tdx.inspection.lint.run import lint, lint_context
     from tdx.inspection.stage_text import env_stage_count
     from tdx.profiling.remedies import Remedy
 
     config = request.config
-    with built_env(config, request.options) as env:
+    with open_env(config, request.options) as env:
         findings = lint(lint_context(config, cast("TransformedEnv", env)))
         first = env_stage_count(env, config)
     return [
@@ -170,71 +169,69 @@ def _mended(request: Request) -> list[Remedy]:
     ]
 
 
-def swept(request: Request, texts: list[str]) -> Sweep:
-    """Measure the pipeline with every combination of some settings.
+def measure_sweep(request: ProfileRequest, settings: list[str]) -> Sweep:
+    """Measure the pipeline with each combination of some settings.
 
     Args:
-        request: what is measured.
-        texts: the settings, as they were given.
+        request: What to measure.
+        settings: Values of ``--sweep``.
 
     Raises:
-        TdxError: there is no such setting.
+        TdxError: A setting does not exist.
     """
-    from tdx.cli.interrupts import foreign_code
-    from tdx.cli.progress import counting_on
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.progress import activity_on
     from tdx.profiling.sweep import sweep
     from tdx.profiling.sweep_axes import parse_sweep
 
-    axes = parse_sweep(texts, request.config)
-    found: list[Sweep] = []
+    axes = parse_sweep(settings, request.config)
+    result: Sweep | None = None
     try:
-        with counting_on(sys.stderr) as on_progress, foreign_code():
-            found.append(
-                sweep(
-                    request.config,
-                    axes,
-                    request.modes,
-                    replace(request.plan, on_progress=on_progress),
-                    allow_code=request.options.allow_code,
-                    policy_of=request.actor,
-                )
+        with activity_on(sys.stderr) as on_progress, third_party_code():
+            result = sweep(
+                request.config,
+                axes,
+                request.modes,
+                replace(request.plan, on_progress=on_progress),
+                allow_code=request.options.allow_code,
+                policy_of=request.load_policy,
             )
     except KeyboardInterrupt:
-        if not found:
+        if result is None:
             raise
-    return found[0]
+    return result
 
 
-def error_of(found: Profile) -> str | None:
-    """Why it ended early, if it did."""
-    return next((mode.error for mode in found.modes if mode.error is not None), None)
+def profile_error(profile: Profile) -> str | None:
+    """Return why the measurement stopped early, if it did."""
+    return next((mode.error for mode in profile.modes if mode.error is not None), None)
 
 
-def end_with(error: str | None) -> None:
-    """End as the measurement ended, after all that it found is shown.
+def raise_error(error: str | None) -> None:
+    """Raise the error that stopped a measurement, after its result is shown.
 
     Raises:
-        KeyboardInterrupt: the user ended it.
-        EnvError: the env did.
+        KeyboardInterrupt: The user pressed Ctrl-C.
+        EnvError: The env failed.
     """
     if error == INTERRUPTED:
-        print("interrupted: this is what was measured until then", file=sys.stderr)
+        print("interrupted: showing the measurements so far", file=sys.stderr)
         raise KeyboardInterrupt
     if error is not None:
         sys.stdout.flush()
-        raise EnvError(error, hint="what was measured until then is shown")
+        raise EnvError(error, hint="the measurements before the error are shown")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileFiles:
-    """Files, by the option that asks for each.
+    """Files that ``tdx profile`` writes.
 
     Args:
-        paths: where to; none for what is not asked for.
-        force: whether those that are there are overwritten.
+        paths: Path for each option. ``None``: not requested.
+        force: If True, replace existing files.
 
     Raises:
-        ArgumentError: one is there, or two are to go to stdout.
+        ArgumentError: A file exists, or several files use stdout.
     """
 
     paths: dict[str, str | None]
@@ -244,79 +241,79 @@ class ProfileFiles:
         on_stdout = [option for option, path in self.paths.items() if path == STDOUT]
         if len(on_stdout) > 1:
             raise ArgumentError(
-                f"{' and '.join(on_stdout)} cannot both go to stdout",
+                f"{' and '.join(on_stdout)} cannot both write to stdout",
                 hint="name a file for one of them",
             )
         for path in self.paths.values():
             if path is not None:
-                check_free(path, force=self.force)
+                check_target(path, force=self.force)
 
     @property
-    def take_stdout(self) -> bool:
-        """Whether stdout belongs to one of them."""
+    def use_stdout(self) -> bool:
+        """True if one of the files is written to stdout."""
         return STDOUT in self.paths.values()
 
     @property
-    def asked_for(self) -> list[str]:
-        """The options that were given."""
+    def requested(self) -> list[str]:
+        """Options of the requested files."""
         return [option for option, path in self.paths.items() if path is not None]
 
-    def write(self, found: Profile, extras: Extras) -> None:
-        """Write those that are asked for.
+    def write(self, profile: Profile, extras: Extras) -> None:
+        """Write the requested files.
 
         Args:
-            found: the profile.
-            extras: what else was measured; only the page shows it.
+            profile: Profile to write.
+            extras: Other measurements; only the HTML report shows them.
         """
-        for option in self.asked_for:
-            self.write_text(option, _TEXTS[option](found, extras))
+        for option in self.requested:
+            self.write_text(option, _WRITERS[option](profile, extras))
 
     def write_text(self, option: str, text: str) -> None:
-        """Write one of them."""
+        """Write the file of one option."""
         path = self.paths[option]
         assert path is not None
-        write_new(path, text, force=self.force)
+        write_file(path, text, force=self.force)
         if path != STDOUT:
             print(f"wrote {path}", file=sys.stderr)
 
 
-def _saved(found: Profile, extras: Extras) -> str:
+def _saved_profile(profile: Profile, extras: Extras) -> str:
     from tdx.profiling.saved import profile_text
 
-    return profile_text(found)
+    return profile_text(profile)
 
 
-def _trace(found: Profile, extras: Extras) -> str:
+def _chrome_trace(profile: Profile, extras: Extras) -> str:
     from tdx.profiling.traces import chrome_trace
 
-    _say_what_is_cut(found, "--trace")
-    return json.dumps(chrome_trace(found), allow_nan=False) + "\n"
+    _note_cut(profile, "--trace")
+    return json.dumps(chrome_trace(profile), allow_nan=False) + "\n"
 
 
-def _speedscope(found: Profile, extras: Extras) -> str:
+def _speedscope(profile: Profile, extras: Extras) -> str:
     from tdx.profiling.traces import speedscope
 
-    _say_what_is_cut(found, "--speedscope")
-    return json.dumps(speedscope(found), allow_nan=False) + "\n"
+    _note_cut(profile, "--speedscope")
+    return json.dumps(speedscope(profile), allow_nan=False) + "\n"
 
 
-def _page(found: Profile, extras: Extras) -> str:
+def _page(profile: Profile, extras: Extras) -> str:
     from tdx.cli.html.profile import profile_page
 
-    return profile_page(found, extras)
+    return profile_page(profile, extras)
 
 
-def _say_what_is_cut(found: Profile, option: str) -> None:
+def _note_cut(profile: Profile, option: str) -> None:
     from tdx.profiling.traces import cut_note
 
-    note = cut_note(found)
+    note = cut_note(profile)
     if note is not None:
-        print(f"note: {option} has {note}; make fewer --steps to see all", file=sys.stderr)
+        print(f"note: {option} has {note}; use fewer --steps to see all", file=sys.stderr)
 
 
-_TEXTS: dict[str, Callable[[Profile, Extras], str]] = {
-    "--save": _saved,
-    "--trace": _trace,
+_WRITERS: dict[str, Callable[[Profile, Extras], str]] = {
+    "--save": _saved_profile,
+    "--trace": _chrome_trace,
     "--speedscope": _speedscope,
     "--html": _page,
 }

@@ -1,27 +1,31 @@
-"""Read option values without pydantic, which takes longer to load than all else of a short command.
+"""Parts of Typer that are not public, all in one place.
 
-Typer hands every value to a pydantic adapter. The options here are strings, lists of strings,
-flags and parsers, which need none. Should Typer change, its own adapters step in.
+Tested with Typer 0.29. ``tests/cli/test_typer_internals.py`` fails with an explanation when a
+release changes one of them; ``docs/decisions/0019-typer-internals.md`` lists them.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable
 from typing import Any
 
+import typer
+from typer._click.exceptions import NoArgsIsHelpError, NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
-from tdx.errors import TdxError
 from tdx.text import escape_control_characters, is_printable
 
-_HELP = {"--help", "-h"}
-_TOLERANT = {"config", "doctor"}
-"""Commands that are there to find and mend what is wrong with what the user has set."""
+TESTED_VERSIONS = (0, 29)
+"""Major and minor version of Typer that the tests run with."""
 
 
-class _LightValue:
-    """Takes the place of Typer's adapter of one parameter."""
+class _ValueReader:
+    """Reads option values without pydantic, which takes longer to import than a short command.
+
+    Typer passes every value to a pydantic adapter. The options of tdx are strings, lists of
+    strings, flags and values with a parser, which need none.
+    """
 
     def __init__(self, parser: Callable[[str], Any] | None) -> None:
         self._parser = parser
@@ -34,117 +38,76 @@ class _LightValue:
         return value
 
 
-class _Offers:
-    """Offers to the shell only words that a terminal does not act on.
+class _PrintableCompletions:
+    """Completes only words without control characters: some come from an env or a dump.
 
     Args:
-        complete: finds the words for a parameter; they may come from an env or a dump.
+        complete: Returns the completions of a parameter.
     """
 
     def __init__(self, complete: Callable[[Any, str], list[Any]]) -> None:
         self._complete = complete
 
     def __call__(self, ctx: Any, incomplete: str) -> list[Any]:
-        offers = [each for each in self._complete(ctx, incomplete) if is_printable(each.value)]
-        for offer in offers:
-            offer.help = offer.help and escape_control_characters(offer.help)
-        return offers
+        items = [item for item in self._complete(ctx, incomplete) if is_printable(item.value)]
+        for item in items:
+            item.help = item.help and escape_control_characters(item.help)
+        return items
 
 
-class _Light:
-    def make_context(
-        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
-    ) -> Any:
-        """Take the defaults of some options from what the user has set for all runs."""
-        if not extra.get("resilient_parsing"):
-            if parent is None and _HELP & set(args):
-                notice_of_broken_settings()
-            elif isinstance(self, TyperCommand) and not _HELP & set(args):
-                called = {info_name, None if parent is None else parent.info_name}
-                names = {param.name for param in self.params}
-                extra["default_map"] = default_options(names, tolerant=bool(called & _TOLERANT))
-        return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+def _prepare_parameters(params: list[Any]) -> list[Any]:
+    for param in params:
+        descriptor = getattr(param, "type_descriptor", None)
+        if descriptor is not None:
+            param._runtime_param = _ValueReader(descriptor.parameter_info.parser)
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            # Typer would print <bool> after a flag, which takes no value.
+            param.metavar = ""
+        if "shell_complete" not in vars(param):
+            param.shell_complete = _PrintableCompletions(param.shell_complete)
+    return params
+
+
+class FastCommand(TyperCommand):
+    """A command that loads no pydantic and completes printable words only."""
 
     def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            descriptor = getattr(param, "type_descriptor", None)
-            if descriptor is not None:
-                param._runtime_param = _LightValue(descriptor.parameter_info.parser)
-            if getattr(param, "is_flag", False) and param.metavar is None:
-                # Typer would write <bool> behind a flag that takes no value.
-                param.metavar = ""
-            if "shell_complete" not in vars(param):
-                param.shell_complete = _Offers(param.shell_complete)
-        return params
+        return _prepare_parameters(super().get_params(ctx))
 
 
-class LightCommand(_Light, TyperCommand):
-    """A command of Typer that needs no pydantic."""
+class FastGroup(TyperGroup):
+    """A group of commands that loads no pydantic and completes printable words only."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _prepare_parameters(super().get_params(ctx))
 
 
-class LightGroup(_Light, TyperGroup):
-    """A group of Typer that needs no pydantic."""
+def option_name(annotation: Any) -> str:
+    """Return the first name of an option that is declared as ``Annotated[type, typer.Option(…)]``.
 
-
-OUTPUT_SETTINGS = ("format", "color")
-PIPELINE_SETTINGS = ("seed", "num_envs", "device")
-
-
-def default_options(names: Collection[str | None], *, tolerant: bool = False) -> dict[str, Any]:
-    """The defaults that the settings give to a command's options.
-
-    Args:
-        names: the options that the command has.
-        tolerant: whether settings that cannot be read are passed over.
-
-    Raises:
-        TdxError: the settings cannot be read.
+    Typer stores it where the default of an option outside ``Annotated`` would be.
     """
-    wanted = [name for name in OUTPUT_SETTINGS if name in names]
-    if not wanted:
-        return {}
-    from tdx.settings import load_settings
-
-    try:
-        settings = load_settings()
-    except TdxError:
-        if tolerant:
-            return {}
-        raise
-    return {name: settings[name] for name in wanted if settings.is_set(name)}
+    name: str = annotation.__metadata__[0].default
+    return name
 
 
-def pipeline_settings(values: Mapping[str, Any], *, tolerant: bool = False) -> dict[str, Any]:
-    """What the settings say of an env, for as far as its pipeline leaves it open.
-
-    Args:
-        values: what the pipeline says.
-        tolerant: whether settings that cannot be read are passed over.
-
-    Raises:
-        TdxError: the settings cannot be read.
-    """
-    wanted = [name for name in PIPELINE_SETTINGS if values[name] is None]
-    if not wanted:
-        return {}
-    from tdx.settings import load_settings
-
-    try:
-        settings = load_settings()
-    except TdxError:
-        if tolerant:
-            return {}
-        raise
-    return {name: settings[name] for name in wanted if settings.is_set(name)}
+def is_help_without_arguments(error: Exception) -> bool:
+    """Return True if Typer raised ``error`` after printing the help of a group."""
+    return isinstance(error, NoArgsIsHelpError)
 
 
-def notice_of_broken_settings() -> None:
-    """Say on stderr that the settings cannot be read, where help is asked for."""
-    from tdx.settings import load_settings
+def unknown_option(error: typer.TyperException) -> str | None:
+    """Return the option that does not exist, if that is the error."""
+    return error.option_name if isinstance(error, NoSuchOption) else None
 
-    try:
-        load_settings()
-    except TdxError as error:
-        place = f"{error.where}: " if str(error.where) else ""
-        print(f"notice: {place}{error.message}; the defaults are used", file=sys.stderr)
+
+def unknown_command(error: typer.TyperException) -> str | None:
+    """Return the command that does not exist, if that is the error."""
+    found = re.fullmatch(r"No such command '(.*)'\.?.*", error.format_message(), re.DOTALL)
+    return found and found.group(1)
+
+
+def bare_message(error: typer.TyperException) -> str:
+    """Return the message of a usage error without the parameter that Typer names before it."""
+    message = error.format_message()
+    return re.sub(r"^Invalid value(?: for '.*?')?: ", "", message).rstrip(".")

@@ -1,4 +1,4 @@
-"""The options of ``tdx check``."""
+"""``tdx check``, with ``--diff`` and ``--fix``."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdx.cli.choices import CheckFormat, split_list
 from tdx.cli.completion import complete_rules
 from tdx.cli.options import FindingsOptions, PipelineOptions
+from tdx.cli.streams import json_text, write_verbatim
 from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
+    from tdx.inspection.check_report import CheckReport
     from tdx.inspection.lint.mend import Mended
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
 
-
 _RULES = "Rules"
+_STDIN = "<stdin>"
 
 File = Annotated[
-    str | None,
-    typer.Argument(metavar="FILE", help="A pipeline file; the same as --pipeline FILE."),
+    str | None, typer.Argument(metavar="FILE", help="Pipeline file, same as --pipeline FILE.")
 ]
 Policy = Annotated[
     str | None,
     typer.Option(
         "--policy",
         metavar="POLICY",
-        help="The policy that is to run on it, random or module:name with --allow-code; "
-        "what it reads and carries is checked too.",
+        help="Policy to check with the chain: random, or module:name with --allow-code; includes "
+        "the keys that it reads and its recurrent state.",
         rich_help_panel="Pipeline",
     ),
 ]
@@ -42,7 +44,7 @@ Select = Annotated[
         "--select",
         metavar="CODES",
         autocompletion=complete_rules,
-        help="Look for these rules only: TDX421,TDX44. `tdx explain` lists them.",
+        help="Check only these rules: TDX421,TDX44. `tdx explain` lists them.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -52,23 +54,24 @@ Ignore = Annotated[
         "--ignore",
         metavar="CODES",
         autocompletion=complete_rules,
-        help="Leave these rules out.",
+        help="Skip these rules.",
         rich_help_panel=_RULES,
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Let advice count like a warning.", rich_help_panel=_RULES),
+    typer.Option(
+        "--strict", help="Exit with 1 also for findings of severity advice.", rich_help_panel=_RULES
+    ),
 ]
 Diff = Annotated[
-    bool,
-    typer.Option("--diff", help="Show the mended pipeline as a diff.", rich_help_panel=_RULES),
+    bool, typer.Option("--diff", help="Show the fixes as a diff.", rich_help_panel=_RULES)
 ]
 Fix = Annotated[
     bool,
     typer.Option(
         "--fix",
-        help="Write the mended pipeline into its file; for --env and --t print its options.",
+        help="Write the fixes into the file; for --env and --t, print the fixed options.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -85,82 +88,104 @@ def check(
     diff: Diff = False,
     fix: Fix = False,
 ) -> int:
-    """Check a pipeline: that it can be built, keeps what its specs promise, and breaks no rule.
+    """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
-    Ends with exit code 1 where an error or a warning is found, and with 3 where all is well but for
-    a device that this machine does not have.
+    Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
+    this machine does not have.
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.interrupts import foreign_code
+    from tdx.cli.interrupts import third_party_code
     from tdx.cli.pipelines import read_source, with_file
-    from tdx.cli.views.check import write_report
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.select import chosen_rules
 
-    rules = chosen_rules(_codes(select), _codes(ignore))
+    rules = chosen_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
     config, source = read_source(options)
     if policy is not None:
         config = replace(config, policy=policy)
-    text = None if pipeline.transforms else _text(source)
-    mending = None
-    with foreign_code():
+    if diff and fix:
+        raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
+    fixes = None
+    with third_party_code():
         if diff or fix:
-            mending = Mending.of(config, source, options, rules, strict=strict)
+            fixes = Fixes.find(config, source, options, rules, strict=strict)
             if fix:
-                config = mending.written(diff)
-                text = _text(source)
+                config = fixes.write()
         report = check_pipeline(config, allow_code=pipeline.allow_code, rules=rules)
-    told = None if mending is None else mending.told(fix=fix)
-    write_report(report, rules, output, told, text)
+    text = None if pipeline.transforms or source is None else _text_on_disk(source)
+    _write_report(report, rules, output, None if fixes is None else fixes.output(fix=fix), text)
     return report.exit_code(strict=strict)
 
 
-def _text(source: PipelineFile | None) -> str | None:
-    """The file as it is on disk."""
-    return None if source is None else source.text.replace("\n", source.newline)
+def _text_on_disk(source: PipelineFile) -> str:
+    return source.text.replace("\n", source.newline)
 
 
-def _codes(given: list[str] | None) -> list[str]:
-    """Codes that are given one by one or with commas between."""
-    return [code for text in given or () for code in text.split(",") if code.strip()]
+def _write_report(
+    report: CheckReport,
+    rules: Sequence[Rule],
+    options: FindingsOptions,
+    fixes: FixOutput | None,
+    text: str | None,
+) -> None:
+    """Write the findings, or the fixes, in the requested format.
 
+    Args:
+        report: Findings.
+        rules: Rules that were checked.
+        options: Output format.
+        fixes: Output of ``--diff`` and ``--fix``.
+        text: Text of the file that contains the whole pipeline. ``None``: no such file.
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.check import check_view
 
-_STDIN = "<stdin>"
+    if fixes is not None and fixes.message is not None:
+        print(fixes.message, file=sys.stderr)
+    if options.format is CheckFormat.SARIF:
+        from tdx.cli.output.sarif import sarif
+
+        log = sarif(report, [rule.code for rule in rules], text)
+        sys.stdout.write(json_text(log, sys.stdout, indent=2))
+    elif fixes is not None and fixes.text is not None and options.format is CheckFormat.TABLE:
+        write_verbatim(fixes.text)
+    else:
+        write_view(check_view(report, None if fixes is None else fixes.data), options.output)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is said of a mended pipeline.
+class FixOutput:
+    """Output of ``--diff`` and ``--fix``.
 
     Args:
-        text: the whole that goes to stdout in the place of a table; none to show the findings.
-        data: the same as plain data.
-        narration: a line for stderr.
+        text: Text for stdout instead of the findings. ``None``: show the findings.
+        data: The fixes as plain data.
+        message: Line for stderr.
     """
 
     text: str | None
     data: dict[str, Any]
-    narration: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """A pipeline, where it came from, and what became of it.
+class Fixes:
+    """A fixed pipeline and the file that it comes from.
 
     Args:
-        mended: the pipeline after its fixes.
-        file: the file it came from, none for options.
-        before: the text of that file as it was read.
+        result: Pipeline with its fixes.
+        file: File with the fixes applied. ``None``: the pipeline comes from options.
+        original_text: Text of the file before the fixes.
     """
 
-    mended: Mended
+    result: Mended
     file: PipelineFile | None
-    before: str
+    original_text: str
 
     @classmethod
-    def of(
+    def find(
         cls,
         pipeline: Pipeline,
         file: PipelineFile | None,
@@ -168,92 +193,77 @@ class Mending:
         rules: Sequence[Rule],
         *,
         strict: bool,
-    ) -> Mending:
-        """Mend a pipeline, and the text of its file.
+    ) -> Fixes:
+        """Apply the fixes of the rules to a pipeline and to the text of its file.
 
         Raises:
-            ArgumentError: some of its stages are in a file and some are not.
+            ArgumentError: Some stages come from the file and some from options.
         """
         from tdx.inspection.lint.mend import mend
 
         if file is not None and options.transforms:
             raise ArgumentError(
-                "stages given with --t are not in the file that is to be mended",
-                hint="put them into the file, or give the whole chain with --env and --t",
+                "stages from --t cannot be fixed together with a file",
+                hint="add them to the file, or pass the whole chain with --env and --t",
             )
-        mended = mend(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
-        before = "" if file is None else file.text
+        result = mend(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
+        original_text = "" if file is None else file.text
         if file is not None:
-            for _, fix in mended.fixes:
+            for _, fix in result.fixes:
                 fix.apply(file)
-        return cls(mended, file, before)
+        return cls(result, file, original_text)
 
-    def written(self, shown_only: bool) -> Pipeline:
-        """Write the file, unless it was changed meanwhile; returns what is left to check.
-
-        Args:
-            shown_only: whether a diff is asked for as well, which is refused.
+    def write(self) -> Pipeline:
+        """Write the fixed file unless it changed on disk; return the fixed pipeline.
 
         Raises:
-            ArgumentError: both are asked for.
-            PipelineError: the file on disk is no longer what was read, or cannot be written.
+            PipelineError: The file changed on disk or cannot be written.
         """
-        from tdx.pipeline.pipeline_file import PipelineFile
+        from tdx.pipeline import PipelineFile
 
-        if shown_only:
-            raise ArgumentError("--diff and --fix are given", hint="--diff shows, --fix writes")
         file = self.file
         if file is None:
-            return self.mended.pipeline
-        if file.name != _STDIN and self.mended.fixes:
-            if PipelineFile.load(file.name).text != self.before:
+            return self.result.pipeline
+        if file.name != _STDIN and self.result.fixes:
+            if PipelineFile.load(file.name).text != self.original_text:
                 raise PipelineError(
-                    f"{file.name} was changed while it was checked", hint="run the command again"
+                    f"{file.name} changed during the check", hint="run the command again"
                 )
             file.save()
-        return self._with_lines(file)
+        # The stages of the file have the line numbers after the fixes.
+        return self.result.pipeline.with_stages(*file.pipeline.transforms)
 
-    def told(self, *, fix: bool) -> Told:
-        """What is shown."""
+    def output(self, *, fix: bool) -> FixOutput:
+        """Return what to print; with ``fix`` the file has been written."""
         data: dict[str, Any] = {
-            "fixes": [{"code": code, "title": each.title} for code, each in self.mended.fixes],
+            "fixes": [{"code": code, "title": each.title} for code, each in self.result.fixes],
             "command": None if self.file is not None else self._command(),
             "diff": None if self.file is None else self._diff(),
         }
         if self.file is None:
-            return Told(f"{self._command()}\n", data, self._narration("mended"))
+            return FixOutput(f"{self._command()}\n", data, self._message("fixed"))
         if fix and self.file.name == _STDIN:
-            return Told(self.file.text, data, self._narration("mended"))
+            return FixOutput(self.file.text, data, self._message("fixed"))
         if fix:
-            return Told(None, data, self._narration(f"{self.file.name}: mended"))
-        return Told(self._diff(), data)
-
-    def _with_lines(self, file: PipelineFile) -> Pipeline:
-        """The mended pipeline with the lines that its stages have in the file now."""
-        return self.mended.pipeline.with_stages(*file.pipeline.transforms)
+            return FixOutput(None, data, self._message(f"{self.file.name}: fixed"))
+        return FixOutput(self._diff(), data)
 
     def _command(self) -> str:
         from tdx.pipeline import to_command
 
-        return to_command(self.mended.pipeline, "tdx check")
+        return to_command(self.result.pipeline, "tdx check")
 
     def _diff(self) -> str:
         assert self.file is not None
         name = "pipeline" if self.file.name == _STDIN else self.file.name
         lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
+            self.original_text.splitlines(keepends=True),
             self.file.text.splitlines(keepends=True),
             name,
             name,
         )
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
-    def _narration(self, lead: str) -> str:
-        titles = [f"{code} ({fix.title})" for code, fix in self.mended.fixes]
-        return f"{lead} {', '.join(titles)}" if titles else "nothing to mend"
-
-
-def narrate(text: str | None) -> None:
-    """Write a line to stderr."""
-    if text is not None:
-        print(text, file=sys.stderr)
+    def _message(self, lead: str) -> str:
+        titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
+        return f"{lead} {', '.join(titles)}" if titles else "nothing to fix"

@@ -1,4 +1,4 @@
-"""The options of ``tdx profile``, and reading those that name several things."""
+"""Options of ``tdx profile``."""
 
 from __future__ import annotations
 
@@ -7,85 +7,93 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdx.cli.choices import number_option
+from tdx.cli.choices import integer_option, split_list
 from tdx.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.profiling.passes.choice import PassName
     from tdx.profiling.result import Mode
 
-
 MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
-_FILES, _LOOKS = "Files", "Output"
+_FILES, _OUTPUT = "Files", "Output"
 
 
-def _file(option: str, told: str) -> Any:
-    return typer.Option(option, metavar="FILE", help=told, rich_help_panel=_FILES)
+def _file_option(option: str, help: str) -> Any:
+    return typer.Option(option, metavar="FILE", help=help, rich_help_panel=_FILES)
 
 
-def _words(*known: str) -> Callable[[str], list[str]]:
-    """What the shell offers behind the last comma."""
+def _complete_list(*names: str) -> Callable[[str], list[str]]:
+    """Return a completion function for the last of a comma-separated list of names."""
 
     def complete(incomplete: str) -> list[str]:
         done, comma, word = incomplete.rpartition(",")
-        return [f"{done}{comma}{name}" for name in known if name.startswith(word)]
+        return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
 
     return complete
 
 
-def one_order(text: str) -> str:
-    """A column to sort by; the nearest spelling of a wrong one is named."""
+def parse_order(text: str) -> str:
+    """Parse the column to sort by; suggest the nearest spelling of an unknown one."""
     if text.lower() in ORDERS:
         return text.lower()
     hint = did_you_mean(text, ORDERS, otherwise=f"one of {', '.join(ORDERS)}")
-    raise UnknownNameError(f"--sort cannot be {text!r}", hint=hint)
+    raise UnknownNameError(f"invalid value {text!r} for --sort", hint=hint)
 
 
-def several(texts: list[str] | None, known: tuple[str, ...], option: str, **others: str) -> Any:
-    """The values of an option that is repeated, or has commas in it.
+def parse_names(
+    values: list[str] | None,
+    known: tuple[str, ...],
+    option: str,
+    *,
+    all_name: str | None = None,
+    none_name: str | None = None,
+) -> Any:
+    """Parse an option that accepts several names, repeated or separated by commas.
 
     Args:
-        texts: as they were given.
-        known: the values that there are.
-        option: what it is called.
-        others: ``every``, the word for all of them, and ``nothing``, that for none.
+        values: Values of the option.
+        known: Valid names.
+        option: Name of the option.
+        all_name: Name that stands for all known names.
+        none_name: Name that stands for none of them.
 
     Returns:
-        A tuple without repetitions; none where the option was not given.
+        Tuple without duplicates; ``None`` if the option is not given.
 
     Raises:
-        UnknownNameError: there is no such value; names the nearest.
+        UnknownNameError: A name is unknown; suggests the nearest.
     """
-    if not texts:
+    if not values:
         return None
-    found: list[str] = []
-    for text in ",".join(texts).split(","):
-        name = text.strip()
-        if name == others.get("every"):
-            found += known
+    names: list[str] = []
+    for name in split_list(values):
+        if name == all_name:
+            names += known
         elif name in known:
-            found.append(name)
-        elif name and name != others.get("nothing"):
-            words = (*known, *others.values())
-            hint = did_you_mean(name, words, otherwise=f"one of {', '.join(words)}")
-            raise UnknownNameError(f"{option} cannot be {name!r}", hint=hint)
-    return tuple(dict.fromkeys(found))
+            names.append(name)
+        elif name != none_name:
+            valid = [*known, *(word for word in (all_name, none_name) if word is not None)]
+            hint = did_you_mean(name, valid, otherwise=f"one of {', '.join(valid)}")
+            raise UnknownNameError(f"invalid value {name!r} for {option}", hint=hint)
+    return tuple(dict.fromkeys(names))
 
 
-Steps = Annotated[int, number_option("--steps", 1, "Steps of each repeat.")]
-Warmup = Annotated[int, number_option("--warmup", 0, "Steps before the first repeat, not counted.")]
-Repeat = Annotated[int, number_option("--repeat", 1, "How often it is rolled out.")]
-Threads = Annotated[int | None, number_option("--threads", 1, "Threads of torch for one operator.")]
+Steps = Annotated[int, integer_option("--steps", 1, "Steps per repeat.")]
+Warmup = Annotated[int, integer_option("--warmup", 0, "Steps to run before the first repeat.")]
+Repeat = Annotated[int, integer_option("--repeat", 1, "Number of measured rollouts.")]
+Threads = Annotated[
+    int | None, integer_option("--threads", 1, "Number of threads of torch per operator.")
+]
 Modes = Annotated[
     list[str] | None,
     typer.Option(
         "--mode",
         metavar="MODES",
-        autocompletion=_words(*MODES, "all"),
-        help="eager (step by step), planned (as rollouts run, the default), compiled; several "
-        "with commas between them, or all.",
+        autocompletion=_complete_list(*MODES, "all"),
+        help="eager (step by step), planned (as rollouts run; the default), compiled, several "
+        "separated by commas, or all.",
     ),
 ]
 Passes = Annotated[
@@ -93,20 +101,19 @@ Passes = Annotated[
     typer.Option(
         "--passes",
         metavar="PASSES",
-        autocompletion=_words(*PASSES, "none"),
-        help="What is measured beside time, in rollouts of its own: memory, operators, device; all "
-        "by default; or none.",
+        autocompletion=_complete_list(*PASSES, "none"),
+        help="Additional measurements, each in its own rollouts: memory, operators, device; all by "
+        "default; or none.",
     ),
 ]
 Marginals = Annotated[
     bool,
     typer.Option(
-        "--marginal", help="Measure the chain without each of its stages too, in turns with it."
+        "--marginal", help="Also measure the chain without each of its stages, in alternation."
     ),
 ]
 Advices = Annotated[
-    bool,
-    typer.Option("--advice", help="Try what may make it cheaper, and tell what that saved."),
+    bool, typer.Option("--advice", help="Try changes that may reduce the cost, and measure them.")
 ]
 Sweeps = Annotated[
     list[str] | None,
@@ -121,67 +128,79 @@ Sync = Annotated[
     bool,
     typer.Option(
         "--sync",
-        help="Wait for the accelerator around each part, so that its time holds what the device "
-        "does for it. Slower, and another rollout than usual.",
+        help="Synchronize the device around each part, so that its time includes its work on the "
+        "device. Slower than a normal rollout.",
     ),
 ]
 AllWrappers = Annotated[
     bool,
     typer.Option(
         "--all-wrappers",
-        help="Give a row to the thin wrappers too that gymnasium.make adds to every env.",
+        help="Also show the thin wrappers that gymnasium.make adds to every env.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Make few steps, and say how long all of it would take.")
+    bool, typer.Option("--dry-run", help="Run a few steps and estimate the total time.")
 ]
 Sort = Annotated[
     str,
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        parser=one_order,
-        autocompletion=_words(*ORDERS),
-        help=f"The order of the rows: {', '.join(ORDERS)}.",
-        rich_help_panel=_LOOKS,
+        parser=parse_order,
+        autocompletion=_complete_list(*ORDERS),
+        help=f"Order of the rows: {', '.join(ORDERS)}.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 Top = Annotated[
     int | None,
-    number_option("--top", 1, "Show the N rows that take most, and sum up the rest.", panel=_LOOKS),
+    integer_option(
+        "--top", 1, "Show the N most expensive rows and the sum of the others.", panel=_OUTPUT
+    ),
 ]
 Histograms = Annotated[
     bool,
     typer.Option(
-        "--histogram", help="Draw how the times of each row vary.", rich_help_panel=_LOOKS
+        "--histogram", help="Show the distribution of times of each row.", rich_help_panel=_OUTPUT
     ),
 ]
-Save = Annotated[str | None, _file("--save", "Keep it as JSON with all samples; - is stdout.")]
+Save = Annotated[
+    str | None, _file_option("--save", "Save the profile as JSON with all samples; - is stdout.")
+]
 Trace = Annotated[
     str | None,
-    _file("--trace", "Every call on a time line, for ui.perfetto.dev or chrome://tracing."),
+    _file_option("--trace", "Write a timeline for ui.perfetto.dev or chrome://tracing."),
 ]
 Speedscope = Annotated[
-    str | None, _file("--speedscope", "Every call as a flame chart, for www.speedscope.app.")
+    str | None, _file_option("--speedscope", "Write a flame chart for www.speedscope.app.")
 ]
-Html = Annotated[str | None, _file("--html", "A report that needs nothing but itself.")]
+Html = Annotated[str | None, _file_option("--html", "Write a self-contained HTML report.")]
 Baseline = Annotated[
-    str | None, _file("--baseline", "Hold it against a profile that --save has kept.")
+    str | None, _file_option("--baseline", "Compare with a profile saved by --save.")
 ]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
         metavar="LIMIT",
-        help="End with 1 where something has grown by more than this and more than noise: "
-        "p95:10%, mean:1ms, RewardSum.p99:20us. Repeat it, or give several with commas between.",
+        help="Exit with 1 if a time grew by more than this and by more than the noise: "
+        "p95:10%, mean:1ms, RewardSum.p99:20us. Can be repeated or separated by commas.",
     ),
 ]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Overwrite files that are there; compare with a baseline that was not measured alike.",
+        help="Replace existing files; compare with a baseline of another pipeline or machine.",
         rich_help_panel=_FILES,
     ),
+]
+Before = Annotated[
+    str, typer.Argument(metavar="BEFORE", help="Profile to compare with, saved by --save.")
+]
+After = Annotated[str, typer.Argument(metavar="AFTER", help="Later profile, saved by --save.")]
+ForceCompare = Annotated[
+    bool,
+    typer.Option("--force", help="Compare profiles of different pipelines or machines."),
 ]

@@ -1,4 +1,4 @@
-"""``tdx config``."""
+"""``tdx config`` and ``tdx doctor``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 from tdx.cli.options import DebugOptions, OutputOptions
 from tdx.errors import ExitCode
 
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def config_path(debug: DebugOptions) -> None:
-    """Print where the configuration file is, or would be.
+    """Print the path of the configuration file, even if it does not exist.
 
     tdx config path
     """
@@ -24,48 +24,46 @@ def config_path(debug: DebugOptions) -> None:
 
 
 def config_show(output: OutputOptions) -> None:
-    """Show every setting, its value, and where that comes from.
+    """Show all settings with their values and where these come from.
 
     tdx config show
     """
-    from tdx.cli.output.write import write
+    from tdx.cli.output.write import write_view
     from tdx.cli.views.setup import config_view
     from tdx.settings import load_settings
 
-    write(config_view(load_settings()), output)
+    write_view(config_view(load_settings()), output)
 
 
 def config_init(debug: DebugOptions, force: Force = False) -> None:
-    """Write a configuration file that shows all that can be set, and sets nothing.
+    """Create a configuration file with all settings commented out.
 
     tdx config init
     """
-    import sys
-
-    from tdx.cli.output.write import write_new
+    from tdx.cli.output.write import write_file
     from tdx.settings import config_path, template
 
     path = config_path()
-    write_new(path, template(), force=force, create_folder=True)
+    write_file(path, template(), force=force, create_folder=True)
     print(f"wrote {path}", file=sys.stderr)
 
 
 def doctor(output: OutputOptions) -> int:
-    """Look at this machine: versions, devices, env packages, terminal, folders, shell.
+    """Check this machine: versions, devices, env packages, terminal, folders, shell.
 
-    Ends with exit code 1 where something stops tdx from working.
+    Exits with 1 if something prevents tdx from working.
 
     tdx doctor
     """
-    from tdx.cli.interrupts import foreign_code
-    from tdx.cli.output.write import write
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.output.write import write_view
     from tdx.cli.views.setup import doctor_view
     from tdx.inspection.doctor.examination import examine
     from tdx.inspection.doctor.surroundings import terminal
 
-    # Inside foreign code stdout is not what the user sees.
-    shown = list(terminal(sys.stdout))
-    with foreign_code():
-        report = examine(shown)
-    write(doctor_view(report), output)
+    # third_party_code() replaces stdout.
+    terminal_checks = list(terminal(sys.stdout))
+    with third_party_code():
+        report = examine(terminal_checks)
+    write_view(doctor_view(report), output)
     return ExitCode.OK if report.ok else ExitCode.FINDINGS

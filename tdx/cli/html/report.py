@@ -6,10 +6,10 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from tdx.cli.html.svg import arrow, box, label, picture, text_width
+from tdx.cli.html import render_page
+from tdx.cli.html.svg import arrow, box, label, svg_image, text_width
 from tdx.cli.output.terminal import UNLIMITED
 from tdx.cli.output.view import Table, View
 from tdx.cli.views.chain import chain_view, lineage_view
@@ -19,10 +19,8 @@ from tdx.inspection.report import Episode, Picture, PipelineReport, RewardCurve
 from tdx.inspection.spec_text import SpecText
 from tdx.inspection.stage_flow import StageFlow
 from tdx.keys import NestedKey, format_key
-from tdx.text import escape_control_characters
 
-_FOLDER = Path(__file__).parent
-_ENDED = {
+_END_TEXTS = {
     "terminated": "terminated",
     "truncated": "truncated",
     "done": "done",
@@ -31,55 +29,45 @@ _ENDED = {
 
 
 def report_page(report: PipelineReport) -> str:
-    """The page, complete in itself: no script, and nothing that is loaded from elsewhere.
+    """Return the HTML report of a pipeline.
 
     Args:
-        report: what the page is about.
+        report: Report to show.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2")
     rollout = report.rollout
     rewards = [
         (key, reward_plot(list(curves)))
         for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
     ]
-    text = page.render(
+    return render_page(
+        "report.html.j2",
+        "report.css",
         report=report,
-        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
         diagram=chain_diagram(report),
         chain=_table(chain_view(report.chain, report.calls)),
         lineage=_table(lineage_view(report.lineage, report.calls)),
         specs=_table(spec_view(report.specs, report.calls)),
         rewards=rewards,
         returns=episode_plot(rollout.episodes),
-        pictures=[_picture(each, report) for each in rollout.pictures],
-        ended=_ENDED,
+        images=[_image(each, report) for each in rollout.pictures],
+        ended=_END_TEXTS,
     )
-    return escape_control_characters(text, keep="\n\t")
 
 
 def _table(view: View) -> Table | None:
-    """The table of a view, without what stands above it."""
+    """Return the table of a view without its heading."""
     blocks = view.blocks(UNLIMITED)
     return next((block for block in blocks if isinstance(block, Table)), None)
 
 
-def _picture(picture: Picture, report: PipelineReport) -> dict[str, Any]:
+def _image(image: Picture, report: PipelineReport) -> dict[str, Any]:
     return {
-        "call": f"{picture.stage} {report.calls[picture.stage]}",
-        "key": picture.key,
-        "before": None if picture.before is None else _data_uri(picture.before),
-        "after": _data_uri(picture.after),
-        "before_text": picture.before_text,
-        "after_text": picture.after_text,
+        "call": f"{image.stage} {report.calls[image.stage]}",
+        "key": image.key,
+        "before": None if image.before is None else _data_uri(image.before),
+        "after": _data_uri(image.after),
+        "before_text": image.before_text,
+        "after_text": image.after_text,
     }
 
 
@@ -87,21 +75,21 @@ def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-_LINE = 17
-_BOX = 30
+_LINE_HEIGHT = 17
+_BOX_HEIGHT = 30
 _MARGIN = 12
-_EDGE = 24
+_EDGE_PADDING = 24
 Line = tuple[str, str]
-"""A text on an edge, and the class it is coloured by."""
+"""Text on an edge and its CSS class."""
 
 
 def chain_diagram(report: PipelineReport) -> str:
-    """The chain from the env down to the outside, as SVG.
+    """Return the data flow of a chain as SVG.
 
-    What comes out flows down at the left; what the env is given flows up at the right.
+    Outputs of the env flow down on the left, its inputs flow up on the right.
 
     Args:
-        report: the pipeline.
+        report: Report of the pipeline.
     """
     flow = report.flow
     boxes = [report.chain.env, *(f"{i} {call}" for i, call in enumerate(report.calls)), "output"]
@@ -119,19 +107,22 @@ def chain_diagram(report: PipelineReport) -> str:
     top = float(_MARGIN)
     for index, text in enumerate(boxes):
         kind = "box" if 0 < index < len(boxes) - 1 else "box end"
-        parts += [box(_MARGIN, top, width, _BOX, kind), label(2 * _MARGIN, top + 20, text, "name")]
-        top += _BOX
+        parts += [
+            box(_MARGIN, top, width, _BOX_HEIGHT, kind),
+            label(2 * _MARGIN, top + 20, text, "name"),
+        ]
+        top += _BOX_HEIGHT
         if index < len(down):
-            height = max(len(down[index]), len(up[index]), 1) * _LINE + _EDGE
+            height = max(len(down[index]), len(up[index]), 1) * _LINE_HEIGHT + _EDGE_PADDING
             parts += _edge(top, height, down[index], up[index], _MARGIN + width - right - 40)
             top += height
-    return picture(width + 2 * _MARGIN, top + _MARGIN, parts, f"the chain of {report.name}")
+    return svg_image(width + 2 * _MARGIN, top + _MARGIN, parts, f"chain of {report.name}")
 
 
 def _edge(
     top: float, height: float, down: Sequence[Line], up: Sequence[Line], right: float
 ) -> list[str]:
-    """Both directions between two boxes."""
+    """Draw both directions between two boxes."""
     parts = [arrow(_MARGIN + 16, top, top + height)]
     parts += _labels(_MARGIN + 30, top, down)
     if up:
@@ -141,50 +132,50 @@ def _edge(
 
 
 def _labels(x: float, top: float, lines: Sequence[Line]) -> list[str]:
-    first = top + _EDGE / 2 + 12
-    return [label(x, first + i * _LINE, text, kind) for i, (text, kind) in enumerate(lines)]
+    first = top + _EDGE_PADDING / 2 + 12
+    return [label(x, first + i * _LINE_HEIGHT, text, kind) for i, (text, kind) in enumerate(lines)]
 
 
 def _lines(leaves: Mapping[NestedKey, LeafSpec], stage: StageFlow | None) -> list[Line]:
-    """What flows on after a stage; what it changed is marked, the rest is dimmed."""
-    touched = {}
+    """Return the outputs after a stage, with changes marked and the rest dimmed."""
+    classes = {}
     if stage is not None:
-        touched = {write.key: "added" if write.new else "changed" for write in stage.forward.writes}
-        touched |= {new: "changed" for _, new in stage.forward.renames}
+        classes = {write.key: "added" if write.new else "changed" for write in stage.forward.writes}
+        classes |= {new: "changed" for _, new in stage.forward.renames}
     text = SpecText(leaves.values(), whole=False)
     width = max((len(format_key(key)) for key in leaves), default=0)
     lines = [
         (
             f"{format_key(key).ljust(width)}  {text(leaf)}",
-            touched.get(key, "" if stage is None else "dim"),
+            classes.get(key, "" if stage is None else "dim"),
         )
         for key, leaf in leaves.items()
     ]
-    gone = (
+    dropped = (
         []
         if stage is None
-        else [(f"{format_key(key)} ends here", "gone") for key in stage.forward.drops]
+        else [(f"{format_key(key)} is dropped here", "gone") for key in stage.forward.drops]
     )
-    return [*lines, *gone]
+    return [*lines, *dropped]
 
 
 def _action_lines(leaves: Mapping[NestedKey, LeafSpec]) -> list[Line]:
-    given = [leaf for leaf in leaves.values() if leaf.part == "action"]
-    text = SpecText(given, whole=False)
-    return [(f"{format_key(leaf.key)}  {text(leaf)}", "action") for leaf in given]
+    actions = [leaf for leaf in leaves.values() if leaf.part == "action"]
+    text = SpecText(actions, whole=False)
+    return [(f"{format_key(leaf.key)}  {text(leaf)}", "action") for leaf in actions]
 
 
 _WIDTH, _HEIGHT = 720.0, 180.0
 _LEFT, _BOTTOM, _TOP = 80.0, 24.0, 10.0
-_LINES = 8
-"""Colours of lines that the page has."""
+_LINE_COLORS = 8
+"""Number of line colors in the stylesheet."""
 
 
 def reward_plot(curves: Sequence[RewardCurve]) -> str:
-    """The rewards of one key over the steps, a line for each env.
+    """Return a plot of the rewards at one key, with a line per env.
 
     Args:
-        curves: the lines; those of one key.
+        curves: Rewards of each env.
     """
     values = [value for curve in curves for value in curve.values if math.isfinite(value)]
     steps = max((len(curve.values) for curve in curves), default=0)
@@ -198,37 +189,37 @@ def reward_plot(curves: Sequence[RewardCurve]) -> str:
             for step, value in enumerate(curve.values)
             if math.isfinite(value)
         )
-        colour = f"line line{curve.env % _LINES}"
+        css_class = f"line line{curve.env % _LINE_COLORS}"
         if steps == 1:
-            parts.append(_dot(scale.x(0), scale.y(values[0]), colour.replace("line ", "bar ")))
-        parts.append(f'<polyline points="{points}" class="{colour}"/>')
-    return picture(_WIDTH, _HEIGHT, parts, f"{curves[0].key} at each step")
+            parts.append(_dot(scale.x(0), scale.y(values[0]), css_class.replace("line ", "bar ")))
+        parts.append(f'<polyline points="{points}" class="{css_class}"/>')
+    return svg_image(_WIDTH, _HEIGHT, parts, f"{curves[0].key} at each step")
 
 
 def episode_plot(episodes: Sequence[Episode]) -> str:
-    """The return of each episode as a bar, in the order in which they ended."""
+    """Return a bar plot of the return of each episode, in the order in which they ended."""
     totals = [each.total for each in episodes if each.total is not None]
     totals = [total for total in totals if math.isfinite(total)]
     if not totals:
         return ""
     scale = _Scale([*totals, 0.0], len(episodes))
     parts = scale.axes(f"{len(episodes)} episodes" if len(episodes) > 1 else "1 episode")
-    room = (_WIDTH - _LEFT) / len(episodes)
+    bar_width = (_WIDTH - _LEFT) / len(episodes)
     for position, episode in enumerate(episodes):
         if episode.total is not None and math.isfinite(episode.total):
             ends = sorted((scale.y(0.0), scale.y(episode.total)))
-            x, width = _LEFT + position * room + room * 0.1, room * 0.8
+            x, width = _LEFT + position * bar_width + bar_width * 0.1, bar_width * 0.8
             height = max(ends[1] - ends[0], 1.0)
             kind = f"bar {episode.ended}"
             parts.append(
                 f'<rect x="{x:.1f}" y="{ends[0]:.1f}" width="{width:.1f}" height="{height:.1f}" '
                 f'class="{kind}"/>'
             )
-    return picture(_WIDTH, _HEIGHT, parts, "the return of each episode")
+    return svg_image(_WIDTH, _HEIGHT, parts, "return of each episode")
 
 
 class _Scale:
-    """From values to places in the plot."""
+    """Maps steps and values to positions in a plot."""
 
     def __init__(self, values: Sequence[float], last: int) -> None:
         self._low, self._high = min(values), max(values)
@@ -243,7 +234,7 @@ class _Scale:
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
     def axes(self, end: str) -> list[str]:
-        """The frame with both ends of each axis written to it."""
+        """Return both axes with labels at their ends."""
         bottom = _HEIGHT - _BOTTOM
         parts = [
             f'<line x1="{_LEFT}" y1="{_TOP}" x2="{_LEFT}" y2="{bottom}" class="axis"/>',

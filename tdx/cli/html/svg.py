@@ -1,33 +1,33 @@
-"""Shapes and text in SVG, with the width that a text takes."""
+"""Shapes and text in SVG."""
 
 from __future__ import annotations
 
 from html import escape
 
-CHARACTER = 7.3
-"""Columns that a sign of the page's monospaced font takes, in user units."""
+CHARACTER_WIDTH = 7.3
+"""Width of a character in the monospaced font of the page, in user units."""
 
 
 def text_width(text: str) -> float:
-    """The room that a text takes."""
-    return len(text) * CHARACTER
+    """Return the width of a text."""
+    return len(text) * CHARACTER_WIDTH
 
 
 def label(x: float, y: float, text: str, kind: str = "") -> str:
-    """A text that begins at a point.
+    """Return a text.
 
     Args:
-        x: its left end.
-        y: its base line.
-        text: what is written.
-        kind: the class from which its colour follows.
+        x: Left end.
+        y: Baseline.
+        text: Text to draw.
+        kind: CSS class.
     """
-    named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{named}>{escape(text)}</text>'
+    css_class = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{css_class}>{escape(text)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, kind: str = "box") -> str:
-    """A box with round corners."""
+    """Return a box with round corners."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6" '
         f'class="{kind}"/>'
@@ -35,21 +35,21 @@ def box(x: float, y: float, width: float, height: float, kind: str = "box") -> s
 
 
 def arrow(x: float, start: float, end: float) -> str:
-    """A vertical arrow from one height to another."""
+    """Return a vertical arrow from ``start`` to ``end``."""
     tip = 6 if end > start else -6
     head = f"{x - 4:.1f},{end - tip:.1f} {x + 4:.1f},{end - tip:.1f} {x:.1f},{end:.1f}"
     line = f'<line x1="{x:.1f}" y1="{start:.1f}" x2="{x:.1f}" y2="{end - tip:.1f}" class="edge"/>'
     return f'{line}<polygon points="{head}" class="head"/>'
 
 
-def picture(width: float, height: float, parts: list[str], title: str) -> str:
-    """A whole drawing.
+def svg_image(width: float, height: float, parts: list[str], title: str) -> str:
+    """Return a complete SVG image.
 
     Args:
-        width: its width in user units, at which it is also shown.
-        height: its height.
-        parts: what is in it.
-        title: what it shows, for those who cannot see it.
+        width: Width in user units and in pixels.
+        height: Height.
+        parts: Shapes and texts.
+        title: Description for screen readers.
     """
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '

@@ -1,4 +1,4 @@
-"""Write a view to stdout in the format that was asked for."""
+"""Writes views to stdout and text to files."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from tdx.errors import OutputError
 from tdx.files import check_replaceable, write_atomically
 from tdx.text import escape_control_characters, escape_json
 
+STDOUT = "-"
+"""Path that stands for stdout."""
 
-def write(view: View, options: OutputOptions) -> None:
-    """Write ``view`` to stdout.
+
+def write_view(view: View, options: OutputOptions) -> None:
+    """Write a view to stdout.
 
     Args:
-        view: what to show.
-        options: the format, and whether to colour.
+        view: View to write.
+        options: Format and color.
     """
-    sys.stdout.write(as_text(view, options))
+    sys.stdout.write(render_view(view, options))
 
 
-def as_text(view: View, options: OutputOptions, width: int | None = None) -> str:
-    """The text that :func:`write` writes.
+def render_view(view: View, options: OutputOptions, width: int | None = None) -> str:
+    """Return a view as text.
 
     Args:
-        view: what to show.
-        options: the format, and whether to colour.
-        width: columns to fit into; by default those of the terminal, unlimited in a pipe.
+        view: View to render.
+        options: Format and color.
+        width: Columns. ``None``: those of the terminal, unlimited in a pipe.
 
     Returns:
-        Whole lines.
+        Complete lines.
     """
     match options.format:
         case Format.JSON:
@@ -55,7 +58,7 @@ def as_text(view: View, options: OutputOptions, width: int | None = None) -> str
         case Format.TABLE:
             columns = terminal_width() if width is None else width
             return terminal_text(
-                view.blocks(columns), columns, color=options.color.wanted(sys.stdout)
+                view.blocks(columns), columns, color=options.color.is_enabled(sys.stdout)
             )
 
 
@@ -85,28 +88,25 @@ def _csv_value(value: Any) -> Any:
     return value
 
 
-STDOUT = "-"
-
-
-def write_new(
+def write_file(
     path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
 ) -> None:
-    """Write a text to a file atomically; ``-`` is stdout, and devices and pipes are written to.
+    """Write text to a file atomically, or to stdout, a device or a pipe.
 
     Args:
-        path: Target.
+        path: Target; ``-`` is stdout.
         text: Content.
-        force: Whether an existing file is replaced.
-        create_folder: Whether missing folders are created.
+        force: If True, replace an existing file.
+        create_folder: If True, create missing folders.
 
     Raises:
-        ArgumentError: The file exists and may not be replaced, or is a link.
-        OutputError: It cannot be written.
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+        OutputError: The file cannot be written.
     """
     if str(path) == STDOUT:
         sys.stdout.write(text)
         return
-    check_free(path, force=force)
+    check_target(path, force=force)
     sys.stdout.flush()
     try:
         if create_folder:
@@ -116,14 +116,14 @@ def write_new(
         raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"cannot write {path}: {reason}", hint="name another place") from error
+        raise OutputError(f"cannot write {path}: {reason}", hint="choose another path") from error
 
 
-def check_free(path: str | Path, *, force: bool = False) -> None:
-    """Check that a file may be written, before any work is done.
+def check_target(path: str | Path, *, force: bool = False) -> None:
+    """Check that a file may be written.
 
     Raises:
-        ArgumentError: The file exists and may not be replaced, or is a link.
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
     """
     if str(path) != STDOUT:
         check_replaceable(path, force=force)

@@ -1,4 +1,4 @@
-"""The layout of the lists of envs and transforms."""
+"""Lists of envs and transforms, and the documentation of a transform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
-from tdx.cli.views.specs import comparison
+from tdx.cli.views.specs import comparison_table
 from tdx.pipeline.docstrings import plain as plain
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
     """Lay out a list of envs.
 
     Args:
-        envs: what was found.
-        search: the words that were looked for.
+        envs: Envs to show.
+        search: Words of the search.
     """
     records: list[dict[str, Any]] = [
         {"id": env.id, "package": env.package, "installed": env.installed, "hint": env.hint}
@@ -31,9 +31,9 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
 
     def blocks(width: int) -> list[Block]:
         if not envs:
-            return [_none("env", search)]
+            return [_no_match("env", search)]
         missing = any(env.hint for env in envs)
-        titles = ["id", "package", *(["to install it"] if missing else [])]
+        titles = ["id", "package", *(["installation"] if missing else [])]
         rows = [
             [
                 Cell(env.id, "" if env.installed else "dim"),
@@ -52,8 +52,8 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     """Lay out a list of transforms.
 
     Args:
-        infos: what was found, category after category.
-        search: the words that were looked for.
+        infos: Transforms, grouped by category.
+        search: Words of the search.
     """
     records: list[dict[str, Any]] = [
         {
@@ -67,7 +67,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     ]
 
     def blocks(width: int) -> list[Block]:
-        return [_transforms_table(infos, width)] if infos else [_none("transform", search)]
+        return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
 
     names = ("name", "category", "time_behaviour", "summary", "signature")
     return View("transforms", {"search": search, "transforms": records}, records, blocks, names)
@@ -76,38 +76,38 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
 def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
     rows = [
         [Cell(category, "dim"), Cell(info.name, "name"), Cell(plain(info.summary))]
-        for category, info in zip(_once(infos), infos, strict=True)
+        for category, info in zip(_category_titles(infos), infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
     wide = Table(columns, rows)
     if table_width(wide) <= width or width >= 90:
         return wide
     rows = []
-    for category, info in zip(_once(infos), infos, strict=True):
+    for category, info in zip(_category_titles(infos), infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
         rows.append([Cell(f"  {info.name}", "name"), Cell(plain(info.summary))])
     return Table([Column(fixed=True), Column()], rows)
 
 
-def _once(infos: Sequence[TransformInfo]) -> Iterator[str]:
-    """The category of each, empty where it is that of the one before."""
+def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
+    """Yield the category of each transform; empty if it is the same as that of the previous one."""
     previous = ""
     for info in infos:
         yield "" if info.category == previous else info.category
         previous = info.category
 
 
-def _none(what: str, search: str) -> Paragraph:
-    return Paragraph([Cell(f"no {what} matches {search!r}" if search else f"no {what}", "dim")])
+def _no_match(noun: str, search: str) -> Paragraph:
+    return Paragraph([Cell(f"no {noun} matches {search!r}" if search else f"no {noun}s", "dim")])
 
 
 def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
-    """Lay out a transform.
+    """Lay out the documentation of a transform.
 
     Args:
-        info: what it declares.
-        example: what it makes of the specs of an env that it fits.
+        info: Catalog entry.
+        example: Specs before and after the transform on an example env.
     """
     arguments = [_argument(parameter) for parameter in info.parameters]
     data = {
@@ -148,7 +148,7 @@ def _argument(parameter: Parameter) -> dict[str, Any]:
 
 def _arguments(info: TransformInfo, width: int) -> list[Block]:
     if not info.parameters:
-        return [Paragraph([Cell("It takes no arguments.", "dim")])]
+        return [Paragraph([Cell("no arguments", "dim")])]
     rows = [
         [
             Cell(parameter.name, "name"),
@@ -162,12 +162,12 @@ def _arguments(info: TransformInfo, width: int) -> list[Block]:
     table = Table([Column(title) for title in titles], rows)
     if table_width(table) <= width:
         return [Heading("arguments"), table]
-    described = [part for parameter in info.parameters for part in _described(parameter)]
-    return [Heading("arguments"), *described]
+    blocks = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
+    return [Heading("arguments"), *blocks]
 
 
-def _described(parameter: Parameter) -> Iterator[Paragraph]:
-    """An argument and its meaning under each other, for narrow terminals."""
+def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
+    """Yield an argument with its meaning below, for narrow terminals."""
     default = ", required" if parameter.required else f" = {parameter.default}"
     yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
     if parameter.help:
@@ -185,7 +185,7 @@ def _example(example: TransformExample | None, width: int) -> list[Block]:
     return [
         Heading("example", example.command or ""),
         *code,
-        comparison(example.changes, width, sides=("before", "after")),
+        comparison_table(example.changes, width, sides=("before", "after")),
     ]
 
 
@@ -195,7 +195,7 @@ _SECTION = re.compile(
 
 
 def paragraphs(doc: str) -> Iterator[str]:
-    """The paragraphs of a docstring before its first section, each on one line."""
+    """Yield the paragraphs of a docstring before its first section, each on one line."""
     body = _SECTION.split(doc, maxsplit=1)[0].strip()
     for paragraph in re.split(r"\n\s*\n", body):
         yield plain(" ".join(paragraph.split()))

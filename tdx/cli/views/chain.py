@@ -1,4 +1,4 @@
-"""The layout of a chain: what each stage reads, writes, drops and renames."""
+"""Effects of each stage on keys, and the lineage of keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from tdx.cli.output.markdown import mermaid_label
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.specs import NOTHING, spec_columns
+from tdx.cli.views.elements import NONE, change_text, count_text, stage_list
+from tdx.cli.views.specs import spec_columns
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.lineage import KeyVersion, Lineage, Place
@@ -21,11 +22,11 @@ _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
 
 
 def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
-    """Lay out what each stage of a chain does.
+    """Lay out the effects of each stage of a chain.
 
     Args:
-        report: what to show.
-        calls: each stage as the user would write it.
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
     """
     data = report.to_dict()
     for stage, call in zip(data["stages"], calls, strict=True):
@@ -34,14 +35,10 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
     def blocks(width: int) -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
-        chain = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-            for index, call in enumerate(calls)
-        ]
         for whole in (True, False):
             table = _stage_table(report, _texts(report, whole=whole))
             if table_width(table) <= width:
-                return [_head(report), *chain, table]
+                return [_head(report), *stage_list(calls), table]
         return [_head(report), *_narrow_stages(report, calls)]
 
     return View("chain", data, list(_stage_records(report, calls)), blocks)
@@ -49,13 +46,9 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
 
 def _head(report: ChainReport) -> Heading:
     before, after = report.before, report.after
-    batch = _arrow(shape_text(before.batch_size), shape_text(after.batch_size))
-    facts = f"batch {batch}  device {_arrow(before.device, after.device)}"
+    batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
+    facts = f"batch {batch}  device {change_text(before.device, after.device)}"
     return Heading(report.env, facts, level=1)
-
-
-def _arrow(before: str, after: str) -> str:
-    return before if before == after else f"{before} → {after}"
 
 
 def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
@@ -85,18 +78,18 @@ def _stage_table(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table
 
 
 def _lanes(stage: StageFlow) -> list[tuple[str, Lane]]:
-    """The directions in which something happens; the way out where nothing does."""
+    """Return the lanes in which a stage has an effect; forward if it has none."""
     lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
-    busy = [(name, lane) for name, lane in lanes if not lane.idle]
-    return busy or lanes[:1]
+    active = [(name, lane) for name, lane in lanes if not lane.idle]
+    return active or lanes[:1]
 
 
 def _reads(stage: StageFlow, lane: Lane, lane_name: str) -> str:
-    """The keys read; what a step takes from the step before it is marked."""
+    """Return the keys that a stage reads; marks those of the previous step."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
     return _listed(keys) + "".join(
-        f"{', ' if keys or index else ''}{format_key(key)} (step before)"
+        f"{', ' if keys or index else ''}{format_key(key)} (previous step)"
         for index, key in enumerate(carried)
     )
 
@@ -106,7 +99,7 @@ def _listed(keys: Sequence[NestedKey]) -> str:
 
 
 def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
-    """A row for each key that is written, renamed or dropped; one empty row where none is."""
+    """Yield a row for each key that is written, renamed or dropped, or one empty row."""
     before, after = texts
     for write in lane.writes:
         style: Style = "added" if write.new else "changed" if _differs(write) else ""
@@ -122,11 +115,11 @@ def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell
     for key in lane.drops:
         yield [Cell("-", "gone"), Cell(format_key(key), "gone"), Cell(""), Cell("")]
     if not (lane.writes or lane.renames or lane.drops):
-        yield [Cell(""), Cell(NOTHING, "dim"), Cell(""), Cell("")]
+        yield [Cell(""), Cell(NONE, "dim"), Cell(""), Cell("")]
 
 
 def _side(leaf: LeafSpec | None, text: SpecText, style: Style = "") -> Cell:
-    return Cell(NOTHING, "dim") if leaf is None else Cell(text(leaf), style)
+    return Cell(NONE, "dim") if leaf is None else Cell(text(leaf), style)
 
 
 def _differs(write: KeyWrite) -> bool:
@@ -138,7 +131,7 @@ def _differs(write: KeyWrite) -> bool:
 
 
 def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]:
-    """Stage after stage, what each does under its name."""
+    """Yield the effects of each stage below its name, for narrow terminals."""
     before, after = _texts(report, whole=False)
     for stage, call in zip(report.stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}")
@@ -153,28 +146,28 @@ def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]
 
 
 def _specs(source: Cell, target: Cell) -> Iterator[Paragraph]:
-    if source.text not in ("", NOTHING):
+    if source.text not in ("", NONE):
         yield Paragraph([source], indent=8)
     if target.text not in ("", "="):
         yield Paragraph([Cell("→ ", target.style), target], indent=6)
 
 
 def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each key that a stage reads, writes, renames or drops; one for an idle stage."""
+    """Yield a record for each effect of a stage on a key, or one for a stage without effects."""
     for stage, call in zip(report.stages, calls, strict=True):
-        named = {"stage": stage.index, "transform": stage.name, "call": call}
-        named["time_behaviour"] = stage.time_behaviour
+        identity = {"stage": stage.index, "transform": stage.name, "call": call}
+        identity["time_behaviour"] = stage.time_behaviour
         if stage.forward.idle and stage.inverse.idle and not stage.carried:
-            yield _stage_record({**named, "lane": None}, None, None)
+            yield _stage_record({**identity, "lane": None}, None, None)
         for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
-            place = {**named, "lane": lane_name}
+            place = {**identity, "lane": lane_name}
             for key in lane.reads:
                 yield _stage_record(place, "read", format_key(key))
             for key in stage.carried if lane_name == "forward" else ():
                 yield _stage_record(place, "read_from_step_before", format_key(key))
             for write in lane.writes:
-                known = write.to_dict()
-                yield _stage_record(place, "write", known["key"], known["source"], known)
+                data = write.to_dict()
+                yield _stage_record(place, "write", data["key"], data["source"], data)
             for old, new in lane.renames:
                 yield _stage_record(place, "rename", format_key(new), format_key(old))
             for key in lane.drops:
@@ -186,17 +179,17 @@ def _stage_record(
     effect: str | None,
     key: str | None,
     source: str | None = None,
-    written: dict[str, Any] | None = None,
+    write: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    known = written or {}
+    data = write or {}
     return {
         **place,
         "effect": effect,
         "key": key,
         "source": source,
-        "new": known.get("new"),
-        **spec_columns("before", known.get("before"), with_part=True),
-        **spec_columns("after", known.get("after"), with_part=True),
+        "new": data.get("new"),
+        **spec_columns("before", data.get("before"), with_part=True),
+        **spec_columns("after", data.get("after"), with_part=True),
     }
 
 
@@ -204,34 +197,29 @@ _VERSION_TITLES = ("lane", "version", "written by", "from", "read by", "spec")
 
 
 def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
-    """Lay out who writes and who reads each version of each key.
+    """Lay out the writer and the readers of each version of each key.
 
     Args:
-        lineage: what to show.
-        calls: each stage as the user would write it.
+        lineage: Lineage to show.
+        calls: Each stage in the ``--t`` grammar.
     """
     data = lineage.to_dict()
     data["calls"] = list(calls)
 
     def blocks(width: int) -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
-        chain = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-            for index, call in enumerate(calls)
-        ]
         for whole in (True, False):
             table = _version_table(lineage.versions, whole=whole)
             if table_width(table) <= width:
-                return [head, *chain, table]
-        return [head, *chain, *_narrow_versions(lineage.versions)]
+                return [head, *stage_list(calls), table]
+        return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
 
     return View("lineage", data, list(_version_records(lineage.versions)), blocks)
 
 
 def _version_count(lineage: Lineage) -> str:
     keys, versions = len(lineage.keys()), len(lineage.versions)
-    plural = "" if versions == 1 else "s"
-    return f"{keys} key{'' if keys == 1 else 's'}  {versions} version{plural}"
+    return f"{count_text(keys, 'key')}  {count_text(versions, 'version')}"
 
 
 def _version_table(versions: Sequence[KeyVersion], *, whole: bool) -> Table:
@@ -254,7 +242,7 @@ def _version_table(versions: Sequence[KeyVersion], *, whole: bool) -> Table:
 
 
 def _narrow_versions(versions: Sequence[KeyVersion]) -> Iterator[Block]:
-    """Version after version, its facts under its name."""
+    """Yield each version with its facts below, for narrow terminals."""
     text = SpecText([], whole=False)
     for version in versions:
         spec = f"  {text(version.spec)}" if version.spec else ""
@@ -269,10 +257,10 @@ def _writer(version: KeyVersion) -> str:
 
 
 def _readers(version: KeyVersion) -> str:
-    read = [_reader(place) for place in version.readers]
+    readers = [_reader(place) for place in version.readers]
     if version.ended is not None and version.ended not in version.readers:
-        read.append(f"dropped by {version.ended}")
-    return ", ".join(read) or "nobody"
+        readers.append(f"dropped by {version.ended}")
+    return ", ".join(readers) or "none"
 
 
 def _reader(place: Place) -> str:
@@ -299,23 +287,23 @@ def _version_records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]
 
 
 def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
-    """The lineage as a Mermaid flow chart: an arrow from who writes a version to who reads it.
+    """Return the lineage as a Mermaid flow chart with an arrow from each writer to its readers.
 
     Args:
-        lineage: what to show.
-        calls: each stage as the user would write it.
+        lineage: Lineage to show.
+        calls: Each stage in the ``--t`` grammar.
     """
     arrows = list(dict.fromkeys(_arrows(lineage.versions)))
-    used = {name for start, _, end in arrows for name in (start, end.removeprefix("-."))}
+    nodes = {name for start, _, end in arrows for name in (start, end.removeprefix("-."))}
     lines = ["flowchart TD"]
-    if "env" in used:
+    if "env" in nodes:
         lines.append(f'    env(["{mermaid_label(lineage.env)}"])')
     lines += [
         f'    stage{index}["{index} {mermaid_label(call)}"]'
         for index, call in enumerate(calls)
-        if f"stage{index}" in used
+        if f"stage{index}" in nodes
     ]
-    lines += [f'    {kind}(["{kind}"])' for kind in ("policy", "output") if kind in used]
+    lines += [f'    {kind}(["{kind}"])' for kind in ("policy", "output") if kind in nodes]
     for start, label, end in arrows:
         line = "-.->" if end.startswith("-.") else "-->"
         lines.append(f'    {start} {line}|"{mermaid_label(label)}"| {end.removeprefix("-.")}')

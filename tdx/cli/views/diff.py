@@ -1,4 +1,4 @@
-"""The layout of what differs between two pipelines."""
+"""Differences between two pipelines or dumps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.specs import NOTHING, comparison
+from tdx.cli.views.elements import NONE
+from tdx.cli.views.specs import comparison_table
 from tdx.inspection.diff import DiffReport, EnvChange, StageChange, ValueChange
 from tdx.inspection.spec_report import KeyChange
 
@@ -18,24 +19,24 @@ _STYLES: dict[str, Style] = {
     "added": "added",
     "removed": "gone",
 }
-_ONLY_SOME = (
+_SECTION_COLUMNS = (
     *("a_index", "b_index", "arguments", "part", "fields", "stages"),
     *("largest", "first_step", "note"),
 )
-"""Columns that rows of some sections have."""
+"""Columns that only some sections fill."""
 _WORDS = {
     "different": "differs",
-    "shape": "other shape",
+    "shape": "different shape",
     "only_a": "only in the first",
     "only_b": "only in the second",
 }
 
 
 def diff_view(report: DiffReport) -> View:
-    """Lay out what differs.
+    """Lay out the differences.
 
     Args:
-        report: what to show.
+        report: Report to show.
     """
 
     def blocks(width: int) -> list[Block]:
@@ -46,7 +47,7 @@ def diff_view(report: DiffReport) -> View:
             *_settings(report.env),
             *_stages(report.stages),
             *_specs("specs of the env", report.env_specs, width),
-            *_specs("specs with the chain", report.chain_specs, width),
+            *_specs("specs after the chain", report.chain_specs, width),
             *_values(report),
         ]
 
@@ -79,8 +80,8 @@ def _stages(stages: Sequence[StageChange]) -> Iterator[Block]:
 
 
 def _place(stage: StageChange) -> str:
-    places = [str(place) for place in (stage.a_index, stage.b_index) if place is not None]
-    return " → ".join(dict.fromkeys(places))
+    indices = [str(index) for index in (stage.a_index, stage.b_index) if index is not None]
+    return " → ".join(dict.fromkeys(indices))
 
 
 def _call(stage: StageChange) -> str:
@@ -93,7 +94,7 @@ def _specs(title: str, changes: Sequence[KeyChange], width: int) -> Iterator[Blo
     differing = [change for change in changes if change.change != "same"]
     if differing:
         yield Heading(title)
-        yield comparison(differing, width, sides=("first", "second"))
+        yield comparison_table(differing, width, sides=("first", "second"))
 
 
 def _values(report: DiffReport) -> Iterator[Block]:
@@ -102,7 +103,7 @@ def _values(report: DiffReport) -> Iterator[Block]:
     yield Heading("values", f"{report.steps} steps, seed {report.seed}")
     differing = [value for value in report.values if value.status != "same"]
     if differing:
-        titles = ("key", "", "largest difference", "first at step", "")
+        titles = ("key", "", "largest difference", "first step", "")
         yield Table([Column(title) for title in titles], [_value_row(each) for each in differing])
     equal = len(report.values) - len(differing)
     plural = "" if equal == 1 else "s"
@@ -113,14 +114,14 @@ def _value_row(value: ValueChange) -> list[Cell]:
     return [
         Cell(value.key, "name"),
         Cell(_WORDS[value.status], "changed"),
-        Cell(NOTHING if value.largest is None else f"{value.largest:.6g}"),
-        Cell(NOTHING if value.first_step is None else str(value.first_step)),
+        Cell(NONE if value.largest is None else f"{value.largest:.6g}"),
+        Cell(NONE if value.first_step is None else str(value.first_step)),
         Cell(value.note, "dim"),
     ]
 
 
 def _records(report: DiffReport) -> Iterator[dict[str, Any]]:
-    """A row for each thing that differs."""
+    """Yield a record for each difference."""
     for change in report.env:
         yield _record("env", change.name, "changed", change.a, change.b)
     for stage in report.stages:
@@ -151,4 +152,4 @@ def _records(report: DiffReport) -> Iterator[dict[str, Any]]:
 
 def _record(section: str, name: str, status: str, a: Any = None, b: Any = None) -> dict[str, Any]:
     row = {"section": section, "name": name, "status": status, "a": a, "b": b}
-    return {**row, **dict.fromkeys(_ONLY_SOME)}
+    return {**row, **dict.fromkeys(_SECTION_COLUMNS)}

@@ -1,4 +1,4 @@
-"""The layout of dumps: what was written, what is in one, what is wrong with it."""
+"""Dumps: summary, contents, verification, export and import."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tdx.cli.output.terminal import UNLIMITED, table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.views.elements import count_text, stage_list
 from tdx.inspection.spec_text import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.estimating import Estimate
@@ -16,16 +17,16 @@ from tdx.rollouts.overview import Histogram, Listed, Overview, Spread, summary
 from tdx.rollouts.verification import Verification
 
 _BARS = "▁▂▃▄▅▆▇█"
-_EPISODES = 20
-"""Shown on a terminal; a pipe gets all of them."""
+_MAX_EPISODES = 20
+"""Episodes to show on a terminal; a pipe gets all of them."""
 
 
 def summary_view(path: str, manifest: Manifest) -> View:
-    """Lay out what was written.
+    """Lay out the summary of a new dump.
 
     Args:
-        path: where to.
-        manifest: what is there now.
+        path: Folder of the dump.
+        manifest: Manifest of the dump.
     """
     data = summary(path, manifest)
 
@@ -36,23 +37,23 @@ def summary_view(path: str, manifest: Manifest) -> View:
 
 
 def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
-    """The line over a dump.
+    """Return the heading of a dump.
 
     Args:
-        data: its summary.
-        name: what it is called; its path by default.
+        data: Summary of the dump.
+        name: Name of the dump. ``None``: its path.
     """
     state = "complete" if data["complete"] else f"unfinished: {_next_step(data['source'])}"
     return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
 
 
 def _next_step(source: str | None) -> str:
-    """What to do about an unfinished dump: a replay cannot be resumed."""
+    """Return how to complete an unfinished dump; a replay cannot be resumed."""
     return "--resume continues it" if source is None else f"replay {source} again with --force"
 
 
 def dump_facts(data: dict[str, Any]) -> Table:
-    """What is known of a dump at a glance, from its summary."""
+    """Return the summary of a dump as a table."""
     goal, steps = data["goal"], f"{data['steps']:,}"
     if goal["steps"] is not None and goal["steps"] != data["steps"]:
         steps += f" of {goal['steps']:,}"
@@ -82,17 +83,17 @@ def dump_facts(data: dict[str, Any]) -> Table:
 
 
 def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
-    """A dump's summary as one row."""
+    """Return the summary of a dump as a flat record."""
     goal = data["goal"]
     rest = {name: value for name, value in data.items() if name != "goal"}
     return {**rest, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
 
 
 def estimate_view(found: Estimate) -> View:
-    """Lay out how large a dump would be.
+    """Lay out the estimated size of a dump.
 
     Args:
-        found: the estimate.
+        found: Estimate.
     """
     steps = found.goal.steps
     records: list[dict[str, Any]] = [
@@ -101,43 +102,43 @@ def estimate_view(found: Estimate) -> View:
     ]
 
     def blocks(width: int) -> list[Block]:
-        whole = "" if found.size is None else f", {size_text(found.size)} in all"
-        told = f"{found.goal}  {found.step_bytes:,} bytes a step{whole}  nothing is written"
+        total = "" if found.size is None else f", {size_text(found.size)} in total"
+        facts = f"{found.goal}  {found.step_bytes:,} bytes per step{total}  nothing is written"
         rows = [
-            [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_or_none(each))]
+            [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
             for each in records
         ]
-        columns = [Column("file", fixed=True), Column("bytes a step"), Column("in all")]
-        return [Heading(found.path, told, level=1), Table(columns, rows)]
+        columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
+        return [Heading(found.path, facts, level=1), Table(columns, rows)]
 
     return View("rollout_estimate", found.to_dict(), records, blocks)
 
 
-def _or_none(record: dict[str, Any]) -> str:
+def _total_text(record: dict[str, Any]) -> str:
     return "" if record["bytes"] is None else size_text(record["bytes"])
 
 
 def dump_view(found: Overview, name: str | None = None) -> View:
-    """Lay out what is in a dump.
+    """Lay out the contents of a dump.
 
     Args:
-        found: what to show.
-        name: what it is called; its path by default.
+        found: Overview of the dump.
+        name: Name of the dump. ``None``: its path.
     """
     data = found.to_dict()
     if name is not None:
         data["path"] = name
 
     def blocks(width: int) -> list[Block]:
-        chain = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-            for index, call in enumerate(found.calls)
+        result: list[Block] = [
+            dump_head(data, name),
+            *stage_list(found.calls),
+            dump_facts(data),
         ]
-        shown: list[Block] = [dump_head(data, name), *chain, dump_facts(data)]
         if found.returns is not None or found.lengths is not None:
-            shown += [Heading("episodes"), _histograms(found)]
-        shown += [Heading("entries"), *_entries(found.entries, width)]
-        return [*shown, *_episodes(found, width)]
+            result += [Heading("episodes"), _histograms(found)]
+        result += [Heading("entries"), *_entries(found.entries, width)]
+        return [*result, *_episodes(found, width)]
 
     return View("dump", data, [each.to_dict() for each in found.episodes], blocks)
 
@@ -152,7 +153,7 @@ def _histograms(found: Overview) -> Table:
 
 
 def bars(histogram: Histogram | None) -> str:
-    """A histogram as a row of bars; an empty bin is a space."""
+    """Return a histogram as a row of bars; an empty bin is a space."""
     if histogram is None:
         return ""
     most, heights = max(histogram.counts), len(_BARS)
@@ -189,7 +190,7 @@ def _entry(each: Spread) -> dict[str, Cell]:
 
 def _episodes(found: Overview, width: int) -> Iterator[Block]:
     episodes = found.episodes
-    shown = episodes if width >= UNLIMITED else episodes[:_EPISODES]
+    shown = episodes if width >= UNLIMITED else episodes[:_MAX_EPISODES]
     batched = bool(found.manifest.batch_size)
     titles = [*(["env"] if batched else []), "first step", "length", "return", "end"]
     rows = []
@@ -200,7 +201,7 @@ def _episodes(found: Overview, width: int) -> Iterator[Block]:
     yield Heading("each episode")
     yield Table([Column(title) for title in titles], rows)
     if len(shown) < len(episodes):
-        more = f"{len(episodes) - len(shown):,} more: --format json has them all"
+        more = f"{len(episodes) - len(shown):,} more: --format json shows all"
         yield Paragraph([Cell(more, "dim")])
 
 
@@ -208,18 +209,18 @@ _PROBLEM = ("problem", "file", "chunk", "message")
 
 
 def verify_view(found: Verification) -> View:
-    """Lay out what is wrong with a dump.
+    """Lay out the problems of a dump.
 
     Args:
-        found: what to show.
+        found: Result of the verification.
     """
 
     def blocks(width: int) -> list[Block]:
         read = f"{count_text(found.chunks, 'chunk')}, {size_text(found.size)}"
         rest = "" if found.complete else f"; the dump is unfinished: {_next_step(found.source)}"
         if found.is_fine:
-            told = Paragraph([Cell("all is well", "good"), Cell(f": {read}{rest}")])
-            return [Heading(found.path, level=1), told]
+            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
+            return [Heading(found.path, level=1), verdict]
         rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in found.problems]
         count = count_text(len(rows), "problem")
         table = Table([Column(fixed=True), Column()], rows)
@@ -230,20 +231,20 @@ def verify_view(found: Verification) -> View:
 
 
 def list_view(found: Sequence[Listed], root: str) -> View:
-    """Lay out which dumps there are.
+    """Lay out a list of dumps.
 
     Args:
-        found: the dumps.
-        root: where they were looked for.
+        found: Dumps.
+        root: Folder that was searched.
     """
     records = [each.to_dict() for each in found]
 
     def blocks(width: int) -> list[Block]:
         if not found:
-            return [Paragraph([Cell(f"no dump in {root}", "dim")])]
-        unread = [each for each in found if each.problem]
-        told = [Paragraph([Cell(each.problem or "", "bad")]) for each in unread]
-        return [_dumps(found, width), *told]
+            return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
+        problems = [each.problem for each in found if each.problem]
+        lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
+        return [_dumps(found, width), *lines]
 
     rows = [{**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
             for each in records]  # fmt: skip
@@ -279,13 +280,8 @@ def _listed(each: Listed) -> list[Cell]:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes in MiB."""
+    """Return a size in MiB, or in bytes if it is small."""
     return f"{size / 2**20:,.2f} MiB" if size >= 2**20 / 100 else f"{size:,} bytes"
-
-
-def count_text(number: int, noun: str) -> str:
-    """How many there are of something."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(number: float) -> str:
@@ -293,15 +289,15 @@ def _number(number: float) -> str:
 
 
 def export_view(found: Exported) -> View:
-    """Lay out what was written, or would be.
+    """Lay out an export, or what ``--dry-run`` would write.
 
     Args:
-        found: what it is.
+        found: Result of the export.
     """
 
     def blocks(width: int) -> list[Block]:
-        told = f"{found.format} of {found.source}"
-        aside = told if found.written else f"{told}  nothing is written"
+        facts = f"{found.format} of {found.source}"
+        aside = facts if found.written else f"{facts}  nothing is written"
         head = Heading(found.path, aside, level=1)
         return [
             head,
@@ -328,7 +324,7 @@ def _export_facts(found: Exported) -> Table:
 
 
 def _export_entries(found: Exported, width: int) -> Table:
-    titles = ("key", "in the file", "shape", "dtype")
+    titles = ("key", "exported as", "shape", "dtype")
     for dropped in ((), ("dtype",), ("dtype", "shape")):
         kept = [title for title in titles if title not in dropped]
         rows = [[_export_entry(each)[title] for title in kept] for each in found.entries]
@@ -341,7 +337,7 @@ def _export_entries(found: Exported, width: int) -> Table:
 def _export_entry(each: Entry) -> dict[str, Cell]:
     return {
         "key": Cell(each.key, "name"),
-        "in the file": Cell(each.place),
+        "exported as": Cell(each.place),
         "shape": Cell(shape_text(each.shape)),
         "dtype": Cell(each.dtype),
     }
@@ -352,10 +348,10 @@ def _notes(notes: Sequence[str]) -> list[Block]:
 
 
 def import_view(found: Imported) -> View:
-    """Lay out the dump that was made.
+    """Lay out an imported dump.
 
     Args:
-        found: what it is.
+        found: Result of the import.
     """
     data = found.summary
 

@@ -1,4 +1,4 @@
-"""The layout of a plan: what runs when, and who writes and reads which version of a key."""
+"""Plan of a rollout: when each stage runs, and the writers and readers of each version."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from tdx.cli.output.markdown import mermaid_label
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.specs import NOTHING
+from tdx.cli.views.elements import NONE, fact, stage_list
 from tdx.core.plan import PlanStage, Version
 from tdx.inspection.plan_report import PlanReport
 from tdx.keys import format_key
 
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")
-_STEPPED = {"raw": "as raw rows, without TensorDicts", "tensordict": "with a TensorDict a step"}
+_ROWS = {"raw": "raw rows, without TensorDicts", "tensordict": "one TensorDict per step"}
 _WHEN: dict[str, Style] = {"now": "changed", "later": "good", "fused": "added"}
-_IN_VAIN = "nobody: written in vain"
+_UNUSED = "none: unused"
 
 
 def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
-    """Lay out how a rollout would run.
+    """Lay out how a rollout runs.
 
     Args:
-        report: what to show.
-        calls: each stage as the user would write it.
+        report: Plan to show.
+        calls: Each stage in the ``--t`` grammar.
     """
     data = report.to_dict()
     for stage, call in zip(data["stages"], calls, strict=True):
@@ -34,17 +34,13 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
     def blocks(width: int) -> list[Block]:
         stages = _stage_table(report)
         versions = _version_table(report)
-        chain = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-            for index, call in enumerate(calls)
-        ]
         wide = table_width(stages) <= width
         narrow = [*_narrow_stages(report.plan.stages, calls)]
-        shown = [*chain, *([stages] if calls else [])] if wide else narrow
+        stage_blocks = [*stage_list(calls), *([stages] if calls else [])] if wide else narrow
         fits = table_width(versions) <= width
-        traced = [versions] if fits else [*_narrow_versions(report)]
+        version_blocks = [versions] if fits else [*_narrow_versions(report)]
         head = Heading(report.env, report.plan.executor, level=1)
-        return [head, *_facts(report), *shown, Heading("versions"), *traced]
+        return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
 
     return View("plan", data, list(_records(data)), blocks)
 
@@ -52,17 +48,13 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
 def _facts(report: PlanReport) -> Iterator[Paragraph]:
     plan = report.plan
     if plan.why_eager:
-        yield _fact("eager because", plan.why_eager, "changed")
+        yield fact("eager because", plan.why_eager, "changed")
     if plan.policy_reads is None:
-        yield _fact("the policy reads", "nothing (actions are random, or given)")
+        yield fact("policy reads", "nothing (random or recorded actions)")
     else:
-        yield _fact("the policy reads", ", ".join(plan.policy_reads) or "nothing")
-    yield _fact("actions come", "a chunk at once" if report.acts_by_chunk else "step by step")
-    yield _fact("the env is stepped", _STEPPED[plan.rows])
-
-
-def _fact(title: str, text: str, style: Style = "") -> Paragraph:
-    return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
+        yield fact("policy reads", ", ".join(plan.policy_reads) or "nothing")
+    yield fact("actions", "one chunk at a time" if report.acts_by_chunk else "step by step")
+    yield fact("env output", _ROWS[plan.rows])
 
 
 def _stage_table(report: PlanReport) -> Table:
@@ -87,11 +79,11 @@ def _when(stage: PlanStage) -> Cell:
 
 
 def _listed(names: Sequence[str]) -> Cell:
-    return Cell(", ".join(names)) if names else Cell(NOTHING, "dim")
+    return Cell(", ".join(names)) if names else Cell(NONE, "dim")
 
 
 def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterator[Block]:
-    """Stage after stage, its facts under its name."""
+    """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behaviour)
         yield Paragraph([_when(stage), Cell(f": {stage.why}")], indent=2)
@@ -120,11 +112,11 @@ def _version_table(report: PlanReport) -> Table:
 
 def _readers(report: PlanReport, version: Version) -> Cell:
     readers = ", ".join(report.readers(version))
-    return Cell(readers) if readers else Cell(_IN_VAIN, "bad")
+    return Cell(readers) if readers else Cell(_UNUSED, "bad")
 
 
 def _narrow_versions(report: PlanReport) -> Iterator[Block]:
-    """Version after version, its facts under its name."""
+    """Yield each version with its facts below, for narrow terminals."""
     for version in report.plan.versions:
         yield Paragraph([Cell(version.name, "name")], indent=2)
         writer = Cell(report.place(version.writer))
@@ -133,42 +125,42 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
 
 
 def _records(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each stage, then one for each version."""
+    """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}
     for version in data["versions"]:
         yield {"record": "version", "executor": data["executor"], **version}
 
 
-_CLASSES = {
+_NODE_STYLES = {
     "now": "fill:#fde68a,stroke:#b45309,color:#111827",
     "later": "fill:#dbeafe,stroke:#1d4ed8,color:#111827",
     "fused": "fill:#dcfce7,stroke:#15803d,color:#111827",
-    "vain": "fill:#fee2e2,stroke:#b91c1c,color:#111827",
+    "unused": "fill:#fee2e2,stroke:#b91c1c,color:#111827",
 }
 
 
 def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
-    """The plan as a Mermaid flow chart: arrows are versions, dotted ones the way in.
+    """Return the plan as a Mermaid flow chart: solid arrows are versions, dotted ones are actions.
 
     Args:
-        report: what to show.
-        calls: each stage as the user would write it.
+        report: Plan to show.
+        calls: Each stage in the ``--t`` grammar.
     """
-    reads_nothing = report.plan.policy_reads is None
-    given = "random or given actions" if reads_nothing else "policy"
-    flows = _joined(_forward(report))
+    is_random = report.plan.policy_reads is None
+    source = "random or recorded actions" if is_random else "policy"
+    arrows = _merge_arrows(_forward(report))
     lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
     lines += [
         f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{stage.when}"]'
         for stage, call in zip(report.plan.stages, calls, strict=True)
     ]
-    lines += [f'    policy(["{given}"])', '    output(["output"])']
-    if any(end == "vain" for _, end, _ in flows):
-        lines.append('    vain(["nobody"])')
-    lines += [_arrow(start, end, label, "-->") for start, end, label in flows]
+    lines += [f'    policy(["{source}"])', '    output(["output"])']
+    if any(end == "unused" for _, end, _ in arrows):
+        lines.append('    unused(["unused"])')
+    lines += [_arrow(start, end, label, "-->") for start, end, label in arrows]
     lines += [_arrow(start, end, label, "-.->") for start, end, label in _inverse(report)]
-    lines += _coloured(report, vain=any(end == "vain" for _, end, _ in flows))
+    lines += _node_classes(report, has_unused=any(end == "unused" for _, end, _ in arrows))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -177,7 +169,7 @@ def _arrow(start: str, end: str, label: str, line: str) -> str:
 
 
 def _forward(report: PlanReport) -> Iterator[tuple[str, str, str]]:
-    """From, to and version of every arrow on the way out."""
+    """Yield start, end and version of each forward arrow."""
     for version in report.plan.versions:
         start = _node(version.writer)
         for reader in version.readers:
@@ -187,19 +179,19 @@ def _forward(report: PlanReport) -> Iterator[tuple[str, str, str]]:
         if version.final:
             yield start, "output", version.name
         if version.dead:
-            yield start, "vain", version.name
+            yield start, "unused", version.name
 
 
-def _joined(arrows: Iterator[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """One arrow in the place of several with the same ends."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _merge_arrows(arrows: Iterator[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Merge arrows with the same ends."""
+    merged: dict[tuple[str, str], list[str]] = {}
     for start, end, label in arrows:
-        found.setdefault((start, end), []).append(label)
-    return [(start, end, ", ".join(labels)) for (start, end), labels in found.items()]
+        merged.setdefault((start, end), []).append(label)
+    return [(start, end, ", ".join(labels)) for (start, end), labels in merged.items()]
 
 
 def _inverse(report: PlanReport) -> Iterator[tuple[str, str, str]]:
-    """From, to and keys of every arrow from the actions into the env."""
+    """Yield start, end and keys of each arrow from the actions to the env."""
     start, label = "policy", ", ".join(map(format_key, report.actions))
     for stage in reversed(report.plan.stages):
         if stage.inverse:
@@ -212,12 +204,12 @@ def _node(index: int) -> str:
     return "env" if index < 0 else f"stage{index}"
 
 
-def _coloured(report: PlanReport, *, vain: bool) -> Iterator[str]:
+def _node_classes(report: PlanReport, *, has_unused: bool) -> Iterator[str]:
     members = {
         time: [_node(stage.index) for stage in stages] for time, stages in report.by_time.items()
     }
-    if vain:
-        members["vain"] = ["vain"]
+    if has_unused:
+        members["unused"] = ["unused"]
     for name, nodes in members.items():
-        yield f"    classDef {name} {_CLASSES[name]}"
+        yield f"    classDef {name} {_NODE_STYLES[name]}"
         yield f"    class {','.join(nodes)} {name}"

@@ -1,4 +1,4 @@
-"""The layout of a profile: what each part of a rollout costs."""
+"""Profiles: the cost of each part of a rollout, memory, operators and device."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Literal, TypeVar
 
 from tdx.cli.output.terminal import UNLIMITED
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import NONE, count_text, fact
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
     advice_data,
-    change_blocks,
-    change_data,
+    comparison_blocks,
+    comparison_data,
     marginal_blocks,
     marginal_data,
     verdict,
 )
 from tdx.cli.views.profile_table import (
-    MARK,
+    MANY_STEPS_MARK,
     Line,
     cost_table,
-    count,
     histogram,
     line_of,
     micros,
@@ -29,6 +29,7 @@ from tdx.cli.views.profile_table import (
     others_line,
     specs_line,
     total_line,
+    whole_number,
 )
 from tdx.core.meter import Lane
 from tdx.profiling.advice import Advised
@@ -49,17 +50,22 @@ from tdx.profiling.saved import row_data, to_json
 
 Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
 
-_JUDGED: dict[str, Style] = {"quiet": "good", "fair": "", "noisy": "bad", "unknown": "changed"}
+_NOISE_STYLES: dict[str, Style] = {
+    "quiet": "good",
+    "fair": "",
+    "noisy": "bad",
+    "unknown": "changed",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What of a profile is shown, and in which order.
+    """Rows of a profile to show, and their order.
 
     Args:
-        order: of the rows: as in the chain, or the largest of a column first.
-        top: how many rows; all by default. The others are one row.
-        histograms: whether each row's times are drawn as well.
+        order: ``chain``, or the column to sort by, largest first.
+        top: Number of rows. ``None``: all; otherwise the others are summed up in one row.
+        histograms: If True, show the distribution of times of each row.
     """
 
     order: Order = "chain"
@@ -69,14 +75,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What is shown beside a profile.
+    """Other measurements to show with a profile.
 
     Args:
-        marginal: what the chain takes without each of its stages, for each mode.
-        comparison: what differs from a baseline.
-        limits: what that was held to.
-        baseline: what the baseline is called.
-        advice: what was tried to make it cheaper, for each mode.
+        marginal: Cost of the chain without each of its stages, for each mode.
+        comparison: Comparison with a baseline.
+        limits: Limits of the comparison.
+        baseline: Name of the baseline.
+        advice: Changes that were tried, for each mode.
     """
 
     marginal: tuple[Marginal, ...] = ()
@@ -87,7 +93,7 @@ class Extras:
 
     @property
     def failed(self) -> bool:
-        """Whether something is slower than it may be."""
+        """True if a limit of the comparison is exceeded."""
         return self.comparison is not None and bool(self.comparison.failures)
 
 
@@ -97,34 +103,34 @@ def profile_view(
     """Lay out a profile.
 
     Args:
-        profile: what was measured.
-        layout: what of it to show.
-        extras: what else there is to show.
+        profile: Profile to show.
+        layout: Rows to show and their order.
+        extras: Other measurements to show.
     """
-    chosen, more = layout or Layout(), extras or Extras()
+    layout, extras = layout or Layout(), extras or Extras()
 
     def blocks(width: int) -> list[Block]:
-        shown: list[Block] = [*_head(profile)]
+        result: list[Block] = [*_head(profile)]
         if len(profile.modes) > 1:
-            shown += side_by_side(profile, width)
+            result += side_by_side(profile, width)
         for mode in profile.modes:
-            shown += _mode(mode, chosen, width)
-        return [*shown, *extra_blocks(more, width)]
+            result += _mode(mode, layout, width)
+        return [*result, *extra_blocks(extras, width)]
 
-    data = to_json(profile) | _extra_data(more)
-    return View("profile", data, list(_records(profile, chosen)), blocks)
+    data = to_json(profile) | _extra_data(extras)
+    return View("profile", data, list(_records(profile, layout)), blocks)
 
 
 def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
-    """What stands below the modes."""
+    """Yield the other measurements."""
     for cost in extras.marginal:
         yield from marginal_blocks(cost, width)
     for mode, advice in extras.advice:
         yield from advice_blocks(mode, advice)
     if extras.comparison is not None:
-        told = verdict(extras.comparison, extras.limits)
-        yield Heading(f"compared with {extras.baseline}", told)
-        yield from change_blocks(extras.comparison, extras.limits, width)
+        result = verdict(extras.comparison, extras.limits)
+        yield Heading(f"comparison with {extras.baseline}", result)
+        yield from comparison_blocks(extras.comparison, extras.limits, width)
 
 
 def _extra_data(extras: Extras) -> dict[str, Any]:
@@ -134,35 +140,34 @@ def _extra_data(extras: Extras) -> dict[str, Any]:
     if extras.advice:
         data["advice"] = [advice_data(mode, advice) for mode, advice in extras.advice]
     if extras.comparison is not None:
-        data["comparison"] = {"baseline": extras.baseline, **change_data(extras.comparison)}
+        data["comparison"] = {"baseline": extras.baseline, **comparison_data(extras.comparison)}
     return data
 
 
 def _head(profile: Profile) -> Iterator[Block]:
     settings = profile.settings
     yield Heading(profile.subject, "times in µs", level=1)
-    steps = f"{settings.steps:,} steps × {settings.repeats} after {settings.warmup:,} to warm up"
-    envs = f"{settings.num_envs} env{'' if settings.num_envs == 1 else 's'}"
+    steps = f"{settings.steps:,} steps × {settings.repeats} after {settings.warmup:,} warm-up steps"
+    envs = count_text(settings.num_envs, "env")
     seed = "" if settings.seed is None else f", seed {settings.seed}"
     where = f" on {settings.device}" if settings.device else ""
-    sync = "; waiting for the device around each part" if settings.sync else ""
-    yield _fact("measured", f"{steps}; {envs}{where}, policy {settings.policy}{seed}{sync}")
-    yield _fact("machine", machine_text(profile.machine))
+    sync = "; device synchronized around each part" if settings.sync else ""
+    yield fact("measured", f"{steps}; {envs}{where}, policy {settings.policy}{seed}{sync}")
+    yield fact("machine", machine_text(profile.machine))
 
 
 def machine_text(machine: Machine) -> str:
-    """A machine in one line."""
+    """Return the facts about a machine on one line."""
     return "; ".join(value for _, value in machine_facts(machine))
 
 
 def machine_facts(machine: Machine) -> list[tuple[str, str]]:
-    """What is known of a machine, with what each is."""
-    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-    cores = f"{machine.cores} core{'' if machine.cores == 1 else 's'}"
+    """Return the facts about a machine with their titles."""
+    threads, cores = count_text(machine.threads, "thread"), count_text(machine.cores, "core")
     memory = f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else ""
     facts = [
         ("processor", machine.processor),
-        ("cores", f"{cores}, torch on {threads}"),
+        ("cores", f"{cores}, torch uses {threads}"),
         ("memory", memory),
         ("accelerators", ", ".join(machine.accelerators)),
         ("system", machine.system),
@@ -172,48 +177,44 @@ def machine_facts(machine: Machine) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _fact(title: str, text: str, style: Style = "") -> Paragraph:
-    return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
-
-
 def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
-    rate = f"{micros(mode.step_us)} µs a step, {count(mode.frames_per_second)} frames/s"
-    yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no step was made")
+    rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
+    yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
     yield from mode_facts(mode)
     rows = ordered(mode, layout)
     table = cost_table(_lines(mode, rows), width)
     yield table
     if any(row.covers_many for row in rows):
-        named = any(column.title == "per" for column in table.columns)
-        told = "per step: " if named else f"{MARK} "
-        told += "many steps ran in one call; the times are those of one step."
-        yield Paragraph([Cell(told, "dim")], indent=2)
+        has_column = any(column.title == "per" for column in table.columns)
+        mark = "per step:" if has_column else MANY_STEPS_MARK
+        note = f"{mark} one call ran many steps; the times are per step."
+        yield Paragraph([Cell(note, "dim")], indent=2)
     if layout.histograms:
         yield from histograms(rows)
     yield from details(mode, width, rows)
 
 
 def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
-    """What must be known of a measurement beside its rows."""
+    """Yield the noise, notes and errors of a measurement."""
     if mode.error is not None:
-        made = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
-        yield _fact("incomplete", f"{made}, then: {mode.error}", "bad")
-    yield _fact("noise", mode.noise.message, _JUDGED[mode.noise.judgement])
+        progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
+        yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
+    yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
     for note in mode.notes:
-        yield _fact("note", note)
+        yield fact("note", note)
 
 
 def mode_table(mode: ModeProfile) -> Table:
-    """All rows and all columns."""
+    """Return a table of all rows and columns."""
     return cost_table(_lines(mode, mode.rows), UNLIMITED)
 
 
 def ordered(mode: ModeProfile, layout: Layout) -> list[Row]:
-    """The rows that are shown, in the order that is wanted."""
+    """Return the rows to show in their order."""
     rows = list(mode.rows)
     if layout.top is not None and layout.top < len(rows):
-        dearest = sorted(rows, key=lambda row: row.total_ns, reverse=True)[: layout.top]
-        kept = {id(row) for row in dearest}
+        largest = sorted(rows, key=lambda row: row.total_ns, reverse=True)[: layout.top]
+        kept = {id(row) for row in largest}
         rows = [row for row in rows if id(row) in kept]
     if layout.order == "share":
         rows.sort(key=lambda row: row.total_ns, reverse=True)
@@ -236,7 +237,7 @@ def _lines(mode: ModeProfile, rows: Sequence[Row]) -> list[Line]:
 
 
 def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
-    """A record for each row of each mode, with the other passes' findings in it."""
+    """Yield a record for each row of each mode, with the results of the other passes."""
     for mode in profile.modes:
         for row in ordered(mode, layout):
             memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
@@ -250,55 +251,61 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
             yield record
 
 
-Found = TypeVar("Found")
+Use = TypeVar("Use")
 Key = tuple[str, Lane]
 
 _BINS, _BAR = 8, 30
-_DISPENSABLE = (
+_OPTIONAL_COLUMNS = (
     *("objects kept", "objects' peak", "kernel µs", "copy µs", "added", "peak", "launches"),
     *("bytes out", "bytes in", "kernels", "bound", "lane"),
 )
-"""Columns that a narrow terminal goes without, the first one first."""
-_TEXTS = ("part", "lane", "bound", "operator")
-_DEAREST = 10
-"""Operators that a terminal shows; a pipe gets all of them."""
+"""Columns that may be dropped, the first one first."""
+_TEXT_COLUMNS = ("part", "lane", "bound", "operator")
+_MAX_OPERATORS = 10
+"""Operators to show on a terminal; a pipe gets all of them."""
 
 
 def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
-    """What a step takes in each mode, in all and by part."""
+    """Yield the time per step in each mode, in total and by part."""
     first = profile.modes[0]
-    yield Heading("modes", f"µs of a step; faster than {first.mode} in brackets")
+    yield Heading("modes", f"µs per step; speedup over {first.mode} in parentheses")
     names = {row.key: None for mode in profile.modes for row in mode.rows}
-    rows = [[*_named(key), *(_of_step(mode, key) for mode in profile.modes)] for key in names]
-    totals = [_total(mode, first) for mode in profile.modes]
-    rates = [Cell(count(mode.frames_per_second)) for mode in profile.modes]
+    rows = [
+        [*_name_cells(key), *(_step_cell(mode, key) for mode in profile.modes)] for key in names
+    ]
+    totals = [_total_cell(mode, first) for mode in profile.modes]
+    rates = [Cell(whole_number(mode.frames_per_second)) for mode in profile.modes]
     noise = [Cell(f"±{mode.noise.spread:.1%}", "dim") for mode in profile.modes]
     rows.append([Cell("whole step", "name"), Cell(""), *totals])
     rows.append([Cell("frames/s", "name"), Cell(""), *rates])
     rows.append([Cell("noise", "dim"), Cell(""), *noise])
     yield number_table(
-        ("part", "lane", *(mode.mode for mode in profile.modes)), rows, width, _TEXTS, _DISPENSABLE
+        ("part", "lane", *(mode.mode for mode in profile.modes)),
+        rows,
+        width,
+        _TEXT_COLUMNS,
+        _OPTIONAL_COLUMNS,
     )
 
 
-def _named(key: tuple[str, str]) -> tuple[Cell, Cell]:
+def _name_cells(key: tuple[str, str]) -> tuple[Cell, Cell]:
     return Cell(key[0], "name"), Cell(key[1], "dim")
 
 
-def _of_step(mode: ModeProfile, key: tuple[str, str]) -> Cell:
-    found = next((row for row in mode.rows if row.key == key), None)
-    return Cell("–", "dim") if found is None else Cell(micros(mode.step_share_us(found)))
+def _step_cell(mode: ModeProfile, key: tuple[str, str]) -> Cell:
+    row = next((row for row in mode.rows if row.key == key), None)
+    return Cell(NONE, "dim") if row is None else Cell(micros(mode.step_share_us(row)))
 
 
-def _total(mode: ModeProfile, first: ModeProfile) -> Cell:
-    told = micros(mode.step_us)
+def _total_cell(mode: ModeProfile, first: ModeProfile) -> Cell:
+    text = micros(mode.step_us)
     if mode is not first and mode.step_us and first.step_us:
-        told = f"({first.step_us / mode.step_us:.2f} ×) {told}"
-    return Cell(told, "name")
+        text = f"({first.step_us / mode.step_us:.2f} ×) {text}"
+    return Cell(text, "name")
 
 
 def histograms(rows: Sequence[Row]) -> Iterator[Block]:
-    """The times of each row as bars."""
+    """Yield the distribution of times of each row as bars."""
     for row in rows:
         if len(row.times_ns) < 2:
             continue
@@ -315,50 +322,50 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
             )
         ]
         per = "step" if row.covers_many else "call"
-        yield Heading(f"{row.part.label} {row.part.lane}", f"µs of a {per}")
+        yield Heading(f"{row.part.label} {row.part.lane}", f"µs per {per}")
         yield Table([Column(fixed=True)] * 3, bars)
 
 
 def details(mode: ModeProfile, width: int, rows: Sequence[Row] | None = None) -> Iterator[Block]:
-    """What was measured in passes of their own, where it was.
+    """Yield the results of the other passes: device, memory, operators.
 
     Args:
-        mode: whose.
-        width: columns of the terminal.
-        rows: those that are shown; all by default.
+        mode: Mode of the profile.
+        width: Maximum columns.
+        rows: Rows to show. ``None``: all.
     """
-    shown = {row.key for row in rows} if rows is not None else None
+    keys = {row.key for row in rows} if rows is not None else None
 
-    def chosen(found: Mapping[Key, Found]) -> dict[Key, Found]:
-        return {key: use for key, use in found.items() if shown is None or key in shown}
+    def select(uses: Mapping[Key, Use]) -> dict[Key, Use]:
+        return {key: use for key, use in uses.items() if keys is None or key in keys}
 
-    device, memory = chosen(mode.on_device), chosen(mode.memory)
-    operators = chosen(mode.operators)
+    device, memory = select(mode.on_device), select(mode.memory)
+    operators = select(mode.operators)
     if device:
-        yield Heading("on the device", "in a step")
+        yield Heading("device", "per step")
         yield _device(device, width)
         yield from _syncs(device)
     if memory:
-        yield Heading("memory", "bytes in a step; the peak above what was there before a call")
+        yield Heading("memory", "bytes per step; peak above the level before a call")
         yield _memory(memory, width)
     if operators:
-        yield Heading("operators", "in a step, as the slower pass for operators saw them")
+        yield Heading("operators", "per step, measured in a separate, slower pass")
         yield from _operators(operators, width)
 
 
 def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
     rows = []
     for key, use in uses.items():
-        copied = (use.to_device_bytes, use.to_host_bytes)
-        numbers = (use.kernels, use.launches, *copied, use.allocated_bytes, use.peak_bytes)
+        copies = (use.to_device_bytes, use.to_host_bytes)
+        numbers = (use.kernels, use.launches, *copies, use.allocated_bytes, use.peak_bytes)
         rows.append(
             [
-                *_named(key),
+                *_name_cells(key),
                 Cell(micros(use.time_us)),
                 Cell(micros(use.kernel_us)),
                 Cell(micros(use.copy_us)),
-                *(Cell(_few(number)) for number in numbers),
-                Cell(_few(sum(use.syncs.values())), "bad" if use.syncs else ""),
+                *(Cell(_number(number)) for number in numbers),
+                Cell(_number(sum(use.syncs.values())), "bad" if use.syncs else ""),
                 Cell("launch" if use.launch_bound else "", "changed"),
             ]
         )
@@ -375,53 +382,53 @@ def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
         "syncs",
         "bound",
     )
-    return number_table(("part", "lane", *titles), rows, width, _TEXTS, _DISPENSABLE)
+    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
-    """Where the host waits for the device."""
+    """Yield the lines of code that synchronize with the device."""
     for (label, lane), use in uses.items():
-        for line, often in use.syncs.items():
-            times = "once" if often == 1 else f"{_few(often)} times"
-            told = Cell(f": waits for the device {times} a step at {line}")
-            yield Paragraph([Cell(f"{label} {lane}", "name"), told], indent=2)
+        for line, count in use.syncs.items():
+            times = "once" if count == 1 else f"{_number(count)} times"
+            text = Cell(f": waits for the device {times} per step at {line}")
+            yield Paragraph([Cell(f"{label} {lane}", "name"), text], indent=2)
 
 
 def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
     rows = [
         [
-            *_named(key),
-            Cell(count(use.allocated_bytes)),
-            Cell(count(use.peak_bytes)),
-            Cell(_few(use.kept_bytes)),
-            Cell(count(use.objects_peak_bytes)),
-            Cell(_few(use.objects_kept_bytes)),
+            *_name_cells(key),
+            Cell(whole_number(use.allocated_bytes)),
+            Cell(whole_number(use.peak_bytes)),
+            Cell(_number(use.kept_bytes)),
+            Cell(whole_number(use.objects_peak_bytes)),
+            Cell(_number(use.objects_kept_bytes)),
         ]
         for key, use in uses.items()
     ]
     titles = ("allocated", "peak", "kept", "objects' peak", "objects kept")
-    return number_table(("part", "lane", *titles), rows, width, _TEXTS, _DISPENSABLE)
+    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _operators(found: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
-    every = [(key, use) for key, uses in found.items() for use in uses]
+    all_uses = [(key, use) for key, uses in found.items() for use in uses]
     if width != UNLIMITED:
-        every.sort(key=lambda each: each[1].time_us, reverse=True)
-    left = 0 if width == UNLIMITED else max(0, len(every) - _DEAREST)
+        all_uses.sort(key=lambda each: each[1].time_us, reverse=True)
+    left = 0 if width == UNLIMITED else max(0, len(all_uses) - _MAX_OPERATORS)
     rows = [
-        [*_named(key), Cell(micros(use.time_us)), Cell(_few(use.calls)), Cell(use.name)]
-        for key, use in every[: len(every) - left]
+        [*_name_cells(key), Cell(micros(use.time_us)), Cell(_number(use.calls)), Cell(use.name)]
+        for key, use in all_uses[: len(all_uses) - left]
     ]
     yield number_table(
-        ("part", "lane", "µs", "calls", "operator"), rows, width, _TEXTS, _DISPENSABLE
+        ("part", "lane", "µs", "calls", "operator"), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
     )
     if left:
-        told = f"{left} cheaper ones are shown where this is not a terminal, as with `| less`"
-        yield Paragraph([Cell(told, "dim")], indent=2)
+        note = f"{left} cheaper operators are shown in a pipe, for example with `| less`"
+        yield Paragraph([Cell(note, "dim")], indent=2)
 
 
-def _few(value: float) -> str:
-    """A number that is often whole."""
+def _number(value: float) -> str:
+    """Return a number that is often an integer."""
     if abs(value) < 0.005:
         return "0"
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.2f}"

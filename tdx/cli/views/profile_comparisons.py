@@ -1,4 +1,4 @@
-"""The layout of two profiles beside each other."""
+"""Comparisons of profiles: with a baseline, without each stage, and with suggested changes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import NONE, count_text
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
 from tdx.profiling.advice import Advice, Advised
@@ -19,36 +20,36 @@ _SLIGHT = 0.005
 _OPTIONAL_CHANGE_COLUMNS = ("noise", "before", "lane")
 
 
-def change_view(found: Comparison, limits: Sequence[Limit], before: str, after: str) -> View:
-    """Lay out what has become slower or faster.
+def comparison_view(found: Comparison, limits: Sequence[Limit], before: str, after: str) -> View:
+    """Lay out which parts are slower or faster.
 
     Args:
-        found: what differs.
-        limits: what may not grow.
-        before: what the first profile is called.
-        after: what the second is called.
+        found: Comparison to show.
+        limits: Limits of the comparison.
+        before: Name of the first profile.
+        after: Name of the second profile.
     """
 
     def blocks(width: int) -> list[Block]:
         head = Heading(f"{before} → {after}", verdict(found, limits), level=1)
-        return [head, *change_blocks(found, limits, width)]
+        return [head, *comparison_blocks(found, limits, width)]
 
-    return View("profile-comparison", change_data(found), list(_change_records(found)), blocks)
+    return View("profile-comparison", comparison_data(found), list(_change_records(found)), blocks)
 
 
 def verdict(found: Comparison, limits: Sequence[Limit]) -> str:
-    """What came out, in a few words."""
+    """Return the result in a few words."""
     if found.failures:
-        return f"too slow: {', '.join(_name(label) for label in found.failing)}"
-    return "within the limits" if limits else "nothing was to be held to a limit"
+        return f"too slow: {', '.join(_part_name(label) for label in found.failing)}"
+    return "within the limits" if limits else "no limits given"
 
 
-def change_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Iterator[Block]:
-    """What differs, without a heading."""
+def comparison_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Iterator[Block]:
+    """Yield the differences without a heading."""
     for failure in found.failures:
         yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
     for difference in found.differences:
-        yield Paragraph([Cell("not alike: ", "changed"), Cell(difference)], indent=2)
+        yield Paragraph([Cell("different: ", "changed"), Cell(difference)], indent=2)
     figures = {limit.figure for limit in limits} or {"mean"}
     changes = [
         change for change in found.changes if change.figure in figures or change.label == TOTAL
@@ -64,26 +65,26 @@ def _change_table(changes: Sequence[Change], failures: Sequence[Failure], width:
     failed: set[tuple[str, str, str]] = {
         (each.change.mode, each.change.label, each.change.lane) for each in failures
     }
-    several = len({change.mode for change in changes}) > 1
-    rows = [_change_row(change, failed, several) for change in changes]
+    has_modes = len({change.mode for change in changes}) > 1
+    rows = [_change_row(change, failed, has_modes) for change in changes]
     titles = ("part", "lane", "figure", "before", "after", "change", "noise", "")
     return number_table(
         titles, rows, width, ("part", "lane", "figure", ""), _OPTIONAL_CHANGE_COLUMNS
     )
 
 
-def _change_row(change: Change, failed: set[tuple[str, str, str]], several: bool) -> list[Cell]:
+def _change_row(change: Change, failed: set[tuple[str, str, str]], has_modes: bool) -> list[Cell]:
     name = _part_name(change.label)
-    style, told = _judged(change, (change.mode, change.label, change.lane) in failed)
+    style, verdict = _judge(change, (change.mode, change.label, change.lane) in failed)
     return [
-        Cell(f"{change.mode}: {name}" if several else name, "name"),
+        Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
         Cell("" if change.label == TOTAL else change.lane, "dim"),
         Cell(change.figure, "dim"),
         Cell(micros(change.before_us)),
         Cell(micros(change.after_us)),
         Cell(_percent(change.ratio - 1), style),
         Cell(f"±{change.noise:.0%}", "dim"),
-        Cell(told, style),
+        Cell(verdict, style),
     ]
 
 
@@ -91,7 +92,7 @@ def _part_name(label: str) -> str:
     return "whole step" if label == TOTAL else label
 
 
-def _judged(change: Change, failed: bool) -> tuple[Style, str]:
+def _judge(change: Change, failed: bool) -> tuple[Style, str]:
     if failed:
         return "bad", "too slow"
     if not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
@@ -103,8 +104,8 @@ def _percent(share: float) -> str:
     return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
-def change_data(found: Comparison) -> dict[str, Any]:
-    """All that differs, as plain data."""
+def comparison_data(found: Comparison) -> dict[str, Any]:
+    """Return the differences as plain data."""
     return {
         "failed": bool(found.failures),
         "failures": [
@@ -133,31 +134,31 @@ def _change_data(change: Change) -> dict[str, Any]:
 
 
 def _change_records(found: Comparison) -> Iterator[dict[str, Any]]:
-    broken = {id(failure.change): failure.limit.text for failure in found.failures}
+    limits = {id(failure.change): failure.limit.text for failure in found.failures}
     for change in found.changes:
-        yield {**_change_data(change), "limit": broken.get(id(change))}
+        yield {**_change_data(change), "limit": limits.get(id(change))}
 
 
-_MARGINAL_TITLES = ("stage", "own", "saved without it", "noise", "for others", "share")
-_OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "for others")
+_MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on others", "share")
+_OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "effect on others")
 
 
 def marginal_blocks(found: Marginal, width: int) -> Iterator[Block]:
-    """What a step saves without each stage, and how much of that is not the stage's own time.
+    """Yield the time per step that is saved without each stage.
 
     Args:
-        found: what was measured.
-        width: columns of the terminal.
+        found: Measurement of one mode.
+        width: Maximum columns.
     """
-    yield Heading(f"marginal cost, {found.mode}", "µs of a step, with and without each stage")
+    yield Heading(f"marginal cost, {found.mode}", "µs per step, with and without each stage")
     if found.error is not None:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell(found.error)], indent=2)
     rows = [_marginal_row(stage) for stage in found.stages]
     yield number_table(_MARGINAL_TITLES, rows, width, ("stage",), _OPTIONAL_MARGINAL_COLUMNS)
     for stage in found.stages:
         if stage.needed is not None:
-            told = f": the chain does not run without it: {stage.needed}"
-            yield Paragraph([Cell(_stage_name(stage), "name"), Cell(told, "dim")], indent=2)
+            reason = f": the chain does not run without it: {stage.needed}"
+            yield Paragraph([Cell(_stage_name(stage), "name"), Cell(reason, "dim")], indent=2)
 
 
 def _stage_name(stage: MarginalCost) -> str:
@@ -168,7 +169,7 @@ def _marginal_row(stage: MarginalCost) -> list[Cell]:
     name, own = Cell(_stage_name(stage), "name"), Cell(micros(stage.own_us))
     cost, others = stage.cost, stage.for_neighbours_us
     if cost is None or others is None:
-        return [name, own, Cell("needed" if stage.needed else "–", "dim"), *[Cell("")] * 3]
+        return [name, own, Cell("needed" if stage.needed else NONE, "dim"), *[Cell("")] * 3]
     style: Style = "" if cost.is_significant else "dim"
     return [
         name,
@@ -185,7 +186,7 @@ def _signed(value: float) -> str:
 
 
 def marginal_data(found: Marginal) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the measurement as plain data."""
     return {
         "mode": found.mode,
         "step_us": found.step_us,
@@ -215,23 +216,23 @@ def _marginal_cost_data(stage: MarginalCost) -> dict[str, Any]:
 
 
 def finite(value: float | None) -> float | None:
-    """A number that JSON can hold."""
+    """Return a finite number, or ``None`` for JSON."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-_VALUES = {"same": "the same values", "close": "values within 1 %", "other": "other values"}
+_VALUES = {"same": "same values", "close": "values within 1 %", "other": "different values"}
 
 
 def advice_blocks(mode: Mode, found: Advised) -> Iterator[Block]:
-    """What saved time first, then what was tried in vain.
+    """Yield the changes that saved time, then the others.
 
     Args:
-        mode: how the pipeline ran.
-        found: what was tried.
+        mode: Execution mode.
+        found: Changes that were tried.
     """
     tried = len(found.advice) + len(found.in_vain)
-    told = f"{tried} change{'' if tried == 1 else 's'} tried, {len(found.advice)} worth it"
-    yield Heading(f"advice, {mode}", told)
+    result = f"{count_text(tried, 'change')} tried, {len(found.advice)} saved time"
+    yield Heading(f"advice, {mode}", result)
     if found.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for advice in found.advice:
@@ -242,14 +243,14 @@ def advice_blocks(mode: Mode, found: Advised) -> Iterator[Block]:
     for why in found.refused:
         yield Paragraph([Cell("not tried: ", "dim"), Cell(why)], indent=2)
     if not tried and not found.refused:
-        yield Paragraph([Cell("Nothing was found that would be worth a try.")], indent=2)
+        yield Paragraph([Cell("no suggestions")], indent=2)
 
 
 def _advice(advice: Advice) -> Iterator[Block]:
     saving, remedy = advice.saving, advice.remedy
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
     yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
-    yield Paragraph([Cell("because: ", "dim"), Cell(remedy.found)], indent=4)
+    yield Paragraph([Cell("reason: ", "dim"), Cell(remedy.found)], indent=4)
     yield Paragraph([Cell("measured: ", "dim"), Cell(_saving(advice))], indent=4)
     chain = " → ".join(format_stage(stage) for stage in remedy.pipeline.transforms)
     yield Paragraph([Cell("chain: ", "dim"), Cell(chain)], indent=4)
@@ -258,14 +259,14 @@ def _advice(advice: Advice) -> Iterator[Block]:
 def _saving(advice: Advice) -> str:
     saving = advice.saving
     noise = finite(saving.noise_us)
-    room = "" if noise is None else f" ± {micros(noise)}"
+    tolerance = "" if noise is None else f" ± {micros(noise)}"
     before, after = micros(saving.before_us), micros(saving.after_us)
     saved = f"{'-' if saving.saved_us < 0 else ''}{micros(abs(saving.saved_us))}"
-    return f"{before} → {after} µs a step, saved {saved}{room}; {_VALUES[advice.values]}"
+    return f"{before} → {after} µs per step, saved {saved}{tolerance}; {_VALUES[advice.values]}"
 
 
 def advice_data(mode: Mode, found: Advised) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the measurement as plain data."""
     return {
         "mode": mode,
         "advice": [_advice_item_data(each) for each in found.advice],

@@ -1,4 +1,4 @@
-"""The layout of a sweep: a line for each combination of settings, and how the costs grow."""
+"""Sweeps: the cost of each combination of settings; and the estimate of ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, View
-from tdx.cli.views.profile_table import count, micros, number_table, sparkline
-from tdx.cli.views.specs import NOTHING
+from tdx.cli.views.elements import NONE
+from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
 from tdx.profiling.estimate import Estimate
 from tdx.profiling.growth import TOTAL, Growth, growths
 from tdx.profiling.result import ModeProfile
@@ -18,17 +18,17 @@ from tdx.profiling.sweep import Cell as Setting
 from tdx.profiling.sweep import Sweep
 from tdx.profiling.sweep_axes import shown
 
-_DISPENSABLE = ("noise", "µs/frame")
+_OPTIONAL_COLUMNS = ("noise", "µs/frame")
 
 
 def sweep_view(subject: str, found: Sweep) -> View:
     """Lay out a sweep.
 
     Args:
-        subject: the pipeline.
-        found: its cells.
+        subject: Pipeline.
+        found: Sweep to show.
     """
-    grown = growths(found)
+    growth = growths(found)
 
     def blocks(width: int) -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in found.axes)
@@ -46,21 +46,21 @@ def sweep_view(subject: str, found: Sweep) -> View:
             }
             for cell in found.cells
         ],
-        "growth": [_growth_data(each) for each in grown],
+        "growth": [_growth_data(each) for each in growth],
     }
     return View("profile-sweep", data, list(_records(found)), blocks)
 
 
 def sweep_blocks(found: Sweep, width: int) -> Iterator[Block]:
-    """The cells, then how each cost grows along each axis of numbers."""
+    """Yield the table of combinations, then the growth along each numeric axis."""
     yield _cells(found, width)
     for cell in found.cells:
         if cell.problem is not None:
-            told = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
-            yield Paragraph(told, indent=2)
+            cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
+            yield Paragraph(cells, indent=2)
     if found.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for group in grouped(growths(found)):
+    for group in group_growths(growths(found)):
         yield from growth_blocks(group, width)
 
 
@@ -68,15 +68,15 @@ def _cells(found: Sweep, width: int) -> Block:
     names = [axis.name for axis in found.axes]
     titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
     rows = [line for cell in found.cells for line in _lines(cell)]
-    texts = ("mode", *(axis.name for axis in found.axes if not axis.is_numeric))
-    return number_table(titles, rows, width, texts, _DISPENSABLE)
+    text_columns = ("mode", *(axis.name for axis in found.axes if not axis.is_numeric))
+    return number_table(titles, rows, width, text_columns, _OPTIONAL_COLUMNS)
 
 
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
     point = [Cell(shown(value), "name") for value in cell.point.values()]
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
-        yield [*point, *[Cell(NOTHING, "dim")] * 5]
+        yield [*point, *[Cell(NONE, "dim")] * 5]
     for mode in modes:
         yield [*point, *_figures(mode)]
 
@@ -87,46 +87,46 @@ def _figures(mode: ModeProfile) -> list[Cell]:
         Cell(mode.mode, "dim"),
         Cell(micros(mode.step_us)),
         Cell(micros(1e6 / rate if rate else None)),
-        Cell(count(rate)),
+        Cell(whole_number(rate)),
         Cell(f"±{mode.noise.spread:.1%}", "dim"),
     ]
 
 
-def grouped(found: Sequence[Growth]) -> list[list[Growth]]:
-    """Those along the same axis, with the same other settings and mode, together."""
+def group_growths(found: Sequence[Growth]) -> list[list[Growth]]:
+    """Group growths with the same axis, other settings and mode."""
     groups: dict[tuple[str, ...], list[Growth]] = {}
     for each in found:
-        groups.setdefault((each.axis, named(each), each.mode), []).append(each)
+        groups.setdefault((each.axis, other_settings(each), each.mode), []).append(each)
     return list(groups.values())
 
 
-def name_of(growth: Growth) -> str:
-    """The part whose cost it is."""
+def part_name(growth: Growth) -> str:
+    """Return the name of the part."""
     key = (growth.label, growth.lane)
     return "whole step" if key == TOTAL else " ".join(key)
 
 
-def named(growth: Growth) -> str:
-    """The settings that stay as they are."""
+def other_settings(growth: Growth) -> str:
+    """Return the settings that are constant along the axis."""
     return " ".join(f"{name}={shown(value)}" for name, value in growth.others.items())
 
 
 def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
-    """What each part takes of a step at each value, and the slope that fits.
+    """Yield the time per step of each part at each value, and the fitted slope.
 
     Args:
-        group: the parts, along the same axis.
-        width: columns of the terminal.
+        group: Growths along the same axis.
+        width: Maximum columns.
     """
     first = next((each for each in group if (each.label, each.lane) == TOTAL), group[0])
-    where = f", {named(first)}" if first.others else ""
-    aside = f"µs of a step, {first.mode}{where}; slope: the cost grows as {first.axis} to that"
+    settings = f", {other_settings(first)}" if first.others else ""
+    aside = f"µs per step, {first.mode}{settings}; cost grows as {first.axis} ** slope"
     yield Heading(f"along {first.axis}", aside)
     values = [f"{value:g}" for value in first.values]
     lines = []
     for each in sorted(group, key=lambda each: each is first):
-        known = dict(zip(each.values, each.step_us, strict=True))
-        costs = [known.get(value) for value in first.values]
+        step_us = dict(zip(each.values, each.step_us, strict=True))
+        costs = [step_us.get(value) for value in first.values]
         name = "whole step" if each is first else each.label
         lane = "" if each is first else each.lane
         slope = "" if each.slope is None else f"{each.slope:.2f}"
@@ -135,8 +135,8 @@ def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
         cells = [Cell(name, "name"), Cell(lane, "dim"), *numbers, Cell(slope), Cell(plot, "added")]
         lines.append(cells)
     titles = ("part", "lane", *values, "slope", "growth")
-    dispensable = ("growth", "lane", *values[1:-1])
-    yield number_table(titles, lines, width, ("part", "lane", "growth"), dispensable)
+    optional = ("growth", "lane", *values[1:-1])
+    yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
 
 
 def _point(cell: Setting) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _growth_data(growth: Growth) -> dict[str, Any]:
 
 
 def _records(found: Sweep) -> Iterator[dict[str, Any]]:
-    """A record for each part in each mode of each cell; one for a cell without any."""
+    """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in found.cells:
         modes = () if cell.profile is None else cell.profile.modes
         base = {**_point(cell), "problem": cell.problem}
@@ -185,11 +185,11 @@ _MIB = 1 << 20
 
 
 def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
-    """Lay out how long each mode would take, and what its samples would take in a file.
+    """Lay out the estimated time of each mode and the size of its samples.
 
     Args:
-        plan: what would be measured.
-        estimates: of each mode.
+        plan: Measurement to estimate.
+        estimates: Estimate of each mode.
     """
     seconds = sum(each.seconds for each in estimates)
     records = [asdict(each) for each in estimates]
@@ -207,7 +207,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
             ]
             for each in estimates
         ]
-        about = f"about {_time(seconds)}; nothing was measured"
+        about = f"about {_time(seconds)}; nothing is measured"
         table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 

@@ -1,4 +1,4 @@
-"""The columns of a table of costs, and which of them a narrow terminal goes without."""
+"""Tables of costs, which drop columns to fit into narrow terminals."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from tdx.cli.output.view import Cell, Column, Style, Table
 from tdx.profiling.result import ModeProfile, Row
 from tdx.profiling.statistics import Numbers, Statistics, statistics_of
 
-_BAR, _BINS = 12, 12
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-_NEVER = 99
-MARK = "*"
-"""Behind the name of what ran many steps in a call, where there is no room for a column."""
+_BAR_WIDTH, _BINS = 12, 12
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_REQUIRED = 99
+"""Weight of columns that are never dropped."""
+MANY_STEPS_MARK = "*"
+"""Marks rows whose calls ran many steps, if the column ``per`` does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table.
+    """One line of a cost table.
 
     Args:
-        name: of the part.
-        lane: which of its calls.
-        statistics: of those; none where only the sum is known.
-        samples: in µs, float64 ``[n]``.
-        step_us: what it takes of a mean step; none for what is not part of one.
-        share: of the whole, 0 to 1; none for what is not part of it.
-        frames_per_second: how many there would be if nothing else took time.
-        per: what one sample is of.
-        device_us: what its work on the accelerator takes of a mean step.
-        style: how its name is shown.
+        name: Name of the part.
+        lane: Which calls of the part.
+        statistics: Statistics of the calls. ``None``: only the sum is known.
+        samples: Times in µs, float64 ``[n]``.
+        step_us: Time per mean step. ``None``: not part of a step.
+        share: Share of the total time, 0 to 1. ``None``: not part of it.
+        frames_per_second: Rate if nothing else took time.
+        per: Unit of a sample.
+        device_us: Time on the device per mean step.
+        style: Style of the name.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Line:
 
 
 def line_of(mode: ModeProfile, row: Row) -> Line:
-    """The line of one part."""
+    """Return the line of a part."""
     step_us, use = mode.step_share_us(row), mode.on_device.get(row.key)
     return Line(
         name=row.part.label,
@@ -67,7 +68,7 @@ def line_of(mode: ModeProfile, row: Row) -> Line:
 
 
 def others_line(mode: ModeProfile, rows: Sequence[Row]) -> Line:
-    """Parts that are not shown by themselves, as one line."""
+    """Return one line for the parts that are not shown separately."""
     step_us = sum(mode.step_share_us(row) for row in rows)
     uses = [mode.on_device[row.key].time_us for row in rows if row.key in mode.on_device]
     return Line(
@@ -84,9 +85,9 @@ def others_line(mode: ModeProfile, rows: Sequence[Row]) -> Line:
 
 
 def total_line(mode: ModeProfile) -> Line:
-    """The whole step: one sample a repeat."""
-    made = mode.steps > 0
-    samples = mode.total_ns[made] / mode.steps[made] / 1000
+    """Return the line of the whole step, with one sample per repeat."""
+    has_steps = mode.steps > 0
+    samples = mode.total_ns[has_steps] / mode.steps[has_steps] / 1000
     device = sum(use.time_us for use in mode.on_device.values())
     return Line(
         name="whole step",
@@ -102,7 +103,7 @@ def total_line(mode: ModeProfile) -> Line:
 
 
 def specs_line(mode: ModeProfile) -> Line:
-    """Computing the specs of the chain, which happens once and not in a step."""
+    """Return the line of computing the specs of the chain, which happens once."""
     samples = mode.specs_ns / 1000
     return Line(
         "spec building", "once", statistics_of(samples), samples, None, None, None, style="dim"
@@ -114,35 +115,35 @@ def _rate(mode: ModeProfile, step_us: float) -> float | None:
     return int(mode.frames.sum()) / steps / step_us * 1e6 if steps and step_us else None
 
 
-Shown = Callable[[Line], Cell]
+CellOf = Callable[[Line], Cell]
 
 
 def cost_table(lines: Sequence[Line], width: int) -> Table:
-    """The lines under as many columns as there is room for.
+    """Return a table of lines with as many columns as fit.
 
     Args:
-        lines: what to show.
-        width: columns of the terminal.
+        lines: Lines to show.
+        width: Maximum columns.
     """
     columns = list(_columns(lines))
     while True:
         table = _table(columns, lines)
-        least = min(columns, key=lambda column: column[1])
-        if table_width(table) <= width or least[1] == _NEVER:
+        lightest = min(columns, key=lambda column: column[1])
+        if table_width(table) <= width or lightest[1] == _REQUIRED:
             return table
-        columns.remove(least)
-        if least[0] == "per":
-            columns[0] = ("part", _NEVER, _marked)
+        columns.remove(lightest)
+        if lightest[0] == "per":
+            columns[0] = ("part", _REQUIRED, _name_with_mark)
 
 
-def _marked(line: Line) -> Cell:
-    return Cell(f"{line.name} {MARK}" if line.per == "step" else line.name, line.style)
+def _name_with_mark(line: Line) -> Cell:
+    return Cell(f"{line.name} {MANY_STEPS_MARK}" if line.per == "step" else line.name, line.style)
 
 
-def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, Shown]]:
-    """The title of each, how important it is, and what it shows."""
-    most = max((line.share or 0.0 for line in lines if line.name != "whole step"), default=0.0)
-    yield "part", _NEVER, lambda line: Cell(line.name, line.style)
+def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
+    """Yield title, weight and content of each column; the lightest is dropped first."""
+    largest = max((line.share or 0.0 for line in lines if line.name != "whole step"), default=0.0)
+    yield "part", _REQUIRED, lambda line: Cell(line.name, line.style)
     yield "lane", 12, lambda line: Cell(line.lane, "dim")
     yield "n", 4, _statistic("n")
     if any(line.per == "step" for line in lines):
@@ -154,30 +155,30 @@ def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, Shown]]:
     yield "µs/step", 11, lambda line: Cell(micros(line.step_us))
     if any(line.device_us is not None for line in lines):
         yield "device", 11.5, lambda line: Cell(micros(line.device_us))
-    yield "share", _NEVER, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
-    yield "", 8, lambda line: Cell(_bar(line, most), "added")
-    yield "frames/s", 1.5, lambda line: Cell(count(line.frames_per_second))
+    yield "share", _REQUIRED, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
+    yield "", 8, lambda line: Cell(_bar(line, largest), "added")
+    yield "frames/s", 1.5, lambda line: Cell(whole_number(line.frames_per_second))
     yield "histogram", 0, lambda line: Cell(_times(line.samples))
 
 
-def _statistic(name: str) -> Shown:
-    def shown(line: Line) -> Cell:
+def _statistic(name: str) -> CellOf:
+    def cell_of(line: Line) -> Cell:
         if line.statistics is None:
             return Cell("")
         value = getattr(line.statistics, name)
         return Cell(f"{value:,}" if name == "n" else micros(value))
 
-    return shown
+    return cell_of
 
 
-_LEFT = ("part", "lane", "per", "", "histogram")
+_LEFT_ALIGNED = ("part", "lane", "per", "", "histogram")
 
 
-def _table(columns: Sequence[tuple[str, float, Shown]], lines: Sequence[Line]) -> Table:
+def _table(columns: Sequence[tuple[str, float, CellOf]], lines: Sequence[Line]) -> Table:
     cells = {title: [show(line) for line in lines] for title, _, show in columns}
     titles = {title: title for title in cells}
     for title, column in cells.items():
-        if title not in _LEFT:
+        if title not in _LEFT_ALIGNED:
             titles[title], cells[title] = right_aligned(title, column)
     return Table(
         [Column(titles[title], fixed=True) for title in cells],
@@ -186,32 +187,32 @@ def _table(columns: Sequence[tuple[str, float, Shown]], lines: Sequence[Line]) -
 
 
 def right_aligned(title: str, cells: Sequence[Cell]) -> tuple[str, list[Cell]]:
-    """A column of numbers, with their last digits under each other."""
-    room = max(len(title), *(len(cell.text) for cell in cells)) if cells else len(title)
-    return title.rjust(room), [Cell(cell.text.rjust(room), cell.style) for cell in cells]
+    """Return the title and the cells of a column, right-aligned."""
+    width = max(len(title), *(len(cell.text) for cell in cells)) if cells else len(title)
+    return title.rjust(width), [Cell(cell.text.rjust(width), cell.style) for cell in cells]
 
 
 def number_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     width: int,
-    texts: Sequence[str],
-    dispensable: Sequence[str],
+    text_columns: Sequence[str],
+    optional_columns: Sequence[str],
 ) -> Table:
-    """A table of names and numbers, without some of its columns where room is short.
+    """Return a table of names and numbers, without columns that do not fit.
 
     Args:
-        titles: of the columns.
-        rows: a cell for each column.
-        width: columns of the terminal.
-        texts: the titles of those that are no numbers.
-        dispensable: the titles of those that a narrow terminal goes without, the first one first.
+        titles: Titles of the columns.
+        rows: One cell per column.
+        width: Maximum columns of the terminal.
+        text_columns: Titles of columns without numbers.
+        optional_columns: Titles of columns that may be dropped, the first one first.
     """
     columns = {}
     for place, title in enumerate(titles):
         cells = [row[place] for row in rows]
-        columns[title] = (title, cells) if title in texts else right_aligned(title, cells)
-    for dropped in (None, *dispensable):
+        columns[title] = (title, cells) if title in text_columns else right_aligned(title, cells)
+    for dropped in (None, *optional_columns):
         columns.pop(dropped or "no column", None)
         lines = zip(*(cells for _, cells in columns.values()), strict=True)
         heads = [Column(title, fixed=True) for title, _ in columns.values()]
@@ -222,7 +223,7 @@ def number_table(
 
 
 def micros(value: float | None) -> str:
-    """A time in µs with three digits that count."""
+    """Return a time in µs with three significant digits."""
     if value is None:
         return ""
     if not value:
@@ -232,41 +233,41 @@ def micros(value: float | None) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
-def count(value: float | None) -> str:
-    """A large number without its fractions."""
+def whole_number(value: float | None) -> str:
+    """Return a large number without decimals."""
     return "" if value is None else f"{value:,.0f}"
 
 
-def _bar(line: Line, most: float) -> str:
-    if line.share is None or not most or line.name == "whole step":
+def _bar(line: Line, largest: float) -> str:
+    if line.share is None or not largest or line.name == "whole step":
         return ""
-    halves = round(line.share / most * _BAR * 2)
+    halves = round(line.share / largest * _BAR_WIDTH * 2)
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
 def _times(samples: Numbers | None) -> str:
-    """How often which time was taken, from the shortest to the longest but one in a hundred."""
+    """Return the histogram of the times, from the shortest to p99."""
     if samples is None or len(samples) < 2:
         return ""
     return sparkline(histogram(samples, _BINS)[0])
 
 
 def sparkline(heights: Sequence[float]) -> str:
-    """Heights as signs, the largest as a full one and those of 0 as spaces."""
-    most = max(heights, default=0)
-    signs = (math.ceil(each / most * len(_HEIGHTS)) - 1 if each else None for each in heights)
-    return "".join(" " if sign is None else _HEIGHTS[sign] for sign in signs)
+    """Return heights as block characters, relative to the largest; 0 is a space."""
+    largest = max(heights, default=0)
+    levels = (math.ceil(h / largest * len(_BLOCKS)) - 1 if h else None for h in heights)
+    return "".join(" " if level is None else _BLOCKS[level] for level in levels)
 
 
 def histogram(samples: Numbers, bins: int) -> tuple[list[int], list[float]]:
-    """How many samples are in each of some bins; what is above the 99th percentile is in the last.
+    """Count samples in bins; the last bin includes all samples above p99.
 
     Args:
-        samples: in µs, float64 ``[n]``.
-        bins: how many.
+        samples: Times in µs, float64 ``[n]``.
+        bins: Number of bins.
 
     Returns:
-        The counts, and the ``bins + 1`` edges between them.
+        Counts and the ``bins + 1`` edges.
     """
     low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
     edges = np.linspace(low, high if high > low else low + 1e-3, bins + 1)

@@ -1,26 +1,26 @@
-"""The layout of the settings."""
+"""Settings and the checks of ``tdx doctor``."""
 
 from __future__ import annotations
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.specs import NOTHING
+from tdx.cli.views.elements import NONE, count_text
 from tdx.inspection.doctor.report import Diagnosis, DoctorReport, Status
 from tdx.settings import Found, Settings
 
 
 def config_view(settings: Settings) -> View:
-    """Lay out what is set, and where.
+    """Lay out the settings and where their values come from.
 
     Args:
-        settings: what to show.
+        settings: Settings to show.
     """
 
     def blocks(width: int) -> list[Block]:
-        there = "" if settings.exists else "not there; `tdx config init` writes it"
+        state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
         table = Table([Column(title) for title in titles], [_row(each) for each in settings.found])
-        return [Heading(str(settings.path), there, level=1), table]
+        return [Heading(str(settings.path), state, level=1), table]
 
     records = [found.to_dict() for found in settings.found]
     return View("config", settings.to_dict(), records, blocks)
@@ -28,12 +28,12 @@ def config_view(settings: Settings) -> View:
 
 def _row(found: Found) -> list[Cell]:
     names = {"environment": found.setting.variable, "file": "file", "default": "default"}
-    value = NOTHING if found.value is None else str(found.value)
-    given = found.source != "default"
+    value = NONE if found.value is None else str(found.value)
+    is_set = found.source != "default"
     return [
         Cell(found.setting.name, "name"),
-        Cell(value, "changed" if given else "dim"),
-        Cell(names[found.source], "" if given else "dim"),
+        Cell(value, "changed" if is_set else "dim"),
+        Cell(names[found.source], "" if is_set else "dim"),
         Cell(found.setting.help),
     ]
 
@@ -42,10 +42,10 @@ _STYLES: dict[Status, Style] = {"ok": "good", "warn": "changed", "fail": "bad"}
 
 
 def doctor_view(report: DoctorReport) -> View:
-    """Lay out the examination of a machine.
+    """Lay out the checks of a machine.
 
     Args:
-        report: what to show.
+        report: Report to show.
     """
 
     def blocks(width: int) -> list[Block]:
@@ -74,8 +74,7 @@ def doctor_view(report: DoctorReport) -> View:
 
 def _summary(report: DoctorReport) -> str:
     counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
-    said = [f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts if count]
-    return ", ".join(said) or "all is well"
+    return ", ".join(count_text(count, word) for word, count in counts if count) or "no problems"
 
 
 def _hint(diagnosis: Diagnosis) -> Paragraph:

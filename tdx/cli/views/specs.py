@@ -1,4 +1,4 @@
-"""Two sides of a chain in one table: side by side where there is room, else stacked."""
+"""Specs before and after a chain, and after each stage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.output.view import Block, Cell, Column, Heading, Style, Table, View
+from tdx.cli.views.elements import NONE, change_text, stage_list
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
 from tdx.inspection.spec_text import SpecText, shape_text
@@ -14,37 +15,36 @@ from tdx.keys import format_key
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
-NOTHING = "–"
-_SPEC = ("kind", "shape", "dtype", "device", "low", "high", "choices", "digest")
+_SPEC_FIELDS = ("kind", "shape", "dtype", "device", "low", "high", "choices", "digest")
 
 
 def spec_columns(
     prefix: str, spec: Mapping[str, Any] | None, *, with_part: bool = False
 ) -> dict[str, Any]:
-    """A spec as columns of a row: ``before_kind``, ``before_shape``; all ``None`` for no spec.
+    """Return a spec as columns of a record, such as ``before_kind`` and ``before_shape``.
 
     Args:
-        prefix: What each column begins with.
-        spec: The spec as plain data.
-        with_part: Whether there is a column for what the key is to the env.
+        prefix: Prefix of each column.
+        spec: Spec as plain data. ``None``: all columns are ``None``.
+        with_part: If True, add a column with the part of the env that the key belongs to.
     """
-    names = ("part", *_SPEC) if with_part else _SPEC
+    names = ("part", *_SPEC_FIELDS) if with_part else _SPEC_FIELDS
     return {f"{prefix}_{name}": (spec or {}).get(name) for name in names}
 
 
-def comparison(
+def comparison_table(
     changes: Sequence[KeyChange],
     width: int,
     names: Sequence[str] = (),
-    sides: tuple[str, str] = ("env", "with the chain"),
+    sides: tuple[str, str] = ("env", "after the chain"),
 ) -> Table:
-    """Every key before and after, with a mark at those that differ.
+    """Return a table of keys with their specs before and after, and a mark if they differ.
 
     Args:
-        changes: the keys, part after part.
-        width: columns that there are.
-        names: the transform of each stage, to say which one changed a key.
-        sides: what the two sides are called.
+        changes: Keys, grouped by part.
+        width: Maximum columns.
+        names: Transform of each stage, to show which stage changed a key.
+        sides: Titles of the two sides.
     """
     layouts: list[Callable[[], Table]] = [
         lambda: _side_by_side(changes, names, sides),
@@ -58,8 +58,8 @@ def comparison(
     return _stacked(changes, names, whole=False)
 
 
-def spec_list(leaves: Sequence[LeafSpec], width: int) -> Table:
-    """The specs of one side alone."""
+def spec_table(leaves: Sequence[LeafSpec], width: int) -> Table:
+    """Return a table of specs."""
     for whole in (True, False):
         text = SpecText(leaves, whole=whole)
         rows = [
@@ -73,7 +73,7 @@ def spec_list(leaves: Sequence[LeafSpec], width: int) -> Table:
 
 
 def _grouped(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
-    """The specs under the names of their parts, for narrow terminals."""
+    """Return the specs grouped by part, for narrow terminals."""
     rows: list[list[Cell]] = []
     for part, leaf in zip(_parts(leaves), leaves, strict=True):
         if part:
@@ -83,7 +83,7 @@ def _grouped(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
 
 
 def stage_names(stages: Sequence[int], names: Sequence[str]) -> str:
-    """The stages as people speak of them: ``0 ToTensorImage, 1 Resize``."""
+    """Return stages with their indices: ``0 ToTensorImage, 1 Resize``."""
     return ", ".join(f"{stage} {names[stage]}".rstrip() for stage in stages)
 
 
@@ -109,13 +109,13 @@ def _side_by_side(
 
 def _left(change: KeyChange, text: SpecText) -> Cell:
     if change.before is None:
-        return Cell(NOTHING, "dim")
+        return Cell(NONE, "dim")
     return Cell(text(change.before), STYLES[change.change] if change.after is None else "")
 
 
 def _right(change: KeyChange, text: SpecText) -> Cell:
     if change.after is None:
-        return Cell(NOTHING, "dim")
+        return Cell(NONE, "dim")
     if change.change == "same":
         return Cell("=", "dim")
     return Cell(text(change.after), STYLES[change.change])
@@ -145,12 +145,12 @@ def _stacked_rows(change: KeyChange, text: SpecText, names: Sequence[str]) -> It
         yield [Cell(""), Cell(f"by {stage_names(change.stages, names)}", "dim")]
 
 
-def _parts(placed: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
-    """The part of each, empty where it is that of the one before."""
+def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
+    """Yield the part of each item; empty if it is the same as that of the previous item."""
     previous = ""
-    for one in placed:
-        yield "" if one.part == previous else one.part
-        previous = one.part
+    for item in items:
+        yield "" if item.part == previous else item.part
+        previous = item.part
 
 
 def spec_view(
@@ -159,56 +159,48 @@ def spec_view(
     """Lay out a spec report.
 
     Args:
-        report: what to show.
-        calls: each stage as the user would write it.
-        stages: show the specs after every stage.
-        key: follow this one key through the chain.
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
+        stages: If True, show the specs after each stage.
+        key: Show only this key, after each stage.
 
     Raises:
-        KeyNotFoundError: there is no such key at any stage.
+        KeyNotFoundError: No stage has this key.
     """
-    shown = report if key is None else report.only(key)
+    selected = report if key is None else report.only(key)
     each = stages or key is not None
-    data = shown.to_dict(each=each)
+    data = selected.to_dict(each=each)
     for stage, call in zip(data["stages"], calls, strict=True):
         stage["call"] = call
 
     def blocks(width: int) -> list[Block]:
         if key is not None:
-            return [*_head(shown, calls), *_one_key(shown, width)]
+            return [*_head(selected, calls), *_one_key(selected, width)]
         if stages:
-            return [*_head(shown, calls), *_each_stage(shown, calls, width)]
-        return [*_head(shown, calls), _whole_chain(shown, width)]
+            return [*_head(selected, calls), *_each_stage(selected, calls, width)]
+        return [*_head(selected, calls), _whole_chain(selected, width)]
 
-    return View("spec", data, list(_records(shown, calls, each=each)), blocks)
+    return View("spec", data, list(_records(selected, calls, each=each)), blocks)
 
 
 def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
     before, after = report.before, report.after
-    batch = _arrow(shape_text(before.batch_size), shape_text(after.batch_size))
-    facts = f"batch {batch}  device {_arrow(before.device, after.device)}"
-    chain = [
-        Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-        for index, call in enumerate(calls)
-    ]
-    return [Heading(report.env, facts, level=1), *chain]
-
-
-def _arrow(before: str, after: str) -> str:
-    return before if before == after else f"{before} → {after}"
+    batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
+    facts = f"batch {batch}  device {change_text(before.device, after.device)}"
+    return [Heading(report.env, facts, level=1), *stage_list(calls)]
 
 
 def _whole_chain(report: SpecReport, width: int) -> Table:
     if not report.stages:
-        return spec_list([change.after for change in report.changes if change.after], width)
-    return comparison(report.changes, width, [stage.name for stage in report.stages])
+        return spec_table([change.after for change in report.changes if change.after], width)
+    return comparison_table(report.changes, width, [stage.name for stage in report.stages])
 
 
 def _each_stage(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
-    blocks: list[Block] = [Heading("env"), spec_list(_env_leaves(report), width)]
+    blocks: list[Block] = [Heading("env"), spec_table(_env_leaves(report), width)]
     for stage, call in zip(report.stages, calls, strict=True):
         blocks.append(Heading(f"after stage {stage.index}", call))
-        blocks.append(comparison(stage.changes, width, sides=("before", "after")))
+        blocks.append(comparison_table(stage.changes, width, sides=("before", "after")))
     return blocks
 
 
@@ -218,7 +210,7 @@ def _env_leaves(report: SpecReport) -> list[LeafSpec]:
 
 
 def _one_key(report: SpecReport, width: int) -> list[Block]:
-    """The key through the chain, one table for each part that it belongs to."""
+    """Follow a key through the chain, in one table for each part that it belongs to."""
     changes = [*report.changes, *(change for stage in report.stages for change in stage.changes)]
     blocks: list[Block] = []
     for part in dict.fromkeys(change.part for change in changes):
@@ -238,18 +230,18 @@ def _key_table(report: SpecReport, part: str, text: SpecText) -> Table:
 
 def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Cell]]:
     first = next((leaf for leaf in _env_leaves(report) if leaf.part == part), None)
-    yield [Cell(""), Cell("env"), Cell(text(first) if first else NOTHING)]
+    yield [Cell(""), Cell("env"), Cell(text(first) if first else NONE)]
     for stage in report.stages:
-        change = next((one for one in stage.changes if one.part == part), None)
+        change = next((c for c in stage.changes if c.part == part), None)
         after = change.after if change else None
         style = STYLES[change.change] if change else ""
         mark = MARKS[change.change] if change else " "
-        spec = Cell(text(after), style) if after else Cell(NOTHING, "dim")
+        spec = Cell(text(after), style) if after else Cell(NONE, "dim")
         yield [Cell(mark, style), Cell(f"{stage.index} {stage.name}", style), spec]
 
 
 def _records(report: SpecReport, calls: Sequence[str], *, each: bool) -> Iterator[dict[str, Any]]:
-    """A row for each key of the whole chain, then of each stage if that is asked for."""
+    """Yield a record for each key of the whole chain, then, if ``each`` is set, of each stage."""
     for change in report.changes:
         yield _record(change, {"stage": None, "transform": None, "call": None})
     if each:

@@ -1,4 +1,4 @@
-"""The layout of the values that the stages of a chain write."""
+"""Values that the stages of a chain write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import count_text, stage_list
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.spec_text import domain_text, shape_text
 from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
@@ -16,45 +17,37 @@ from tdx.inspection.values_report import ValuesReport
 from tdx.keys import format_key
 
 _TITLES = ("", "stage", "version", "shape", "dtype", "min", "mean", "max", "nan", "outside", "spec")
-_LIE, _ODD = "!", "?"
+_VIOLATION, _SUSPECT = "!", "?"
 
 
 def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
-    """Lay out what each stage wrote, and which promises it broke.
+    """Lay out the values that each stage wrote, and its spec violations.
 
     Args:
-        report: what to show.
-        calls: each stage as the user would write it.
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
     """
     data = report.to_dict()
     data["calls"] = list(calls)
 
     def blocks(width: int) -> list[Block]:
-        facts = f"{_count(report.steps, 'step')}  {_count(report.resets, 'reset')}"
+        facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
-        chain = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
-            for index, call in enumerate(calls)
-        ]
-        shown: list[Block] = [Heading(report.env, batch, level=1), *chain]
+        result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
         for phase in report.phases:
-            shown.append(Heading(phase.phase, _which(phase)))
-            shown += _phase(phase, width)
+            result.append(Heading(phase.phase, _phase_range(phase)))
+            result += _phase(phase, width)
         if report.lies:
-            shown.append(Heading("lies", "values that are not what the spec says"))
-            shown += [part for lie in report.lies for part in _lie(lie)]
-        return shown
+            result.append(Heading("spec violations"))
+            result += [block for violation in report.lies for block in _violation(violation)]
+        return result
 
     return View("values", data, list(_records(report)), blocks)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _which(phase: PhaseValues) -> str:
+def _phase_range(phase: PhaseValues) -> str:
     if phase.count > 1:
-        return f"{phase.count} together"
+        return f"{phase.count} combined"
     return f"before step {phase.first}" if phase.phase == "reset" else f"{phase.first}"
 
 
@@ -80,7 +73,7 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
                     Cell(value.version, style or "name"),
                     Cell(shape_text(value.shape)),
                     Cell(value.dtype),
-                    *(Cell(_number(one)) for one in (value.minimum, value.mean, value.maximum)),
+                    *(Cell(_number(v)) for v in (value.minimum, value.mean, value.maximum)),
                     Cell(str(value.nans) if value.nans else "", "bad"),
                     Cell(_share(value.outside), "bad" if value.outside else "dim"),
                     Cell(_spec(value, whole=whole), "" if value.spec else "dim"),
@@ -88,24 +81,24 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
             )
             previous = place
     values = [value for stage in phase.stages for value in stage.values]
-    shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
-    kept = [index for index, title in enumerate(_TITLES) if shown.get(title, True)]
+    is_shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
+    kept = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
     columns = [Column(_TITLES[index], fixed=True) for index in kept]
     return Table(columns, [[row[index] for index in kept] for row in rows])
 
 
 def _narrow(phase: PhaseValues) -> Iterator[Block]:
-    """Value after value, its numbers under its name."""
+    """Yield each value with its numbers below, for narrow terminals."""
     for stage in phase.stages:
         if stage.values:
             yield Paragraph([Cell(_place(stage), "dim")])
         for value in stage.values:
             style, mark = _mark(stage, value)
-            told = f"  {shape_text(value.shape)}  {value.dtype}"
+            kind = f"  {shape_text(value.shape)}  {value.dtype}"
             name = Cell(f"{mark} {value.version}" if mark else value.version, style or "name")
-            yield Paragraph([name, Cell(told)], indent=2)
+            yield Paragraph([name, Cell(kind)], indent=2)
             numbers = (value.minimum, value.mean, value.maximum)
-            low, mean, high = (_number(one) for one in numbers)
+            low, mean, high = map(_number, numbers)
             nans = f"  nan {value.nans}" if value.nans else ""
             outside = f"  outside {_share(value.outside)}" if value.outside else ""
             text = f"{low} … {high}  mean {mean}{nans}{outside}" if low else ""
@@ -122,11 +115,11 @@ def _is_inverse(stage: StageValues) -> bool:
 
 
 def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
-    """A lie, or else what is odd without being one."""
+    """Return the mark of a spec violation, or of a value that is only suspicious."""
     if value.lies:
-        return "bad", _LIE
+        return "bad", _VIOLATION
     if value.nans or value.key in stage.undeclared:
-        return "changed", _ODD
+        return "changed", _SUSPECT
     return "", ""
 
 
@@ -150,23 +143,24 @@ def _spec(value: ValueStats, *, whole: bool) -> str:
     return "none" if value.spec is None else domain_text(value.spec, whole=whole)
 
 
-def _lie(lie: ValueLie) -> Iterator[Paragraph]:
-    place = f"{lie.index} {lie.name}" if lie.kind == "stage" else lie.name
-    key = "" if lie.key is None else f", key {format_key(lie.key)!r}"
-    first = f"step {lie.step}" if lie.phase == "step" else f"the reset before step {lie.step}"
-    more = f" and {_count(lie.count - 1, 'more time')}" if lie.count > 1 else ""
-    told = Cell(f"{lie.message} (in {first}{more})")
-    yield Paragraph([Cell(f"{lie.code} ", "bad"), Cell(f"{place}{key}: ", "name"), told])
-    if lie.spec is not None:
-        spec = lie.spec
-        said = f"{shape_text(spec.shape)} {spec.dtype} {domain_text(spec, whole=False)}"
-        yield Paragraph([Cell("spec: ", "dim"), Cell(f"{spec.kind} {said}")], indent=2)
-    if lie.hint:
-        yield Paragraph([Cell("hint: ", "dim"), Cell(lie.hint)], indent=2)
+def _violation(violation: ValueLie) -> Iterator[Paragraph]:
+    place = f"{violation.index} {violation.name}" if violation.kind == "stage" else violation.name
+    key = "" if violation.key is None else f", key {format_key(violation.key)!r}"
+    step = f"step {violation.step}"
+    first = step if violation.phase == "step" else f"the reset before {step}"
+    more = f" and {count_text(violation.count - 1, 'more time')}" if violation.count > 1 else ""
+    message = Cell(f"{violation.message} (in {first}{more})")
+    yield Paragraph([Cell(f"{violation.code} ", "bad"), Cell(f"{place}{key}: ", "name"), message])
+    if violation.spec is not None:
+        spec = violation.spec
+        text = f"{shape_text(spec.shape)} {spec.dtype} {domain_text(spec, whole=False)}"
+        yield Paragraph([Cell("spec: ", "dim"), Cell(f"{spec.kind} {text}")], indent=2)
+    if violation.hint:
+        yield Paragraph([Cell("hint: ", "dim"), Cell(violation.hint)], indent=2)
 
 
 def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
-    """A row for each value."""
+    """Yield a record for each value."""
     for phase in report.phases:
         for stage in phase.stages:
             for value in stage.values:
