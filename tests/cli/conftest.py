@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "TDX_UPDATE_GOLDEN"
 WIDTHS = (60, 100)
 """Columns of the terminals that each table must fit into."""
-_NAMES = ("key", "version", "name", "id", "code", "call", "label")
+_NAMES = ("key", "version", "id", "code", "call", "label")
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,13 @@ def layout(tdx: Tdx, golden: Golden) -> Layout:
         outcome = tdx(*arguments)
         assert (outcome.code, outcome.err) == (code, "")
         golden(f"{name}.txt", outcome.out)
-        document = json.loads(tdx(*arguments, "--format", "json").out)
-        assert_complete(outcome.out, document)
+        lines = tdx(*arguments, "--format", "jsonl").out.splitlines()
+        records = [json.loads(line) for line in lines]
+        assert_complete(outcome.out, records)
         for columns in WIDTHS:
             text = tdx(*arguments, columns=columns).out
             assert_fits(text, columns)
-            assert_complete(text, document)
+            assert_complete(text, records)
 
     return check
 

@@ -9,8 +9,9 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import TextIOWrapper
 from multiprocessing import forkserver
-from typing import Any
+from typing import Any, cast
 
 from tdx.cli import main
 
@@ -91,7 +92,7 @@ def run(
 
     def prepare() -> None:
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(encoding=encoding)
+            cast(TextIOWrapper, stream).reconfigure(encoding=encoding)
         if before is not None:
             before()
 

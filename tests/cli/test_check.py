@@ -130,7 +130,7 @@ def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
         (["--env", "Pendulum-v1", "--format", "sariff"], "did you mean sarif?"),
         (["chain.yaml", "--pipeline", "chain.yaml"], "and --pipeline cannot be combined"),
         (["chain.yaml", "--fix", "--t", "RewardSum"], "cannot be fixed together with a file"),
-        (["chain.yaml", "--fix", "--diff"], "--diff and --fix are given"),
+        (["chain.yaml", "--fix", "--diff"], "--diff and --fix cannot be combined"),
         (["nowhere.yaml", "--fix"], "cannot read nowhere.yaml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -303,6 +303,6 @@ def test_summary_of_each_check(tdx: Tdx) -> None:
     shown = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum").out.splitlines()
     assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 advice"]
     shown = tdx("check", "--env", "Pendulum-v1", "--t", "StepCounter('many')").out.splitlines()
-    assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["not run"] * 3]
+    assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["skipped"] * 3]
     assert shown[2].endswith("  1 error")
-    assert all(line.endswith("  the arguments have to be right first") for line in shown[3:6])
+    assert all(line.endswith("  skipped because of the errors in arguments") for line in shown[3:6])

@@ -76,7 +76,7 @@ def test_values_of_rollouts(tdx: Tdx, files: Path) -> None:
     [
         (("a.yaml",), "missing argument", "tdx diff --help"),
         (("a.yaml", "missing.yaml"), "cannot read missing.yaml", ""),
-        (("-", "-"), "A and B cannot both be stdin", "name a file"),
+        (("-", "-"), "cannot both be stdin", "name a file"),
         (("a.yaml", "b.yaml", "--seed", "1"), "--seed has no effect without --steps", "--steps N"),
         (("a.yaml", "b.yaml", "--steps", "0"), "--steps must be an integer", ""),
     ],

@@ -129,7 +129,7 @@ def test_dialog(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = interview(
         *("Pendulm-v1", "Pendulum-v1", "n", "StepCouter", "RewardSum", "StepCounter"),
         *("-", "InitTracker", ""),
-    ).pipeline()
+    ).run()
     assert pipeline.env.id == "Pendulum-v1"
     assert [stage.name for stage in pipeline.transforms] == ["RewardSum", "InitTracker"]
     shown = capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_dialog(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_return_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = interview("", env="Pendulum-v1").pipeline()
+    pipeline = interview("", env="Pendulum-v1").run()
     assert [stage.name for stage in pipeline.transforms] == [
         "InitTracker",
         "RewardSum",

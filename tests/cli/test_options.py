@@ -41,7 +41,7 @@ def test_color_option(
         monkeypatch.delenv(name, raising=False)
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    assert color.wanted(stream) is wanted
+    assert color.is_enabled(stream) is wanted
 
 
 def test_repeated_transform_options_keep_their_order(tdx: Tdx) -> None:

@@ -89,7 +89,6 @@ def profile(
     """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
-
     `tdx profile compare A.json B.json` compares two profiles saved by --save.
 
     tdx profile --env Pendulum-v1 --t RewardSum --mode all
@@ -98,7 +97,6 @@ def profile(
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
 
-    pass_names: Any = parse_names(passes, PASSES, "--passes", none_name="none")
     paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
     plan = ProfilePlan(
@@ -106,20 +104,25 @@ def profile(
         warmup=warmup,
         repeats=repeat,
         threads=threads,
-        passes=PASSES if pass_names is None else pass_names,
+        passes=_pass_names(passes),
         sync=sync,
         all_wrappers=all_wrappers,
     )
     request = _request(pipeline, file, plan, mode, policy)
     if sweep:
         others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
-        _refuse(files, {**others, "--dry-run": dry_run, "--fail-if": fail_if})
+        _refuse(files, others | {"--dry-run": dry_run, "--fail-if": fail_if})
         return _sweep(request, sweep, files, output)
     if dry_run:
         return _estimate(request, output)
     reference = _Reference.read(baseline, fail_if, force, request.plan)
     layout = Layout(cast(Any, sort), top, histogram)
     return _measure(request, reference, files, layout, output, marginal=marginal, advice=advice)
+
+
+def _pass_names(values: list[str] | None) -> Any:
+    names = parse_names(values, PASSES, "--passes", none_name="none")
+    return PASSES if names is None else names
 
 
 def _request(

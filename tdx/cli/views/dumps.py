@@ -89,63 +89,64 @@ def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
 
 
-def estimate_view(found: Estimate) -> View:
+def estimate_view(estimate: Estimate) -> View:
     """Lay out the estimated size of a dump.
 
     Args:
-        found: Estimate.
+        estimate: Estimated size.
     """
-    steps = found.goal.steps
+    steps = estimate.goal.steps
     records: list[dict[str, Any]] = [
         {"file": file, "step_bytes": size, "bytes": None if steps is None else size * steps}
-        for file, size in found.entries.items()
+        for file, size in estimate.entries.items()
     ]
 
     def blocks(width: int) -> list[Block]:
-        total = "" if found.size is None else f", {size_text(found.size)} in total"
-        facts = f"{found.goal}  {found.step_bytes:,} bytes per step{total}  nothing is written"
+        total = "" if estimate.size is None else f", {size_text(estimate.size)} in total"
+        sizes = f"{estimate.step_bytes:,} bytes per step{total}"
+        facts = f"{estimate.goal}  {sizes}  nothing is written"
         rows = [
             [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
             for each in records
         ]
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
-        return [Heading(found.path, facts, level=1), Table(columns, rows)]
+        return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
 
-    return View("rollout_estimate", found.to_dict(), records, blocks)
+    return View("rollout_estimate", estimate.to_dict(), records, blocks)
 
 
 def _total_text(record: dict[str, Any]) -> str:
     return "" if record["bytes"] is None else size_text(record["bytes"])
 
 
-def dump_view(found: Overview, name: str | None = None) -> View:
+def dump_view(overview: Overview, name: str | None = None) -> View:
     """Lay out the contents of a dump.
 
     Args:
-        found: Overview of the dump.
+        overview: Overview of the dump.
         name: Name of the dump. ``None``: its path.
     """
-    data = found.to_dict()
+    data = overview.to_dict()
     if name is not None:
         data["path"] = name
 
     def blocks(width: int) -> list[Block]:
         result: list[Block] = [
             dump_head(data, name),
-            *stage_list(found.calls),
+            *stage_list(overview.calls),
             dump_facts(data),
         ]
-        if found.returns is not None or found.lengths is not None:
-            result += [Heading("episodes"), _histograms(found)]
-        result += [Heading("entries"), *_entries(found.entries, width)]
-        return [*result, *_episodes(found, width)]
+        if overview.returns is not None or overview.lengths is not None:
+            result += [Heading("episodes"), _histograms(overview)]
+        result += [Heading("entries"), *_entries(overview.entries, width)]
+        return [*result, *_episodes(overview, width)]
 
-    return View("dump", data, [each.to_dict() for each in found.episodes], blocks)
+    return View("dump", data, [each.to_dict() for each in overview.episodes], blocks)
 
 
-def _histograms(found: Overview) -> Table:
+def _histograms(overview: Overview) -> Table:
     rows = []
-    for name, histogram in (("return", found.returns), ("length", found.lengths)):
+    for name, histogram in (("return", overview.returns), ("length", overview.lengths)):
         if histogram is not None:
             ends = (_number(histogram.low), _number(histogram.high))
             rows.append([Cell(name, "name"), *map(Cell, ends), Cell(bars(histogram))])
@@ -188,10 +189,10 @@ def _entry(each: Spread) -> dict[str, Cell]:
     }
 
 
-def _episodes(found: Overview, width: int) -> Iterator[Block]:
-    episodes = found.episodes
+def _episodes(overview: Overview, width: int) -> Iterator[Block]:
+    episodes = overview.episodes
     shown = episodes if width >= UNLIMITED else episodes[:_MAX_EPISODES]
-    batched = bool(found.manifest.batch_size)
+    batched = bool(overview.manifest.batch_size)
     titles = [*(["env"] if batched else []), "first step", "length", "return", "end"]
     rows = []
     for each in shown:
@@ -208,52 +209,52 @@ def _episodes(found: Overview, width: int) -> Iterator[Block]:
 _PROBLEM = ("problem", "file", "chunk", "message")
 
 
-def verify_view(found: Verification) -> View:
+def verify_view(result: Verification) -> View:
     """Lay out the problems of a dump.
 
     Args:
-        found: Result of the verification.
+        result: Result of the verification.
     """
 
     def blocks(width: int) -> list[Block]:
-        read = f"{count_text(found.chunks, 'chunk')}, {size_text(found.size)}"
-        rest = "" if found.complete else f"; the dump is unfinished: {_next_step(found.source)}"
-        if found.is_fine:
+        read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
+        rest = "" if result.complete else f"; the dump is unfinished: {_next_step(result.source)}"
+        if result.is_fine:
             verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
-            return [Heading(found.path, level=1), verdict]
-        rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in found.problems]
+            return [Heading(result.path, level=1), verdict]
+        rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in result.problems]
         count = count_text(len(rows), "problem")
         table = Table([Column(fixed=True), Column()], rows)
-        return [Heading(found.path, f"{count}  {read}{rest}", level=1), table]
+        return [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
 
-    records = [each.to_dict() for each in found.problems]
-    return View("verification", found.to_dict(), records, blocks, _PROBLEM)
+    records = [each.to_dict() for each in result.problems]
+    return View("verification", result.to_dict(), records, blocks, _PROBLEM)
 
 
-def list_view(found: Sequence[Listed], root: str) -> View:
+def list_view(dumps: Sequence[Listed], root: str) -> View:
     """Lay out a list of dumps.
 
     Args:
-        found: Dumps.
+        dumps: Dumps to list.
         root: Folder that was searched.
     """
-    records = [each.to_dict() for each in found]
+    records = [each.to_dict() for each in dumps]
 
     def blocks(width: int) -> list[Block]:
-        if not found:
+        if not dumps:
             return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
-        problems = [each.problem for each in found if each.problem]
+        problems = [each.problem for each in dumps if each.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
-        return [_dumps(found, width), *lines]
+        return [_dumps(dumps, width), *lines]
 
     rows = [{**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
             for each in records]  # fmt: skip
     return View("dumps", {"folder": root, "dumps": records}, rows, blocks)
 
 
-def _dumps(found: Sequence[Listed], width: int) -> Table:
+def _dumps(dumps: Sequence[Listed], width: int) -> Table:
     titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-    rows = [_listed(each) for each in found]
+    rows = [_listed(each) for each in dumps]
     for dropped in ((), ("size",), ("size", "return", "episodes")):
         kept = [index for index, title in enumerate(titles) if title not in dropped]
         columns = [Column(titles[index], fixed=True) for index in kept]
@@ -288,46 +289,46 @@ def _number(number: float) -> str:
     return f"{number:.4g}"
 
 
-def export_view(found: Exported) -> View:
+def export_view(result: Exported) -> View:
     """Lay out an export, or what ``--dry-run`` would write.
 
     Args:
-        found: Result of the export.
+        result: Result of the export.
     """
 
     def blocks(width: int) -> list[Block]:
-        facts = f"{found.format} of {found.source}"
-        aside = facts if found.written else f"{facts}  nothing is written"
-        head = Heading(found.path, aside, level=1)
+        facts = f"{result.format} of {result.source}"
+        aside = facts if result.written else f"{facts}  nothing is written"
+        head = Heading(result.path, aside, level=1)
         return [
             head,
-            _export_facts(found),
-            *_notes(found.notes),
+            _export_facts(result),
+            *_notes(result.notes),
             Heading("entries"),
-            _export_entries(found, width),
+            _export_entries(result, width),
         ]
 
-    records = [{"path": found.path, **each.to_dict()} for each in found.entries]
-    return View("export", found.to_dict(), records, blocks)
+    records = [{"path": result.path, **each.to_dict()} for each in result.entries]
+    return View("export", result.to_dict(), records, blocks)
 
 
-def _export_facts(found: Exported) -> Table:
-    batch = f" of each of {shape_text(found.batch_size)} envs" if found.batch_size else ""
-    rows = {"steps": f"{found.steps:,}{batch}", "episodes": f"{found.episodes:,}"}
-    if found.size is not None:
-        before = "" if found.written else " before compression"
-        rows["size"] = f"{size_text(found.size)}{before}"
+def _export_facts(result: Exported) -> Table:
+    batch = f" of each of {shape_text(result.batch_size)} envs" if result.batch_size else ""
+    rows = {"steps": f"{result.steps:,}{batch}", "episodes": f"{result.episodes:,}"}
+    if result.size is not None:
+        before = "" if result.written else " before compression"
+        rows["size"] = f"{size_text(result.size)}{before}"
     return Table(
         [Column(fixed=True), Column()],
         [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
     )
 
 
-def _export_entries(found: Exported, width: int) -> Table:
+def _export_entries(result: Exported, width: int) -> Table:
     titles = ("key", "exported as", "shape", "dtype")
     for dropped in ((), ("dtype",), ("dtype", "shape")):
         kept = [title for title in titles if title not in dropped]
-        rows = [[_export_entry(each)[title] for title in kept] for each in found.entries]
+        rows = [[_export_entry(each)[title] for title in kept] for each in result.entries]
         table = Table([Column(title, fixed=True) for title in kept], rows)
         if table_width(table) <= width:
             break
@@ -347,16 +348,16 @@ def _notes(notes: Sequence[str]) -> list[Block]:
     return [Paragraph([Cell(note, "dim")]) for note in notes]
 
 
-def import_view(found: Imported) -> View:
+def import_view(result: Imported) -> View:
     """Lay out an imported dump.
 
     Args:
-        found: Result of the import.
+        result: Result of the import.
     """
-    data = found.summary
+    data = result.summary
 
     def blocks(width: int) -> list[Block]:
-        return [dump_head(data), dump_facts(data), *_notes(found.notes)]
+        return [dump_head(data), dump_facts(data), *_notes(result.notes)]
 
-    row = {**flat_summary(data), "imported": found.source, "format": found.format}
-    return View("import", found.to_dict(), [row], blocks)
+    row = {**flat_summary(data), "imported": result.source, "format": result.format}
+    return View("import", result.to_dict(), [row], blocks)

@@ -410,8 +410,8 @@ def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
     return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
-def _operators(found: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
-    all_uses = [(key, use) for key, uses in found.items() for use in uses]
+def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
+    all_uses = [(key, use) for key, uses in operators.items() for use in uses]
     if width != UNLIMITED:
         all_uses.sort(key=lambda each: each[1].time_us, reverse=True)
     left = 0 if width == UNLIMITED else max(0, len(all_uses) - _MAX_OPERATORS)

@@ -20,42 +20,47 @@ _SLIGHT = 0.005
 _OPTIONAL_CHANGE_COLUMNS = ("noise", "before", "lane")
 
 
-def comparison_view(found: Comparison, limits: Sequence[Limit], before: str, after: str) -> View:
+def comparison_view(
+    comparison: Comparison, limits: Sequence[Limit], before: str, after: str
+) -> View:
     """Lay out which parts are slower or faster.
 
     Args:
-        found: Comparison to show.
+        comparison: Comparison to show.
         limits: Limits of the comparison.
         before: Name of the first profile.
         after: Name of the second profile.
     """
 
     def blocks(width: int) -> list[Block]:
-        head = Heading(f"{before} → {after}", verdict(found, limits), level=1)
-        return [head, *comparison_blocks(found, limits, width)]
+        head = Heading(f"{before} → {after}", verdict(comparison, limits), level=1)
+        return [head, *comparison_blocks(comparison, limits, width)]
 
-    return View("profile-comparison", comparison_data(found), list(_change_records(found)), blocks)
+    records = list(_change_records(comparison))
+    return View("profile-comparison", comparison_data(comparison), records, blocks)
 
 
-def verdict(found: Comparison, limits: Sequence[Limit]) -> str:
+def verdict(comparison: Comparison, limits: Sequence[Limit]) -> str:
     """Return the result in a few words."""
-    if found.failures:
-        return f"too slow: {', '.join(_part_name(label) for label in found.failing)}"
+    if comparison.failures:
+        return f"too slow: {', '.join(_part_name(label) for label in comparison.failing)}"
     return "within the limits" if limits else "no limits given"
 
 
-def comparison_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Iterator[Block]:
+def comparison_blocks(
+    comparison: Comparison, limits: Sequence[Limit], width: int
+) -> Iterator[Block]:
     """Yield the differences without a heading."""
-    for failure in found.failures:
+    for failure in comparison.failures:
         yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
-    for difference in found.differences:
+    for difference in comparison.differences:
         yield Paragraph([Cell("different: ", "changed"), Cell(difference)], indent=2)
     figures = {limit.figure for limit in limits} or {"mean"}
     changes = [
-        change for change in found.changes if change.figure in figures or change.label == TOTAL
+        change for change in comparison.changes if change.figure in figures or change.label == TOTAL
     ]
-    yield _change_table(changes, found.failures, width)
-    for title, keys in (("gone", found.gone), ("new", found.new)):
+    yield _change_table(changes, comparison.failures, width)
+    for title, keys in (("gone", comparison.gone), ("new", comparison.new)):
         if keys:
             names = ", ".join(f"{label} {lane}" for label, lane in keys)
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
@@ -104,18 +109,18 @@ def _percent(share: float) -> str:
     return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
-def comparison_data(found: Comparison) -> dict[str, Any]:
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return the differences as plain data."""
     return {
-        "failed": bool(found.failures),
+        "failed": bool(comparison.failures),
         "failures": [
             {"limit": each.limit.text, "message": each.message, **_change_data(each.change)}
-            for each in found.failures
+            for each in comparison.failures
         ],
-        "differences": list(found.differences),
-        "gone": [{"label": label, "lane": lane} for label, lane in found.gone],
-        "new": [{"label": label, "lane": lane} for label, lane in found.new],
-        "changes": [_change_data(change) for change in found.changes],
+        "differences": list(comparison.differences),
+        "gone": [{"label": label, "lane": lane} for label, lane in comparison.gone],
+        "new": [{"label": label, "lane": lane} for label, lane in comparison.new],
+        "changes": [_change_data(change) for change in comparison.changes],
     }
 
 
@@ -133,9 +138,9 @@ def _change_data(change: Change) -> dict[str, Any]:
     }
 
 
-def _change_records(found: Comparison) -> Iterator[dict[str, Any]]:
-    limits = {id(failure.change): failure.limit.text for failure in found.failures}
-    for change in found.changes:
+def _change_records(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
+    for change in comparison.changes:
         yield {**_change_data(change), "limit": limits.get(id(change))}
 
 
@@ -143,19 +148,19 @@ _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on
 _OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "effect on others")
 
 
-def marginal_blocks(found: Marginal, width: int) -> Iterator[Block]:
+def marginal_blocks(marginal: Marginal, width: int) -> Iterator[Block]:
     """Yield the time per step that is saved without each stage.
 
     Args:
-        found: Measurement of one mode.
+        marginal: Measurement of one mode.
         width: Maximum columns.
     """
-    yield Heading(f"marginal cost, {found.mode}", "µs per step, with and without each stage")
-    if found.error is not None:
-        yield Paragraph([Cell("incomplete: ", "bad"), Cell(found.error)], indent=2)
-    rows = [_marginal_row(stage) for stage in found.stages]
+    yield Heading(f"marginal cost, {marginal.mode}", "µs per step, with and without each stage")
+    if marginal.error is not None:
+        yield Paragraph([Cell("incomplete: ", "bad"), Cell(marginal.error)], indent=2)
+    rows = [_marginal_row(stage) for stage in marginal.stages]
     yield number_table(_MARGINAL_TITLES, rows, width, ("stage",), _OPTIONAL_MARGINAL_COLUMNS)
-    for stage in found.stages:
+    for stage in marginal.stages:
         if stage.needed is not None:
             reason = f": the chain does not run without it: {stage.needed}"
             yield Paragraph([Cell(_stage_name(stage), "name"), Cell(reason, "dim")], indent=2)
@@ -185,12 +190,12 @@ def _signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 
-def marginal_data(found: Marginal) -> dict[str, Any]:
+def marginal_data(marginal: Marginal) -> dict[str, Any]:
     """Return the measurement as plain data."""
     return {
-        "mode": found.mode,
-        "step_us": found.step_us,
-        "error": found.error,
+        "mode": marginal.mode,
+        "step_us": marginal.step_us,
+        "error": marginal.error,
         "stages": [
             {
                 "stage": stage.index,
@@ -199,7 +204,7 @@ def marginal_data(found: Marginal) -> dict[str, Any]:
                 "needed": stage.needed,
                 **_marginal_cost_data(stage),
             }
-            for stage in found.stages
+            for stage in marginal.stages
         ],
     }
 
@@ -223,26 +228,26 @@ def finite(value: float | None) -> float | None:
 _VALUES = {"same": "same values", "close": "values within 1 %", "other": "different values"}
 
 
-def advice_blocks(mode: Mode, found: Advised) -> Iterator[Block]:
+def advice_blocks(mode: Mode, advised: Advised) -> Iterator[Block]:
     """Yield the changes that saved time, then the others.
 
     Args:
         mode: Execution mode.
-        found: Changes that were tried.
+        advised: Changes that were tried.
     """
-    tried = len(found.advice) + len(found.in_vain)
-    result = f"{count_text(tried, 'change')} tried, {len(found.advice)} saved time"
+    tried = len(advised.advice) + len(advised.in_vain)
+    result = f"{count_text(tried, 'change')} tried, {len(advised.advice)} saved time"
     yield Heading(f"advice, {mode}", result)
-    if found.interrupted:
+    if advised.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for advice in found.advice:
+    for advice in advised.advice:
         yield from _advice(advice)
-    for advice in found.in_vain:
+    for advice in advised.in_vain:
         cells = [Cell("no gain: ", "dim"), Cell(advice.remedy.change)]
         yield Paragraph([*cells, Cell(f" ({_saving(advice)})", "dim")], indent=2)
-    for why in found.refused:
+    for why in advised.refused:
         yield Paragraph([Cell("not tried: ", "dim"), Cell(why)], indent=2)
-    if not tried and not found.refused:
+    if not tried and not advised.refused:
         yield Paragraph([Cell("no suggestions")], indent=2)
 
 
@@ -265,14 +270,14 @@ def _saving(advice: Advice) -> str:
     return f"{before} → {after} µs per step, saved {saved}{tolerance}; {_VALUES[advice.values]}"
 
 
-def advice_data(mode: Mode, found: Advised) -> dict[str, Any]:
+def advice_data(mode: Mode, result: Advised) -> dict[str, Any]:
     """Return the measurement as plain data."""
     return {
         "mode": mode,
-        "advice": [_advice_item_data(each) for each in found.advice],
-        "in_vain": [_advice_item_data(each) for each in found.in_vain],
-        "refused": list(found.refused),
-        "interrupted": found.interrupted,
+        "advice": [_advice_item_data(each) for each in result.advice],
+        "in_vain": [_advice_item_data(each) for each in result.in_vain],
+        "refused": list(result.refused),
+        "interrupted": result.interrupted,
     }
 
 

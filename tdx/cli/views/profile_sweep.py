@@ -21,54 +21,54 @@ from tdx.profiling.sweep_axes import shown
 _OPTIONAL_COLUMNS = ("noise", "µs/frame")
 
 
-def sweep_view(subject: str, found: Sweep) -> View:
+def sweep_view(subject: str, sweep: Sweep) -> View:
     """Lay out a sweep.
 
     Args:
         subject: Pipeline.
-        found: Sweep to show.
+        sweep: Sweep to show.
     """
-    growth = growths(found)
+    growth = growths(sweep)
 
     def blocks(width: int) -> list[Block]:
-        axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in found.axes)
-        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(found, width)]
+        axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in sweep.axes)
+        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
 
     data = {
         "subject": subject,
-        "axes": [{"name": a.name, "values": [shown(v) for v in a.values]} for a in found.axes],
-        "interrupted": found.interrupted,
+        "axes": [{"name": a.name, "values": [shown(v) for v in a.values]} for a in sweep.axes],
+        "interrupted": sweep.interrupted,
         "cells": [
             {
                 "point": _point(cell),
                 "problem": cell.problem,
                 "profile": None if cell.profile is None else to_json(cell.profile),
             }
-            for cell in found.cells
+            for cell in sweep.cells
         ],
         "growth": [_growth_data(each) for each in growth],
     }
-    return View("profile-sweep", data, list(_records(found)), blocks)
+    return View("profile-sweep", data, list(_records(sweep)), blocks)
 
 
-def sweep_blocks(found: Sweep, width: int) -> Iterator[Block]:
+def sweep_blocks(sweep: Sweep, width: int) -> Iterator[Block]:
     """Yield the table of combinations, then the growth along each numeric axis."""
-    yield _cells(found, width)
-    for cell in found.cells:
+    yield _cells(sweep, width)
+    for cell in sweep.cells:
         if cell.problem is not None:
             cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
             yield Paragraph(cells, indent=2)
-    if found.interrupted:
+    if sweep.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for group in group_growths(growths(found)):
+    for group in group_growths(growths(sweep)):
         yield from growth_blocks(group, width)
 
 
-def _cells(found: Sweep, width: int) -> Block:
-    names = [axis.name for axis in found.axes]
+def _cells(sweep: Sweep, width: int) -> Block:
+    names = [axis.name for axis in sweep.axes]
     titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
-    rows = [line for cell in found.cells for line in _lines(cell)]
-    text_columns = ("mode", *(axis.name for axis in found.axes if not axis.is_numeric))
+    rows = [line for cell in sweep.cells for line in _lines(cell)]
+    text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
     return number_table(titles, rows, width, text_columns, _OPTIONAL_COLUMNS)
 
 
@@ -92,10 +92,10 @@ def _figures(mode: ModeProfile) -> list[Cell]:
     ]
 
 
-def group_growths(found: Sequence[Growth]) -> list[list[Growth]]:
+def group_growths(growth: Sequence[Growth]) -> list[list[Growth]]:
     """Group growths with the same axis, other settings and mode."""
     groups: dict[tuple[str, ...], list[Growth]] = {}
-    for each in found:
+    for each in growth:
         groups.setdefault((each.axis, other_settings(each), each.mode), []).append(each)
     return list(groups.values())
 
@@ -157,9 +157,9 @@ def _growth_data(growth: Growth) -> dict[str, Any]:
     }
 
 
-def _records(found: Sweep) -> Iterator[dict[str, Any]]:
+def _records(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
-    for cell in found.cells:
+    for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes
         base = {**_point(cell), "problem": cell.problem}
         if not modes:

@@ -26,15 +26,15 @@ def config_view(settings: Settings) -> View:
     return View("config", settings.to_dict(), records, blocks)
 
 
-def _row(found: Found) -> list[Cell]:
-    names = {"environment": found.setting.variable, "file": "file", "default": "default"}
-    value = NONE if found.value is None else str(found.value)
-    is_set = found.source != "default"
+def _row(setting: Found) -> list[Cell]:
+    names = {"environment": setting.setting.variable, "file": "file", "default": "default"}
+    value = NONE if setting.value is None else str(setting.value)
+    is_set = setting.source != "default"
     return [
-        Cell(found.setting.name, "name"),
+        Cell(setting.setting.name, "name"),
         Cell(value, "changed" if is_set else "dim"),
-        Cell(names[found.source], "" if is_set else "dim"),
-        Cell(found.setting.help),
+        Cell(names[setting.source], "" if is_set else "dim"),
+        Cell(setting.setting.help),
     ]
 
 
