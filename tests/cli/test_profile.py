@@ -85,7 +85,7 @@ def test_page_is_self_contained() -> None:
     assert "default-src 'none'" in html
     for part in ("Modes", "eager", "planned", "Machine"):
         assert f">{part}</h2>" in html
-    for part in ("The mean step", "Rows", "How the times vary", "memory", "operators"):
+    for part in ("Mean step", "Rows", "Distribution of times", "memory", "operators"):
         assert f"<h3>{part}</h3>" in html
     assert page.tags.count("svg") == 2 * (1 + 5)
     assert "aten::where" in page.text
@@ -108,7 +108,7 @@ def test_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    assert "How the times vary" in Page(done.stdout).text
+    assert "Distribution of times" in Page(done.stdout).text
     assert "CONSOLE" not in done.stderr
 
 
@@ -160,7 +160,7 @@ def test_dry_run_measures_few_steps(tdx: Tdx) -> None:
         ((*QUICK[1:], "--sort", "p96"), 2, "did you mean p9"),
         ((*QUICK[1:], "--device", "cuda:7"), 3, "there is no device cuda:7"),
         ((*QUICK[1:], "--steps", "0"), 2, "--steps must be an integer"),
-        ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both go to stdout"),
+        ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both write to stdout"),
         (("--env", "Pendulm-v1"), 3, "did you mean Pendulum"),
     ],
 )

@@ -77,7 +77,7 @@ def test_comparison_as_json(tdx: Tdx, golden: Golden, files: Path) -> None:
 def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert (same.code, same.err) == (0, "")
-    assert "compared with base.json  within the limits" in same.out
+    assert "comparison with base.json  within the limits" in same.out
     stand_ins("run.profile_env", stand_in(mode_profile(scale=2)))
     slow = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert slow.code == 1
@@ -100,12 +100,12 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         (("--baseline", "other.json"), "pipeline: --env CartPole-v1 and --env Pendulum-v1"),
         (("--baseline", "base.json", "--steps", "41"), "steps: 40 and 41"),
         (("--baseline", "gone.json"), "cannot read gone.json"),
-        (("--fail-if", "p95:10%"), "needs something to compare with"),
+        (("--fail-if", "p95:10%"), "needs a profile to compare with"),
         (("--baseline", "base.json", "--fail-if", "p59:10%"), "did you mean p9"),
         (("--baseline", "base.json", "--fail-if", "Reward.p95:1%"), "no row is called 'Reward'"),
-        (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal do not go together"),
-        (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run do not go together"),
-        (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save do not go"),
+        (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal cannot be combined"),
+        (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run cannot be combined"),
+        (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save cannot"),
         (("--sweep", "num_env=1,2"), "did you mean num_envs"),
     ],
 )
@@ -124,7 +124,7 @@ def test_comparing_another_pipeline_needs_force(tdx: Tdx, files: Path) -> None:
     assert "--force" in refused.err
     forced = tdx("profile", "compare", "base.json", "other.json", "--force")
     assert forced.code == 0
-    assert "not alike: pipeline: " in forced.out
+    assert "different: pipeline: " in forced.out
 
 
 @WIDTHS
