@@ -75,7 +75,8 @@ def test_page_loads_nothing(html: str) -> None:
 
 def test_sections(html: str) -> None:
     page = Page(html)
-    for part in ("Chain", "Findings", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes"):
+    parts = ("Chain", "Findings", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes")
+    for part in parts:
         assert f">{part}</h2>" in html
     assert page.tags.count("svg") == 3
     assert page.tags.count("img") == 8
