@@ -1,4 +1,4 @@
-"""The command line: reads what the user asks for, and shows what the jobs return."""
+"""The command line: parses arguments, calls a job and renders its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Run ``tdx`` on the arguments of this process, and end it with the right exit code."""
+    """Run ``tdx`` with the arguments of this process and exit with its exit code."""
     try:
         from tdx.cli.process import run
 
@@ -20,9 +20,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
-        # Another Ctrl-C would print a traceback while Python ends.
+        # Another Ctrl-C would print a traceback during shutdown.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Python ends itself by SIGINT if an interrupt came from within the last exec of a text,
-        # as dataclasses do it, even where it was handled; this exec is then the last one.
+        # Python kills itself with SIGINT if the last exec() of a string was interrupted, as those
+        # of dataclasses are, even if the exception was handled. This one becomes the last exec().
         exec("")
     sys.exit(code)

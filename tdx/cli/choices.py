@@ -1,4 +1,4 @@
-"""The values that an option can have, and reading them with the nearest spelling at hand."""
+"""Values that an option accepts, and parsers that suggest the nearest valid one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdx.untrusted import MAX_SECONDS
 
 
 class Format(StrEnum):
-    """How data is written to stdout."""
+    """Output formats of data."""
 
     TABLE = "table"
     JSON = "json"
@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 class DiagramFormat(StrEnum):
-    """How data that is a graph is written to stdout."""
+    """Output formats of data that forms a graph."""
 
     TABLE = "table"
     JSON = "json"
@@ -35,7 +35,7 @@ class DiagramFormat(StrEnum):
 
 
 class CheckFormat(StrEnum):
-    """How what is found is written to stdout."""
+    """Output formats of findings."""
 
     TABLE = "table"
     JSON = "json"
@@ -46,14 +46,14 @@ class CheckFormat(StrEnum):
 
 
 class Color(StrEnum):
-    """When to colour."""
+    """When to color the output."""
 
     AUTO = "auto"
     ALWAYS = "always"
     NEVER = "never"
 
-    def wanted(self, stream: TextIO) -> bool:
-        """Whether to colour what goes to ``stream``; ``NO_COLOR`` and ``FORCE_COLOR`` count."""
+    def is_enabled(self, stream: TextIO) -> bool:
+        """Return True if output to ``stream`` is colored; respects NO_COLOR and FORCE_COLOR."""
         if self is not Color.AUTO:
             return self is Color.ALWAYS
         if os.environ.get("NO_COLOR"):
@@ -64,7 +64,7 @@ class Color(StrEnum):
 
 
 class Batching(StrEnum):
-    """What runs the copies of an env."""
+    """How several copies of an env run."""
 
     VECTOR = "vector"
     SERIAL = "serial"
@@ -72,85 +72,83 @@ class Batching(StrEnum):
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
-_LARGEST, _MOST_DIGITS = 2**63 - 1, 30
+_MAX_INTEGER, _MAX_DIGITS = 2**63 - 1, 30
 
 
-def one_of(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
-    """A parser of an option's value that names the nearest spelling of a wrong one.
+def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
+    """Return a parser that suggests the nearest spelling of an invalid value.
 
     Args:
-        kind: the values.
-        option: what the option is called; after ``kind`` by default.
+        kind: Valid values.
+        option: Name of the option. ``None``: the name of ``kind``.
     """
-    called = option or f"--{kind.__name__.lower()}"
+    name = option or f"--{kind.__name__.lower()}"
 
     def parse(value: str) -> Choice:
         try:
             return kind(value)
         except ValueError:
             known = [member.value for member in kind]
-            hint = _hint_of_dumps(value) if kind is Format else None
+            hint = _export_format_hint(value) if kind is Format else None
             hint = hint or did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
-            message = f"{called} cannot be {value!r}"
-            raise UnknownNameError(message, hint=hint) from None
+            raise UnknownNameError(f"invalid value {value!r} for {name}", hint=hint) from None
 
     return parse
 
 
-def _hint_of_dumps(value: str) -> str | None:
-    """Where to turn with the name of a dump's format; ``None`` for what is none."""
+def _export_format_hint(value: str) -> str | None:
+    """Return a hint if ``value`` is an export format of dumps."""
     from tdx.rollouts.formats.registry import export_formats
 
     if value not in {each.name for each in export_formats()}:
         return None
-    return f"that is a format of dumps: tdx export DUMP --to {value}; here it is how to show things"
+    return f"{value} is a format of dumps: use tdx export DUMP --to {value}"
 
 
-def whole_number(option: str, at_least: int, at_most: int = _LARGEST) -> Callable[[str], int]:
-    """A parser of a whole number that says what it wants."""
+def integer_parser(option: str, minimum: int, maximum: int = _MAX_INTEGER) -> Callable[[str], int]:
+    """Return a parser of an integer that reports the valid range."""
 
     def parse(value: str) -> int:
         # Python refuses to convert thousands of digits.
-        is_short = len(value) <= _MOST_DIGITS
-        if not value.lstrip("-").isdecimal() or (is_short and int(value) < at_least):
+        is_short = len(value) <= _MAX_DIGITS
+        if not value.lstrip("-").isdecimal() or (is_short and int(value) < minimum):
             raise typer.BadParameter(
-                f"{option} must be a whole number of at least {at_least}, "
-                f"got {value[:_MOST_DIGITS]!r}"
+                f"{option} must be an integer of at least {minimum}, got {value[:_MAX_DIGITS]!r}"
             )
-        if not is_short or int(value) > at_most:
+        if not is_short or int(value) > maximum:
             raise typer.BadParameter(
-                f"{option} must be at most {at_most:,}, got {value[:_MOST_DIGITS]}"
+                f"{option} must be at most {maximum:,}, got {value[:_MAX_DIGITS]}"
             )
         return int(value)
 
     return parse
 
 
-def number_option(
+def integer_option(
     option: str,
-    at_least: int,
-    told: str,
+    minimum: int,
+    help: str,
     *,
-    at_most: int = _LARGEST,
+    maximum: int = _MAX_INTEGER,
     metavar: str = "N",
     panel: str | None = None,
 ) -> Any:
-    """An option that is a whole number.
+    """Declare an option with an integer value.
 
     Args:
-        option: its name, as ``--steps``.
-        at_least: the least that it can be.
-        told: its help.
-        at_most: Largest value.
-        metavar: what stands for the number in the help.
-        panel: the part of the help that it is in.
+        option: Name, such as ``--steps``.
+        minimum: Smallest valid value.
+        help: Help text.
+        maximum: Largest valid value.
+        metavar: Placeholder of the value in the help.
+        panel: Section of the help.
     """
-    parser = whole_number(option, at_least, at_most)
-    return typer.Option(option, metavar=metavar, parser=parser, help=told, rich_help_panel=panel)
+    parser = integer_parser(option, minimum, maximum)
+    return typer.Option(option, metavar=metavar, parser=parser, help=help, rich_help_panel=panel)
 
 
-def seconds(option: str) -> Callable[[str], float]:
-    """A parser of a time above 0 that says what it wants."""
+def seconds_parser(option: str) -> Callable[[str], float]:
+    """Return a parser of a positive number of seconds that reports the valid range."""
 
     def parse(value: str) -> float:
         try:
@@ -160,17 +158,27 @@ def seconds(option: str) -> Callable[[str], float]:
         if not 0 < number <= MAX_SECONDS:
             raise typer.BadParameter(
                 f"{option} must be a number of seconds above 0 and at most {MAX_SECONDS:,}, "
-                f"got {value[:_MOST_DIGITS]!r}"
+                f"got {value[:_MAX_DIGITS]!r}"
             )
         return number
 
     return parse
 
 
-def members_of(kind: type[StrEnum]) -> Callable[[str], list[str]]:
-    """What the shell offers for an option with these values."""
+def complete_members(kind: type[StrEnum]) -> Callable[[str], list[str]]:
+    """Return a completion function for the values of an enum."""
 
     def complete(incomplete: str) -> list[str]:
         return [member.value for member in kind if member.value.startswith(incomplete)]
 
     return complete
+
+
+def split_list(values: list[str] | None) -> list[str]:
+    """Split the values of an option that can be repeated and can contain commas.
+
+    Example:
+        >>> split_list(["observation, action", "done"])
+        ['observation', 'action', 'done']
+    """
+    return [name.strip() for text in values or () for name in text.split(",") if name.strip()]

@@ -1,30 +1,37 @@
-"""What the shell offers after TAB; loads neither torch nor, once the ids are known, Gymnasium."""
+"""Shell completion that loads neither torch nor, once the env ids are cached, Gymnasium."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tdx.cli.views.prose import plain
+import typer
+
+from tdx.errors import TdxError
+from tdx.files import open_below, open_folder
+from tdx.pipeline.docstrings import plain
+from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tdx.pipeline.types import Type
 
-Offer = tuple[str, str]
-"""What is put in the place of the word, and what it is."""
 
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+Completion = tuple[str, str]
+"""Completed word and its description."""
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
-def complete_env(incomplete: str) -> list[Offer]:
-    """Env ids; where none begins with the word, those that contain it."""
-    from tdx.inspection.envs import list_envs
+def complete_env(incomplete: str) -> list[Completion]:
+    """Complete env ids: by prefix, or else by substring."""
+    from tdx.inspection.env_list import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
 
 
-def complete_name(incomplete: str) -> list[Offer]:
-    """Names of transforms; where none begins with the word, those that contain it."""
+def complete_name(incomplete: str) -> list[Completion]:
+    """Complete names of transforms: by prefix, or else by substring."""
     from tdx.pipeline.entries import catalogue
 
     return _matching(
@@ -32,39 +39,39 @@ def complete_name(incomplete: str) -> list[Offer]:
     )
 
 
-def complete_export(incomplete: str) -> list[Offer]:
-    """Formats that dumps are exported to."""
+def complete_export(incomplete: str) -> list[Completion]:
+    """Complete the formats of ``tdx export``."""
     from tdx.rollouts.formats.registry import export_formats
 
     return _matching(incomplete, [(each.name, each.title) for each in export_formats()])
 
 
-def complete_import(incomplete: str) -> list[Offer]:
-    """Formats that dumps are made of."""
+def complete_import(incomplete: str) -> list[Completion]:
+    """Complete the formats of ``tdx import``."""
     from tdx.rollouts.formats.registry import export_formats
 
     formats = [each for each in export_formats() if each.can_import]
     return _matching(incomplete, [(each.name, each.title) for each in formats])
 
 
-def complete_codes(incomplete: str) -> list[Offer]:
-    """Codes of errors and rules; where none begins with the word, those that contain it."""
-    from tdx.inspection.explanations import all_explanations
+def complete_codes(incomplete: str) -> list[Completion]:
+    """Complete codes of errors and rules: by prefix, or else by substring."""
+    from tdx.inspection.explanations import explanations
 
-    return _matching(incomplete, [(each.code, each.title) for each in all_explanations()])
+    return _matching(incomplete, [(each.code, each.title) for each in explanations()])
 
 
-def complete_rules(incomplete: str) -> list[Offer]:
-    """Codes of rules behind the last comma of a list of them."""
-    from tdx.inspection.lint.linter import all_rules
+def complete_rules(incomplete: str) -> list[Completion]:
+    """Complete the last of a comma-separated list of rule codes."""
+    from tdx.inspection.lint.registry import all_rules
 
     done, comma, word = incomplete.rpartition(",")
-    offers = _matching(word, [(rule.code, rule.title) for rule in all_rules()])
-    return [(f"{done}{comma}{code}", title) for code, title in offers]
+    matches = _matching(word, [(rule.code, rule.title) for rule in all_rules()])
+    return [(f"{done}{comma}{code}", title) for code, title in matches]
 
 
-def complete_transform(incomplete: str) -> list[Offer]:
-    """A stage of the chain: names of transforms, then names and values of their arguments.
+def complete_transform(incomplete: str) -> list[Completion]:
+    """Complete a stage: names of transforms, then names and values of their arguments.
 
     Example:
         >>> complete_transform("StepCounter(ma")[0][0]
@@ -87,26 +94,26 @@ def complete_transform(incomplete: str) -> list[Offer]:
         parameter = info.parameter(argument.strip())
         values = _values(parameter.type) if parameter else ()
         return [(f"{before}{argument}={one}", "") for one in values if one.startswith(value)]
-    named = {one.partition("=")[0].strip() for one in done if "=" in one}
-    unnamed = sum("=" not in one for one in done)
-    found = [
+    names = {one.partition("=")[0].strip() for one in done if "=" in one}
+    positional = sum("=" not in one for one in done)
+    parameters = [
         parameter
-        for parameter in info.parameters[unnamed:]
-        if parameter.name.startswith(word) and parameter.name not in named
+        for parameter in info.parameters[positional:]
+        if parameter.name.startswith(word) and parameter.name not in names
         if parameter.kind in ("positional", "keyword")
     ]
-    offers = [(f"{before}{one.name}=", plain(one.help)) for one in found]
-    if len(found) == 1 and found[0].default is not None:
-        # A shell closes the quotes after the only offer; a second one keeps them open.
-        offers.append((f"{before}{found[0].name}={found[0].default}", "the default"))
-    return offers
+    completions = [(f"{before}{one.name}=", plain(one.help)) for one in parameters]
+    if len(parameters) == 1 and parameters[0].default is not None:
+        # A shell closes the quotes after a single completion; a second one keeps them open.
+        completions.append((f"{before}{parameters[0].name}={parameters[0].default}", "the default"))
+    return completions
 
 
 def split_arguments(inside: str) -> list[str] | None:
-    """The arguments after an opening bracket, the last one unfinished.
+    """Split the arguments after an opening bracket; the last one is unfinished.
 
     Returns:
-        None where the bracket has been closed, or the text stops inside a value.
+        The arguments, or ``None`` if the bracket is closed or the text ends inside a value.
 
     Example:
         >>> split_arguments("4, in_keys=['a', 'b'], pad")
@@ -114,28 +121,28 @@ def split_arguments(inside: str) -> list[str] | None:
         >>> split_arguments("4)") is None
         True
     """
-    arguments, awaited, quote = [""], [")"], ""
-    for sign in inside:
+    arguments, expected, quote = [""], [")"], ""
+    for character in inside:
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        elif sign in _CLOSING:
-            awaited.append(_CLOSING[sign])
-        elif sign == awaited[-1]:
-            awaited.pop()
-            if not awaited:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in _BRACKETS:
+            expected.append(_BRACKETS[character])
+        elif character == expected[-1]:
+            expected.pop()
+            if not expected:
                 return None
-        elif sign == "," and len(awaited) == 1:
+        elif character == "," and len(expected) == 1:
             arguments.append("")
             continue
-        arguments[-1] += sign
-    in_value = len(awaited) > 1 or (quote and "=" not in arguments[-1])
+        arguments[-1] += character
+    in_value = len(expected) > 1 or (quote and "=" not in arguments[-1])
     return None if in_value else arguments
 
 
 def _values(kind: Type) -> Iterator[str]:
-    """The values of an argument that can be listed."""
+    """Return the values of an argument, if it has a limited number."""
     from tdx.pipeline.formatting import format_value
 
     for option in kind.options:
@@ -147,7 +154,28 @@ def _values(kind: Type) -> Iterator[str]:
             yield "None"
 
 
-def _matching(incomplete: str, offers: list[Offer]) -> list[Offer]:
+def _matching(incomplete: str, candidates: list[Completion]) -> list[Completion]:
     folded = incomplete.casefold()
-    found = [offer for offer in offers if offer[0].casefold().startswith(folded)]
-    return found or [offer for offer in offers if folded in offer[0].casefold()]
+    matches = [item for item in candidates if item[0].casefold().startswith(folded)]
+    return matches or [item for item in candidates if folded in item[0].casefold()]
+
+
+_MAX_LINE = 2**22
+
+
+def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of a comma-separated list of entries of the dump on the command line."""
+    done, comma, word = incomplete.rpartition(",")
+    names = _names(ctx.params.get("dump"))
+    return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
+
+
+def _names(folder: Any) -> list[str]:
+    try:
+        with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
+            first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
+        keys = [list(map(str, leaf["key"])) for leaf in first["tracks"]["data"]["leaves"]]
+    except (OSError, TdxError, ValueError, KeyError, TypeError):
+        return []
+    inner = [key[1:] if key[0] == "next" else key for key in keys if key]
+    return list(dict.fromkeys(".".join(key) for key in (*inner, *keys)))

@@ -1,9 +1,9 @@
-"""Options that nobody gave, taken from what the user has set for all runs."""
+"""Defaults of options that the user configured: ``format``, ``color``, ``seed`` and others."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tdx.errors import TdxError
@@ -12,18 +12,38 @@ OUTPUT_SETTINGS = ("format", "color")
 PIPELINE_SETTINGS = ("seed", "num_envs", "device")
 
 
-def default_options(names: Collection[str | None], *, tolerant: bool = False) -> dict[str, Any]:
-    """The defaults that the settings give to a command's options.
+def output_defaults(
+    parameters: Collection[str | None], *, tolerant: bool = False
+) -> dict[str, Any]:
+    """Return the configured defaults of a command's output options.
 
     Args:
-        names: the options that the command has.
-        tolerant: whether settings that cannot be read are passed over.
+        parameters: Names of the parameters of the command.
+        tolerant: If True, ignore settings that cannot be read.
 
     Raises:
-        TdxError: the settings cannot be read.
+        TdxError: The settings cannot be read.
     """
-    wanted = [name for name in OUTPUT_SETTINGS if name in names]
-    if not wanted:
+    names = [name for name in OUTPUT_SETTINGS if name in parameters]
+    return _configured(names, tolerant=tolerant)
+
+
+def pipeline_defaults(values: Mapping[str, Any], *, tolerant: bool = False) -> dict[str, Any]:
+    """Return the configured values of env settings that a pipeline leaves open.
+
+    Args:
+        values: Settings of the pipeline's env; ``None`` where it leaves one open.
+        tolerant: If True, ignore settings that cannot be read.
+
+    Raises:
+        TdxError: The settings cannot be read.
+    """
+    names = [name for name in PIPELINE_SETTINGS if values[name] is None]
+    return _configured(names, tolerant=tolerant)
+
+
+def _configured(names: Sequence[str], *, tolerant: bool) -> dict[str, Any]:
+    if not names:
         return {}
     from tdx.settings import load_settings
 
@@ -33,39 +53,26 @@ def default_options(names: Collection[str | None], *, tolerant: bool = False) ->
         if tolerant:
             return {}
         raise
-    return {name: settings[name] for name in wanted if settings.is_set(name)}
+    return {name: settings[name] for name in names if settings.is_set(name)}
 
 
-def pipeline_settings(values: Mapping[str, Any], *, tolerant: bool = False) -> dict[str, Any]:
-    """What the settings say of an env, for as far as its pipeline leaves it open.
-
-    Args:
-        values: what the pipeline says.
-        tolerant: whether settings that cannot be read are passed over.
-
-    Raises:
-        TdxError: the settings cannot be read.
-    """
-    wanted = [name for name in PIPELINE_SETTINGS if values[name] is None]
-    if not wanted:
-        return {}
+def configured_text(name: str) -> str | None:
+    """Return a configured default, or ``None`` if it is not set or the settings are broken."""
     from tdx.settings import load_settings
 
     try:
-        settings = load_settings()
+        value = load_settings()[name]
     except TdxError:
-        if tolerant:
-            return {}
-        raise
-    return {name: settings[name] for name in wanted if settings.is_set(name)}
+        return None
+    return value if isinstance(value, str) else None
 
 
-def notice_of_broken_settings() -> None:
-    """Say on stderr that the settings cannot be read, where help is asked for."""
+def warn_of_broken_settings() -> None:
+    """Print a notice to stderr if the settings cannot be read."""
     from tdx.settings import load_settings
 
     try:
         load_settings()
     except TdxError as error:
         place = f"{error.where}: " if str(error.where) else ""
-        print(f"notice: {place}{error.message}; the defaults are used", file=sys.stderr)
+        print(f"notice: {place}{error.message}; using the defaults", file=sys.stderr)

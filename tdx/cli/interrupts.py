@@ -1,49 +1,51 @@
-"""Ctrl-C that is heard also where a library swallows it, and that ends the process in time."""
+"""Ctrl-C during calls into libraries, and code of envs that prints, exits or ignores it."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from select import select
 from typing import Any, Self
 
-from tdx.errors import ExitCode
+from tdx.errors import EnvError, ExitCode
 
-GRACE = 4.0
-"""Seconds that a run has to end by itself after Ctrl-C."""
+GRACE_SECONDS = 4.0
+"""Time that a run has to end by itself after Ctrl-C."""
+
+_STDOUT, _STDERR = 1, 2
 
 
 @contextmanager
-def heard_interrupts() -> Iterator[Callable[[], None]]:
-    """Give a function that raises again what was swallowed.
+def reliable_sigint() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt if an earlier one was lost.
 
-    Python drops an exception that is raised while an object is taken away, so an interrupt that
-    comes just then is lost. Libraries that take many small objects away, as h5py does, lose a
-    good part of them.
+    Python discards exceptions that are raised in a finalizer, so a Ctrl-C that arrives during one
+    is lost. Libraries that free many small objects, such as h5py, lose many of them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    pressed = False
+    previous, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    is_interrupted = False
 
     def on_signal(number: int, frame: Any) -> None:
-        nonlocal pressed
-        pressed = True
+        nonlocal is_interrupted
+        is_interrupted = True
         raise KeyboardInterrupt
 
     def check() -> None:
-        if pressed:
+        if is_interrupted:
             raise KeyboardInterrupt
 
-    def on_unraisable(lost: Any) -> None:
-        if lost.exc_type is not KeyboardInterrupt:
-            hook(lost)
+    def on_unraisable(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            hook(unraisable)
 
     signal.signal(signal.SIGINT, on_signal)
     sys.unraisablehook = on_unraisable
@@ -51,59 +53,60 @@ def heard_interrupts() -> Iterator[Callable[[], None]]:
         yield check
         check()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
         sys.unraisablehook = hook
 
 
 class InterruptWatch:
-    """Notes Ctrl-C, and ends the process where it does not end by itself soon after.
+    """Records Ctrl-C, and ends the process if it does not end by itself soon after.
 
-    Whatever the main thread is busy with, an import, a call into C, or waiting for a worker that
-    starts, a thread hears the signal through the wakeup descriptor. It has :data:`GRACE` seconds of
-    patience; then it ends the worker processes, and this one with exit code 130.
+    A thread receives the signal through the wakeup descriptor, even while the main thread imports a
+    module, runs C code or waits for a worker to start. After :data:`GRACE_SECONDS` it kills the
+    worker processes and exits with code 130.
     """
 
     def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._pressed = False
+        self._has_ended = threading.Event()
+        self._is_interrupted = False
         self._reading, self._writing = -1, -1
-        self._before = -1
+        self._previous = -1
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._reading, self._writing = os.pipe()
             os.set_blocking(self._writing, False)
-            self._before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+            self._previous = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
             threading.Thread(target=self._watch, name="tdx-interrupts", daemon=True).start()
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._ended.set()
+    def __exit__(self, *exception: object) -> None:
+        self._has_ended.set()
         if self._writing >= 0:
-            signal.set_wakeup_fd(self._before)
-            # The thread gets the end of the pipe, and closes the other side.
+            signal.set_wakeup_fd(self._previous)
+            # The thread reads the end of the pipe and closes the other side.
             os.close(self._writing)
 
     @property
-    def pressed(self) -> bool:
-        """True if the user has pressed Ctrl-C."""
-        return self._pressed or (self._reading >= 0 and bool(select([self._reading], (), (), 0)[0]))
+    def is_interrupted(self) -> bool:
+        """True if the user pressed Ctrl-C."""
+        has_input = self._reading >= 0 and bool(select([self._reading], (), (), 0)[0])
+        return self._is_interrupted or has_input
 
     def _watch(self) -> None:
-        while numbers := os.read(self._reading, 16):
-            if signal.SIGINT in numbers:
-                self._pressed = True
-                if not self._ended.wait(GRACE):
-                    end_children()
+        while signals := os.read(self._reading, 16):
+            if signal.SIGINT in signals:
+                self._is_interrupted = True
+                if not self._has_ended.wait(GRACE_SECONDS):
+                    kill_worker_processes()
                     os._exit(ExitCode.INTERRUPTED)
                 break
-        if not self._pressed:
+        if not self._is_interrupted:
             os.close(self._reading)
             self._reading = -1
 
 
-def end_children() -> None:
-    """Kill the worker processes of this one, and the server that forks them."""
+def kill_worker_processes() -> None:
+    """Kill the worker processes of this process and the fork server that starts them."""
     children = sys.modules.get("multiprocessing.process")
     for child in children.active_children() if children is not None else ():
         with contextlib.suppress(OSError, ValueError, AssertionError):
@@ -119,6 +122,76 @@ def end_children() -> None:
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     stop = None if tracker is None else getattr(tracker._resource_tracker, "_stop", None)
     if stop is not None:
-        # It removes what the workers left in shared memory, and ends.
+        # It removes the shared memory that the workers left, and ends.
         with contextlib.suppress(Exception):
             stop()
+
+
+@contextmanager
+def third_party_code() -> Iterator[None]:
+    """Run code of envs and their libraries inside.
+
+    Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
+    the result. A Ctrl-C that it swallows is raised again at the end.
+
+    Raises:
+        EnvError: The code called ``sys.exit``.
+        KeyboardInterrupt: The user pressed Ctrl-C.
+    """
+    with _raise_swallowed_interrupts(), _stdout_to_stderr():
+        try:
+            yield
+        except SystemExit as error:
+            raise EnvError(
+                f"the env, or a library that it uses, called sys.exit({error.code!r})",
+                hint="--debug shows where",
+            ) from error
+
+
+@contextmanager
+def _raise_swallowed_interrupts() -> Iterator[None]:
+    has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not has_default_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_interrupted = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    with redirect_stdout(sys.stderr):
+        _flush()
+        try:
+            saved = os.dup(_STDOUT)
+            os.dup2(_STDERR, _STDOUT)
+        except OSError:
+            # One of them is closed: there is nothing to separate.
+            yield
+            return
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(saved, _STDOUT)
+            os.close(saved)
+
+
+def _flush() -> None:
+    for stream in (sys.__stdout__, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    # C code has its own buffer, which it would flush into the result later.
+    ctypes.CDLL(None).fflush(None)

@@ -1,7 +1,7 @@
-"""Every option of the command line, declared once.
+"""Options that several commands share.
 
-A command takes one of the dataclasses below as a parameter; :func:`takes_options` turns its
-fields into the command's options.
+A command takes one of the dataclasses below as a parameter; :func:`expand_options` turns its fields
+into options of the command.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -20,12 +21,13 @@ from tdx.cli.choices import (
     Color,
     DiagramFormat,
     Format,
-    members_of,
-    number_option,
-    one_of,
-    seconds,
+    choice_parser,
+    complete_members,
+    integer_option,
+    seconds_parser,
 )
 from tdx.cli.completion import complete_env, complete_transform
+from tdx.cli.typer_internals import option_name
 from tdx.untrusted import MAX_ENVS
 
 _PIPELINE = "Pipeline"
@@ -33,17 +35,17 @@ _OUTPUT = "Output"
 
 
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_OUTPUT)
+    bool, typer.Option("--debug", help="Show the traceback of errors.", rich_help_panel=_OUTPUT)
 ]
 
 ColorOption = Annotated[
     Color,
     typer.Option(
         "--color",
-        parser=one_of(Color),
+        parser=choice_parser(Color),
         metavar="|".join(Color),
-        autocompletion=members_of(Color),
-        help="When to colour; NO_COLOR and FORCE_COLOR are heeded too.",
+        autocompletion=complete_members(Color),
+        help="When to color the output; NO_COLOR and FORCE_COLOR also apply.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -51,16 +53,16 @@ ColorOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How a result is shown."""
+    """Output options of most commands."""
 
     format: Annotated[
         Format,
         typer.Option(
             "--format",
-            parser=one_of(Format),
+            parser=choice_parser(Format),
             metavar="|".join(Format),
-            autocompletion=members_of(Format),
-            help="How to write the result.",
+            autocompletion=complete_members(Format),
+            help="Output format.",
             rich_help_panel=_OUTPUT,
         ),
     ] = Format.TABLE
@@ -70,16 +72,16 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class DiagramOptions:
-    """How a result that is a graph is shown."""
+    """Output options of commands whose result can be drawn as a graph."""
 
     format: Annotated[
         DiagramFormat,
         typer.Option(
             "--format",
-            parser=one_of(DiagramFormat, "--format"),
+            parser=choice_parser(DiagramFormat, "--format"),
             metavar="|".join(DiagramFormat),
-            autocompletion=members_of(DiagramFormat),
-            help="How to write the result.",
+            autocompletion=complete_members(DiagramFormat),
+            help="Output format.",
             rich_help_panel=_OUTPUT,
         ),
     ] = DiagramFormat.TABLE
@@ -88,15 +90,15 @@ class DiagramOptions:
 
     @property
     def output(self) -> OutputOptions:
-        """The same for what writes rows and documents; a diagram counts as a table."""
+        """Options for writing a view; Mermaid counts as a table."""
         if self.format is DiagramFormat.MERMAID:
             return OutputOptions(Format.TABLE, self.color, self.debug)
         return OutputOptions(Format(self.format.value), self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)
-class OutputLessOptions:
-    """For a command that writes a file and talks to the user meanwhile."""
+class DialogOptions:
+    """Options of a command that writes a file and asks questions."""
 
     color: ColorOption = Color.AUTO
     debug: Debug = False
@@ -104,16 +106,16 @@ class OutputLessOptions:
 
 @dataclass(frozen=True, slots=True)
 class FindingsOptions:
-    """How what is found is shown."""
+    """Output options of ``tdx check``."""
 
     format: Annotated[
         CheckFormat,
         typer.Option(
             "--format",
-            parser=one_of(CheckFormat, "--format"),
+            parser=choice_parser(CheckFormat, "--format"),
             metavar="|".join(CheckFormat),
-            autocompletion=members_of(CheckFormat),
-            help="How to write the result.",
+            autocompletion=complete_members(CheckFormat),
+            help="Output format.",
             rich_help_panel=_OUTPUT,
         ),
     ] = CheckFormat.TABLE
@@ -122,7 +124,7 @@ class FindingsOptions:
 
     @property
     def output(self) -> OutputOptions:
-        """The same for what writes rows and documents; SARIF counts as JSON."""
+        """Options for writing a view; SARIF counts as JSON."""
         if self.format is CheckFormat.SARIF:
             return OutputOptions(Format.JSON, self.color, self.debug)
         return OutputOptions(Format(self.format.value), self.color, self.debug)
@@ -130,20 +132,27 @@ class FindingsOptions:
 
 @dataclass(frozen=True, slots=True)
 class DebugOptions:
-    """For a command whose output has one form only."""
+    """Options of a command with a single output format."""
 
     debug: Debug = False
 
 
-FileArgument = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file; - is stdin.")
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", help="Allow a pipeline to import Python objects, named module:name."
+    ),
 ]
-"""The same as --pipeline, in commands that take nothing else by place."""
+
+FileArgument = Annotated[
+    str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline file; - reads stdin.")
+]
+"""Same as --pipeline, for commands without other arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """Which env, and which chain of transforms."""
+    """The env and the chain of transforms."""
 
     env: Annotated[
         str | None,
@@ -151,7 +160,7 @@ class PipelineOptions:
             "--env",
             metavar="ID",
             autocompletion=complete_env,
-            help="The env, by its id; `tdx list envs` has them.",
+            help="Env id; `tdx list envs` lists them.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -160,7 +169,7 @@ class PipelineOptions:
         typer.Option(
             "--env-kwargs",
             metavar="KWARGS",
-            help="Arguments for making the env: 'g=9.8', or '{\"g\": 9.8}'.",
+            help="Arguments of the env: 'g=9.8' or '{\"g\": 9.8}'.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -172,8 +181,8 @@ class PipelineOptions:
             "--transform",
             metavar="CALL",
             autocompletion=complete_transform,
-            help='A stage of the chain: RewardSum, or "CatFrames(4, dim=-1)". '
-            "Repeat it; the order counts.",
+            help='Add a stage to the chain: RewardSum or "CatFrames(4, dim=-1)". '
+            "Can be repeated; the order matters.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -182,16 +191,16 @@ class PipelineOptions:
         typer.Option(
             "--pipeline",
             metavar="FILE",
-            help="A pipeline file in YAML in the place of --env; - reads stdin. Stages given with "
-            "--t stand after its own.",
+            help="YAML pipeline file, instead of --env; - reads stdin. Stages from --t are added "
+            "after its own.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
     num_envs: Annotated[
         int | None,
-        number_option(
-            *("--num-envs", 1, "How many copies of the env run at once."),
-            at_most=MAX_ENVS,
+        integer_option(
+            *("--num-envs", 1, "Number of copies of the env."),
+            maximum=MAX_ENVS,
             panel=_PIPELINE,
         ),
     ] = None
@@ -199,7 +208,7 @@ class PipelineOptions:
         bool,
         typer.Option(
             "--from-pixels",
-            help="Add what the env renders as the observation `pixels`.",
+            help="Add the rendered frame as the observation `pixels`.",
             rich_help_panel=_PIPELINE,
         ),
     ] = False
@@ -207,11 +216,11 @@ class PipelineOptions:
         Batching | None,
         typer.Option(
             "--batching",
-            parser=one_of(Batching),
+            parser=choice_parser(Batching),
             metavar="HOW",
-            autocompletion=members_of(Batching),
-            help="What runs the copies: vector (the env's own batch), serial (a loop) or "
-            "parallel (a process each).",
+            autocompletion=complete_members(Batching),
+            help="How the copies run: vector (a batched env), serial (one after another) or "
+            "parallel (one process each).",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -220,21 +229,21 @@ class PipelineOptions:
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Where the tensors live: cpu, cuda, cuda:1, mps.",
+            help="Device of the tensors: cpu, cuda, cuda:1, mps.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
     seed: Annotated[
         int | None,
-        number_option("--seed", 0, "Seed of the env.", panel=_PIPELINE),
+        integer_option("--seed", 0, "Seed of the env.", panel=_PIPELINE),
     ] = None
     worker_timeout: Annotated[
         float | None,
         typer.Option(
             "--worker-timeout",
             metavar="SECONDS",
-            parser=seconds("--worker-timeout"),
-            help="With --batching parallel: how long to wait for a process that does not answer; "
+            parser=seconds_parser("--worker-timeout"),
+            help="With --batching parallel: seconds to wait for a worker that does not respond; "
             "120 by default.",
             rich_help_panel=_PIPELINE,
         ),
@@ -243,14 +252,36 @@ class PipelineOptions:
         bool,
         typer.Option(
             "--allow-code",
-            help="Import the Python objects that a pipeline names as module:name.",
+            help="Allow a pipeline to import Python objects, named module:name.",
             rich_help_panel=_PIPELINE,
         ),
     ] = False
 
 
-def takes_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Replace each parameter annotated with an options dataclass by that dataclass's fields."""
+def as_arguments(options: PipelineOptions) -> list[str]:
+    """Return the command-line arguments that give the same options.
+
+    Each is one word, ``--name=value``, so that no value is mistaken for an option.
+
+    Example:
+        >>> as_arguments(PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], num_envs=2))
+        ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
+    """
+    hints = get_type_hints(PipelineOptions, include_extras=True)
+    arguments = []
+    for field in fields(options):
+        name = option_name(hints[field.name])
+        value = getattr(options, field.name)
+        if value is True:
+            arguments.append(name)
+        elif value is not None and value is not False:
+            values = value if isinstance(value, list) else [value]
+            arguments += [f"{name}={v.value if isinstance(v, Enum) else v}" for v in values]
+    return arguments
+
+
+def expand_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Replace each parameter that is annotated with a dataclass of options by its fields."""
     hints = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if _is_options(kind)}
 

@@ -1,4 +1,4 @@
-"""One run of ``tdx`` from its arguments to its exit code."""
+"""One run of ``tdx``, from its arguments to its exit code."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from typing import TextIO
 
 import typer
 
-from tdx.cli.early import Early
-from tdx.cli.errors import as_tdx_error, asked_for_nothing, show_error, show_unexpected
-from tdx.cli.interrupts import InterruptWatch, end_children
+from tdx.cli.errors import ErrorStyle, as_tdx_error, show_error, show_unexpected_error
+from tdx.cli.interrupts import InterruptWatch, kill_worker_processes
 from tdx.cli.streams import close_quietly, prepared_streams
+from tdx.cli.typer_internals import is_help_without_arguments
 from tdx.errors import ExitCode, OutputError, TdxError
 
 PROGRAM = "tdx"
 
-_GYMNASIUM_WARNS = re.compile(r"\x1b\[\d*m|WARN: ")
-_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_GYMNASIUM_PREFIX = re.compile(r"\x1b\[\d*m|WARN: ")
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run ``tdx`` with these arguments.
+    """Run ``tdx`` with some arguments.
 
-    Every error that is meant for the user is shown as one line with a hint on stderr.
+    Errors are shown on stderr as one line with a hint.
 
     Args:
-        arguments: what stands after ``tdx`` on the command line.
+        arguments: Arguments after ``tdx``.
 
     Returns:
-        The exit code of the process, one of :class:`tdx.errors.ExitCode`.
+        Exit code of the process, one of :class:`tdx.errors.ExitCode`.
     """
-    early = Early.read(arguments)
-    _expect_no_screen()
+    style = ErrorStyle.from_arguments(arguments)
+    _configure_headless_rendering()
     with prepared_streams():
-        if _has_screen(arguments):
-            return _run(arguments, early)
+        if _handles_interrupts(arguments):
+            return _run(arguments, style)
         with InterruptWatch() as watch:
-            code = _run(arguments, early, watch)
-            if watch.pressed:
-                # What failed after Ctrl-C, as an import that was cut short does, failed for that.
+            code = _run(arguments, style, watch)
+            if watch.is_interrupted:
+                # Errors after Ctrl-C, such as an interrupted import, are consequences of it.
                 code = int(ExitCode.INTERRUPTED)
-                end_children()
+                kill_worker_processes()
             return code
 
 
-def _has_screen(arguments: Sequence[str]) -> bool:
-    """True for the commands that handle Ctrl-C by themselves."""
+def _handles_interrupts(arguments: Sequence[str]) -> bool:
+    """Return True for the commands that handle Ctrl-C themselves."""
     return not arguments or arguments[0] in ("tui", "serve")
 
 
-def _run(arguments: Sequence[str], early: Early, watch: InterruptWatch | None = None) -> int:
+def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | None = None) -> int:
     try:
         with _short_warnings():
             code = _invoke(list(arguments))
@@ -66,37 +66,39 @@ def _run(arguments: Sequence[str], early: Early, watch: InterruptWatch | None = 
     except BrokenPipeError:
         close_quietly(sys.stdout)
         return ExitCode.OK
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):
-            # Rich, which writes the help, ends the process by itself.
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            # Rich, which prints the help, exits on a broken pipe.
             return ExitCode.OK
         raise
-    except (TdxError, typer.TyperException) as error:
-        if watch is not None and watch.pressed:
-            return ExitCode.INTERRUPTED
-        if asked_for_nothing(error):
-            return ExitCode.USAGE
-        return _failed(as_tdx_error(error), early)
     except Exception as error:
-        if watch is not None and watch.pressed:
+        if watch is not None and watch.is_interrupted:
             return ExitCode.INTERRUPTED
-        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and not error.filename:
-            close_quietly(sys.stdout)
-            return _failed(
-                OutputError(
-                    f"cannot write to stdout: {error.strerror}",
-                    hint="free space on the disk, or send the output to another place",
-                ),
-                early,
-            )
-        if early.debug:
-            traceback.print_exc()
-        return show_unexpected(error, early)
+        return _report(error, style)
     return code
 
 
-def _expect_no_screen() -> None:
-    """Let envs render without a screen, and without SDL saying that it misses one."""
+def _report(error: Exception, style: ErrorStyle) -> int:
+    """Show an error and return its exit code."""
+    if is_help_without_arguments(error):
+        return ExitCode.USAGE
+    if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
+        close_quietly(sys.stdout)
+        error = OutputError(
+            f"cannot write to stdout: {error.strerror}",
+            hint="free some disk space, or redirect the output elsewhere",
+        )
+    if style.debug:
+        traceback.print_exception(error)
+    if isinstance(error, (TdxError, typer.TyperException)):
+        known = as_tdx_error(error)
+        show_error(known, style)
+        return int(known.exit_code)
+    return show_unexpected_error(error, style)
+
+
+def _configure_headless_rendering() -> None:
+    """Let envs render without a display, and silence the banner of Pygame."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -105,24 +107,17 @@ def _expect_no_screen() -> None:
 
 def _invoke(arguments: list[str]) -> int:
     from tdx.cli.app import build_command
-    from tdx.cli.commands.tui import on_terminal
+    from tdx.cli.commands.tui import is_interactive
 
-    if not arguments and on_terminal():
+    if not arguments and is_interactive():
         arguments = ["tui"]
-    outcome = build_command().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-    return outcome if isinstance(outcome, int) else ExitCode.OK
-
-
-def _failed(error: TdxError, early: Early) -> int:
-    if early.debug:
-        traceback.print_exc()
-    show_error(error, early)
-    return int(error.exit_code)
+    result = build_command().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+    return result if isinstance(result, int) else ExitCode.OK
 
 
 @contextlib.contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Show a Python warning as one line on stderr, without the source line it came from."""
+    """Print each Python warning as one line on stderr, without its source line."""
 
     def show(
         message: Warning | str,
@@ -132,7 +127,7 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        text = " ".join(_GYMNASIUM_WARNS.sub("", str(message)).split())
+        text = " ".join(_GYMNASIUM_PREFIX.sub("", str(message)).split())
         print(f"warning: {text}", file=file or sys.stderr)
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""How far a rollout is, on a terminal."""
+"""Progress lines on a terminal."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from tdx.cli.streams import unescaped
+from tdx.cli.streams import raw_stream
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
     from tdx.rollouts import Progress
 
-_SECONDS = 0.1
+_INTERVAL_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """Show the progress on a stream that is a terminal; the line is gone at the end.
+    """Yield a function that shows the progress of a rollout on one line, cleared at the end.
 
     Args:
-        stream: where; nothing is written to anything but a terminal.
+        stream: Target. If it is not a terminal, nothing is written.
     """
     if not stream.isatty():
         yield lambda progress: None
         return
-    stream = unescaped(stream)
-    line = _Line(stream)
+    stream = raw_stream(stream)
+    line = _ProgressLine(stream)
     try:
         yield line.show
     finally:
@@ -37,24 +37,24 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def counting_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show what is being done on a stream that is a terminal; the line is gone at the end.
+def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Yield a function that shows the current activity on one line, cleared at the end.
 
     Args:
-        stream: where.
+        stream: Target.
 
     Yields:
-        What is told what is being done, how much of it is done, and how much there is; none where
-        the stream is no terminal.
+        Function of the activity, the number of finished items and their total; ``None`` if the
+        stream is not a terminal.
     """
     if not stream.isatty():
         yield None
         return
-    stream = unescaped(stream)
+    stream = raw_stream(stream)
 
-    def show(doing: str, done: int, of: int) -> None:
-        counted = f"  {done:,} of {of:,}" if of > 1 else ""
-        stream.write(f"{_CLEAR}{escape_control_characters(doing)}{counted}")
+    def show(activity: str, done: int, total: int) -> None:
+        count = f"  {done:,} of {total:,}" if total > 1 else ""
+        stream.write(f"{_CLEAR}{escape_control_characters(activity)}{count}")
         stream.flush()
 
     try:
@@ -64,43 +64,43 @@ def counting_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
         stream.flush()
 
 
-class _Line:
+class _ProgressLine:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._begun = time.monotonic()
-        self._shown = float("-inf")
+        self._start = time.monotonic()
+        self._last_update = float("-inf")
 
     def show(self, progress: Progress) -> None:
         now = time.monotonic()
-        if now - self._shown >= _SECONDS:
-            self._shown = now
-            self._stream.write(_CLEAR + progress_text(progress, now - self._begun))
+        if now - self._last_update >= _INTERVAL_SECONDS:
+            self._last_update = now
+            self._stream.write(_CLEAR + progress_text(progress, now - self._start))
             self._stream.flush()
 
 
 def progress_text(progress: Progress, seconds: float) -> str:
-    """The line that is shown.
+    """Return the progress line of a rollout.
 
     Args:
-        progress: how far it is.
-        seconds: since it began.
+        progress: Steps and episodes so far.
+        seconds: Time since the start.
     """
     goal = progress.goal
     rate = progress.new_steps / max(seconds, 1e-9)
     left: float | None
     if goal.steps is not None:
-        done, wanted, noun = progress.steps, goal.steps, "steps"
-        left = (wanted - done) / max(rate, 1e-9)
+        done, total, noun = progress.steps, goal.steps, "steps"
+        left = (total - done) / max(rate, 1e-9)
     else:
-        done, wanted, noun = progress.episodes, goal.episodes or 0, "episodes"
-        left = (wanted - done) * seconds / done if done else None
-    parts = [f"{done:,} of {wanted:,} {noun}", f"{rate:,.0f} steps/s"]
+        done, total, noun = progress.episodes, goal.episodes or 0, "episodes"
+        left = (total - done) * seconds / done if done else None
+    parts = [f"{done:,} of {total:,} {noun}", f"{rate:,.0f} steps/s"]
     if left is not None:
-        parts.append(f"{_span(left)} left")
+        parts.append(f"{_duration(left)} left")
     return "  ".join(parts)
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

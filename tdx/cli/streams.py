@@ -1,4 +1,4 @@
-"""Stdout and stderr that take all that tdx writes, whatever the locale, and act on none of it."""
+"""Stdout and stderr that accept any text in any locale and never send control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdx.text import escape_control_characters, escape_json
 
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 
-_PLAIN = {
+_ASCII = {
     "…": "...",
     "–": "-",
     "±": "+-",
@@ -33,11 +33,11 @@ _PLAIN = {
 class EscapingStream:
     r"""A text stream that escapes control characters, apart from newlines and tabs.
 
-    Colors are removed: what writes colors of its own writes to :func:`unescaped`. A ``\r`` stays at
-    the start or end of what is written at once, where progress bars of libraries have it.
+    It removes colors; code that prints its own colors writes to :func:`raw_stream`. A ``\r`` at the
+    start or end of one write is kept, because progress bars of libraries need it.
 
     Args:
-        stream: Where the escaped text goes.
+        stream: Receives the escaped text.
 
     Example:
         >>> _ = EscapingStream(sys.stdout).write("\x1b[31mPong\x1b[2J\n")
@@ -48,7 +48,7 @@ class EscapingStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; returns its length."""
+        """Write a text and return its length."""
         start = "\r" if text.startswith("\r") else ""
         end = "\r" if text.endswith("\r") and len(text) > 1 else ""
         inner = _COLOR.sub("", text[len(start) : len(text) - len(end)])
@@ -64,22 +64,22 @@ class EscapingStream:
         return getattr(self.stream, name)
 
 
-def unescaped(stream: TextIO) -> TextIO:
-    """The stream behind an :class:`EscapingStream`, for text with colors of tdx itself."""
+def raw_stream(stream: TextIO) -> TextIO:
+    """Return the stream behind an :class:`EscapingStream`, to write text with colors."""
     return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
 @contextlib.contextmanager
 def prepared_streams() -> Iterator[None]:
-    """Replace stdout and stderr by streams that take every text.
+    """Replace stdout and stderr with streams that accept any text.
 
-    A locale without UTF-8 shows signs as ASCII, a closed stream swallows what it gets, and stderr,
-    which gets messages and what libraries print, escapes control characters. What is written to
-    stdout is escaped where it is laid out.
+    Without UTF-8 other characters are replaced by ASCII. A closed stream discards its text. Stderr,
+    which receives messages and the output of libraries, escapes control characters; text for stdout
+    is escaped when it is laid out.
     """
     before = sys.stderr
     sys.stdout = _prepared(sys.stdout)
-    sys.stderr = escaping = cast(TextIO, EscapingStream(unescaped(_prepared(before))))
+    sys.stderr = escaping = cast(TextIO, EscapingStream(raw_stream(_prepared(before))))
     try:
         yield
     finally:
@@ -90,45 +90,45 @@ def prepared_streams() -> Iterator[None]:
 def _prepared(stream: TextIO | None) -> TextIO:
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
-    if not speaks_unicode(stream) and hasattr(stream, "reconfigure"):
-        codecs.register_error("tdx.plain", _in_plain)
-        stream.reconfigure(errors="tdx.plain")
+    if not supports_unicode(stream) and hasattr(stream, "reconfigure"):
+        codecs.register_error("tdx.ascii", _to_ascii)
+        stream.reconfigure(errors="tdx.ascii")
     return stream
 
 
-def speaks_unicode(stream: TextIO) -> bool:
-    """Whether every sign can be written to ``stream``."""
+def supports_unicode(stream: TextIO) -> bool:
+    """Return True if ``stream`` can encode every character."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
-def _in_plain(error: UnicodeError) -> tuple[str, int]:
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    signs = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(sign, "?") for sign in signs), error.end
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII.get(character, "?") for character in text), error.end
 
 
 def json_text(document: Mapping[str, Any], stream: TextIO, indent: int | None = None) -> str:
-    """A document as JSON that can be written to a stream, with a newline at its end.
+    """Return a document as JSON that a stream can encode, with a newline at the end.
 
-    Control and bidirectional characters are escaped as JSON does it.
+    Control and bidirectional characters become JSON escapes.
 
     Args:
-        document: The document.
-        stream: Where it goes to; a stream without UTF-8 gets ASCII.
+        document: Document to convert.
+        stream: Target. Without UTF-8, the JSON is ASCII.
         indent: Columns of indentation. ``None``: everything on one line.
     """
-    ascii_only = not speaks_unicode(stream)
+    ascii_only = not supports_unicode(stream)
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return f"{escape_json(text)}\n"
 
 
 def write_verbatim(text: str) -> None:
-    """Write a file or a diff to stdout: unchanged, but with controls escaped on a terminal."""
-    shown = escape_control_characters(text, keep="\n\t") if sys.stdout.isatty() else text
-    sys.stdout.write(shown)
+    """Write a file or a diff to stdout; escape control characters only on a terminal."""
+    output = escape_control_characters(text, keep="\n\t") if sys.stdout.isatty() else text
+    sys.stdout.write(output)
 
 
 def close_quietly(stream: TextIO) -> None:
-    """Let nothing complain any more that what is in ``stream`` cannot be written."""
+    """Redirect ``stream`` to /dev/null, so that flushing its buffer cannot fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,12 +1,14 @@
-"""How the tests of the command line run it: in this process, with what it prints caught."""
+"""Runs ``tdx`` in this process and compares its output with golden files and properties."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,14 @@ from tdx.cli.process import run
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "TDX_UPDATE_GOLDEN"
+WIDTHS = (60, 100)
+"""Columns of the terminals that each table must fit into."""
+_NAMES = ("key", "version", "id", "code", "call", "label")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of ``tdx`` did."""
+    """Result of one run of ``tdx``."""
 
     code: int
     out: str
@@ -27,11 +32,12 @@ class Outcome:
 
 Tdx = Callable[..., Outcome]
 Golden = Callable[[str, str], None]
+Layout = Callable[..., None]
 
 
 @pytest.fixture
 def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tdx:
-    """Run ``tdx`` with these arguments; with ``columns`` as on a terminal of that width."""
+    """Run ``tdx`` with some arguments; with ``columns`` as on a terminal of that width."""
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -41,24 +47,69 @@ def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
                 patch.setattr("tdx.cli.output.write.terminal_width", lambda: columns)
             capsys.readouterr()
             code = run(arguments)
-        caught = capsys.readouterr()
-        return Outcome(int(code), caught.out, caught.err)
+        captured = capsys.readouterr()
+        return Outcome(int(code), captured.out, captured.err)
 
     return call
 
 
 @pytest.fixture
 def golden() -> Golden:
-    """Compare a text with a file in ``golden/``; with TDX_UPDATE_GOLDEN=1 write that file."""
+    """Compare text with a file in ``golden/``; with TDX_UPDATE_GOLDEN=1 write that file."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
         if os.environ.get(UPDATE):
             path.write_text(text, encoding="utf-8")
-        wanted = path.read_text(encoding="utf-8")
+        expected = path.read_text(encoding="utf-8")
         difference = difflib.unified_diff(
-            wanted.splitlines(), text.splitlines(), "golden", "printed", lineterm=""
+            expected.splitlines(), text.splitlines(), "golden", "printed", lineterm=""
         )
-        assert text == wanted, "\n".join([*difference, f"{UPDATE}=1 accepts what is printed"])
+        assert text == expected, "\n".join([*difference, f"{UPDATE}=1 updates the file"])
 
     return compare
+
+
+@pytest.fixture
+def layout(tdx: Tdx, golden: Golden) -> Layout:
+    """Compare the table in a pipe with ``NAME.txt``; check that terminals show the same content."""
+
+    def check(name: str, *arguments: str, code: int = 0) -> None:
+        outcome = tdx(*arguments)
+        assert (outcome.code, outcome.err) == (code, "")
+        golden(f"{name}.txt", outcome.out)
+        lines = tdx(*arguments, "--format", "jsonl").out.splitlines()
+        records = [json.loads(line) for line in lines]
+        assert_complete(outcome.out, records)
+        for columns in WIDTHS:
+            text = tdx(*arguments, columns=columns).out
+            assert_fits(text, columns)
+            assert_complete(text, records)
+
+    return check
+
+
+def assert_fits(text: str, columns: int) -> None:
+    """Check that no line is wider than a terminal."""
+    longest = max(text.splitlines(), key=len)
+    assert len(longest) <= columns, longest
+
+
+def assert_complete(text: str, document: Any) -> None:
+    """Check that a table, wrapped or not, contains all names of a JSON document."""
+    squeezed = "".join(text.split())
+    missing = [name for name in names_in(document) if "".join(name.split()) not in squeezed]
+    assert missing == [], text
+
+
+def names_in(document: Any) -> Iterator[str]:
+    """Yield the names of keys, stages and other items in a JSON document."""
+    if isinstance(document, list):
+        for item in document:
+            yield from names_in(item)
+    elif isinstance(document, dict):
+        for field, value in document.items():
+            if field in _NAMES and isinstance(value, str):
+                yield value
+            else:
+                yield from names_in(value)

@@ -1,8 +1,4 @@
-"""``tdx`` in processes of its own.
-
-Each is a fork of this one that runs ``tdx`` from its arguments to its exit code on its own streams;
-a fork has torch loaded already.
-"""
+"""Runs ``tdx`` in a fork of this process, which has imported torch already."""
 
 from __future__ import annotations
 
@@ -13,15 +9,16 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import TextIOWrapper
 from multiprocessing import forkserver
-from typing import Any
+from typing import Any, cast
 
 from tdx.cli import main
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a process ended, and what it wrote."""
+class Completed:
+    """Exit code and output of a process."""
 
     code: int
     out: str
@@ -29,23 +26,23 @@ class Ended:
 
 
 def _forget_fork_server() -> None:
-    """Let a fork start a fork server of its own: one of an earlier test is not its child."""
+    """Let a fork start its own fork server: that of an earlier test is not its child."""
     server: Any = forkserver._forkserver
     server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
-def started(
+def start(
     arguments: tuple[str, ...], streams: dict[int, int], before: Callable[[], Any] | None = None
 ) -> int:
-    """Start ``tdx`` in a process of its own.
+    """Start ``tdx`` in a fork.
 
     Args:
-        arguments: after ``tdx``.
-        streams: what its file descriptors are.
-        before: called in the process.
+        arguments: Arguments after ``tdx``.
+        streams: Open file descriptors by number: 0, 1, 2.
+        before: Called in the fork.
 
     Returns:
-        its id.
+        Process id.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -56,6 +53,7 @@ def started(
     try:
         for number, stream in streams.items():
             os.dup2(stream, number)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,35 +75,60 @@ def started(
         os._exit(int(code or 0))
 
 
-def run(*arguments: str, before: Callable[[], Any] | None = None) -> Ended:
-    """Run ``tdx`` to its end with its output caught."""
-    out, err = (os.memfd_create(name) for name in ("out", "err"))
-    child = started(arguments, {1: out, 2: err}, before)
+def run(
+    *arguments: str,
+    before: Callable[[], Any] | None = None,
+    stdin: str | None = None,
+    encoding: str = "utf-8",
+) -> Completed:
+    """Run ``tdx`` in a fork and return its output.
+
+    Args:
+        arguments: Arguments after ``tdx``.
+        before: Called in the fork.
+        stdin: Text of stdin. ``None``: stdin of this process.
+        encoding: Encoding of stdout and stderr.
+    """
+
+    def prepare() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            cast(TextIOWrapper, stream).reconfigure(encoding=encoding)
+        if before is not None:
+            before()
+
+    streams = {number: os.memfd_create(f"stream{number}") for number in (1, 2)}
+    if stdin is not None:
+        streams[0] = os.memfd_create("stdin")
+        os.write(streams[0], stdin.encode())
+        os.lseek(streams[0], 0, os.SEEK_SET)
+    child = start(arguments, streams, prepare)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if stdin is not None:
+        os.close(streams[0])
     texts = []
-    for stream in (out, err):
-        os.lseek(stream, 0, os.SEEK_SET)
-        with open(stream, encoding="utf-8") as file:
+    for number in (1, 2):
+        os.lseek(streams[number], 0, os.SEEK_SET)
+        with open(streams[number], encoding=encoding) as file:
             texts.append(file.read())
-    return Ended(code, *texts)
+    return Completed(code, *texts)
 
 
-def ends_quietly_without_a_reader(arguments: tuple[str, ...]) -> None:
-    """See that a process ends with 0 and without a word where nobody reads what it writes."""
+def assert_quiet_without_reader(arguments: tuple[str, ...]) -> None:
+    """Check that a process exits with 0 and prints nothing to stderr if nobody reads its stdout."""
     reading, writing = os.pipe()
     os.close(reading)
     err = os.memfd_create("err")
-    child = started(arguments, {1: writing, 2: err})
+    child = start(arguments, {1: writing, 2: err})
     os.close(writing)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert os.fstat(err).st_size == 0
     os.close(err)
 
 
-def refused(ended: Ended, code: int, message: str, hint: str) -> None:
-    """See that a process ended with one line that says what is wrong, and one what to do."""
-    assert (ended.code, ended.out) == (code, "")
-    first, second = ended.err.splitlines()
+def assert_refused(completed: Completed, code: int, message: str, hint: str) -> None:
+    """Check that a process printed an error on one line and a hint on the next."""
+    assert (completed.code, completed.out) == (code, "")
+    first, second = completed.err.splitlines()
     assert first.startswith("error: ")
     assert message in first
     assert hint in second

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB."""
+"""Shell completion."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typer import Context
 
 from tdx.cli.app import build_command
 from tdx.cli.completion import complete_env, complete_name, complete_transform
-from tdx.cli.key_completion import complete_key, complete_stored_keys
-from tdx.cli.policy import complete_policy
+from tdx.cli.env_completion import complete_key, complete_stored_keys
+from tdx.cli.pipelines import complete_policy
 
 ROOT = Path(__file__).parents[2]
 REPORT = """
@@ -38,7 +38,7 @@ def test_names_of_transforms() -> None:
     assert {"RewardClipping", "RewardScaling", "RewardSum"} <= set(offered("Reward"))
 
 
-def test_a_name_that_only_contains_the_word_is_offered_where_none_begins_with_it() -> None:
+def test_names_that_contain_the_word_are_the_fallback() -> None:
     assert "RewardClipping" in [name for name, _ in complete_name("Clipping")]
 
 
@@ -61,7 +61,7 @@ def test_arguments(word: str, wanted: str | list[str]) -> None:
     assert found == wanted if isinstance(wanted, list) else wanted in found
 
 
-def test_an_argument_that_is_given_is_not_offered_again() -> None:
+def test_each_argument_is_completed_once() -> None:
     found = offered("StepCounter(max_steps=3, ")
     assert found
     assert "StepCounter(max_steps=3, max_steps=" not in found
@@ -72,8 +72,8 @@ def test_env_ids() -> None:
     assert complete_env("no such env") == []
 
 
-def test_completion_in_a_shell_is_light() -> None:
-    """The whole process, once the env ids are in the cache."""
+def test_completion_in_a_shell_loads_no_torch() -> None:
+    """Run a whole process with cached env ids."""
     complete_env("")
 
     def complete(*words: str) -> tuple[list[str], list[str]]:
@@ -104,7 +104,7 @@ def test_completion_in_a_shell_is_light() -> None:
     assert "--format" in complete("check", "--fo")[0]
 
 
-def test_keys_are_those_of_the_env_that_the_line_names() -> None:
+def test_keys_of_the_env_on_the_command_line() -> None:
     line = Context(build_command())
     line.params.update({"env": "Pendulum-v1", "transforms": ["RewardSum"]})
     assert complete_key(line, "") == [
@@ -115,7 +115,7 @@ def test_keys_are_those_of_the_env_that_the_line_names() -> None:
     assert complete_key(line, "") == []
 
 
-def test_a_broken_torch_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Context(build_command())
     line.params.update({"env": "Pendulum-v1"})
     monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)

@@ -1,4 +1,4 @@
-"""Whole processes that write and read dumps, and what goes wrong around them.
+"""Processes that write and read dumps, with failures.
 
 Each is a fork of this one that runs ``tdx`` from its arguments to its exit code on its own streams;
 a fork has torch loaded already.
@@ -26,7 +26,7 @@ from torch import nn
 
 from tdx import open_dump
 from tdx.rollouts import Manifest
-from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
+from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.rollouts.recorded import assert_same_dump, in_memory
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ READ_ONLY = "/sys"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where everything happens."""
+    """Working directory."""
     before = Path.cwd()
     with in_memory() as place:
         os.chdir(place)
@@ -47,7 +47,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def dump(folder: Path) -> Path:
-    """A small dump of three chunks."""
+    """Dump of three chunks."""
     assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "dump").code == 0
     return folder / "dump"
 
@@ -55,27 +55,27 @@ def dump(folder: Path) -> Path:
 def test_existing_dump_needs_force(dump: Path) -> None:
     before = (dump / "manifest.json").read_bytes()
     again = (*PENDULUM, "--steps", "10", "--out", "dump")
-    refused(run(*again), 2, "dump already has a dump", "--force replaces it")
+    assert_refused(run(*again), 2, "dump already has a dump", "--force replaces it")
     assert (dump / "manifest.json").read_bytes() == before
     assert run(*again, "--force").code == 0
     assert open_dump(dump).data.shape == (10,)
     (dump.parent / "notes").mkdir()
     (dump.parent / "notes" / "todo").touch()
-    refused(
+    assert_refused(
         run(*PENDULUM, "--steps", "10", "--out", "notes", "--force"),
         *(2, "notes exists and is not a dump", "name a new folder"),
     )
 
 
-def test_replay_does_not_overwrite_what_it_reads(folder: Path) -> None:
+def test_replay_does_not_overwrite_its_source(folder: Path) -> None:
     assert run(*PENDULUM[:3], "--steps", "9", "--out", "plain").code == 0
     before = (folder / "plain" / "manifest.json").read_bytes()
-    refused(
+    assert_refused(
         run("replay", "plain", "--t", "RewardSum", "--out", "./plain", "--force"),
         *(2, "plain is the dump that is replayed", "name another folder"),
     )
     assert (folder / "plain" / "manifest.json").read_bytes() == before
-    refused(
+    assert_refused(
         run("replay", "plain", "--t", "RewardSumm"),
         *(2, "error: stage 0 (RewardSumm): unknown transform", "did you mean RewardSum"),
     )
@@ -85,17 +85,19 @@ def test_dump_of_a_newer_version(dump: Path) -> None:
     manifest = json.loads((dump / "manifest.json").read_text())
     (dump / "manifest.json").write_text(json.dumps({**manifest, "version": 3}))
     for command in (("show", "./dump"), ("verify", "dump"), ("replay", "dump", "--t", "RewardSum")):
-        refused(run(*command), 3, "dump is a dump of version 3", "newer release")
-    refused(run("rollout", "--resume", "--out", "dump"), 3, "of version 3", "newer release")
+        assert_refused(run(*command), 3, "dump is a dump of version 3", "newer release")
+    assert_refused(run("rollout", "--resume", "--out", "dump"), 3, "of version 3", "newer release")
 
 
-def test_manifest_that_was_damaged(dump: Path) -> None:
+def test_damaged_manifest(dump: Path) -> None:
     (dump / "manifest.json").write_text((dump / "manifest.json").read_text()[:200])
-    refused(run("verify", "dump"), 3, "manifest.json is not valid JSON", "damaged")
+    assert_refused(run("verify", "dump"), 3, "manifest.json is not valid JSON", "damaged")
     (dump / "manifest.json").write_text('{"format": "tdx-dump", "version": 2}')
-    refused(run("show", "./dump"), 3, "was changed after it was written", "damaged or was edited")
+    assert_refused(
+        run("show", "./dump"), 3, "was changed after it was written", "damaged or was edited"
+    )
     (dump / "manifest.json").write_text('{"format": "tdx-dump", "version": 1}')
-    refused(run("show", "./dump"), 3, "is a dump of version 1", "record it again")
+    assert_refused(run("show", "./dump"), 3, "is a dump of version 1", "record it again")
 
 
 def test_wrong_checksum(dump: Path) -> None:
@@ -112,10 +114,10 @@ def test_wrong_checksum(dump: Path) -> None:
 def test_missing_chunk(dump: Path) -> None:
     file = dump / "data" / "observation.memmap"
     file.write_bytes(file.read_bytes()[: 40 * 12])
-    refused(run("show", "./dump"), 3, "has 480 bytes, 600 are needed", "tdx verify")
+    assert_refused(run("show", "./dump"), 3, "has 480 bytes, 600 are needed", "tdx verify")
     assert run("verify", "dump").code == 1
     file.unlink()
-    refused(run("show", "./dump"), 3, "observation.memmap is missing", "tdx verify")
+    assert_refused(run("show", "./dump"), 3, "observation.memmap is missing", "tdx verify")
     verified = run("verify", "dump")
     assert verified.code == 1
     assert "data/observation.memmap is missing" in verified.out
@@ -126,7 +128,7 @@ def test_read_only_target(folder: Path) -> None:
     target.mkdir(mode=0o555)
     place = READ_ONLY if os.access(target, os.W_OK) else str(target)
     ended = run(*PENDULUM, "--steps", "10", "--out", f"{place}/dump")
-    refused(ended, 3, f"cannot write {place}/dump: ", "name another place")
+    assert_refused(ended, 3, f"cannot write {place}/dump: ", "name another place")
 
 
 def test_full_target_keeps_every_finished_chunk(folder: Path) -> None:
@@ -134,7 +136,7 @@ def test_full_target_keeps_every_finished_chunk(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
 
     asked = (*PENDULUM, "--steps", "2000", "--chunk", "100", "--keys", "observation,reward,done")
-    refused(
+    assert_refused(
         run(*asked, "--out", "dump", before=limit), 3, "cannot write dump: file too large", "resume"
     )
     left = open_dump(folder / "dump")
@@ -159,7 +161,7 @@ def tiny(folder: Path) -> Iterator[Path]:
 
 def test_full_file_system(tiny: Path) -> None:
     ended = run(*PENDULUM, "--steps", "20000", "--chunk", "200", "--out", "tiny/dump")
-    refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")
+    assert_refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")
     assert open_dump(tiny / "dump").manifest.steps > 0
     assert run("verify", "tiny/dump").code == 0
 
@@ -176,30 +178,30 @@ def test_full_file_system(tiny: Path) -> None:
     ],
     ids=["key", "input", "output", "no action", "dict", "rubbish"],
 )
-def test_policy_file_that_does_not_fit(folder: Path, module: Any, message: str, hint: str) -> None:
+def test_incompatible_policy_file(folder: Path, module: Any, message: str, hint: str) -> None:
     if isinstance(module, bytes):
         Path("policy.pt").write_bytes(module)
     else:
         torch.save(module, "policy.pt")
     asked = (*PENDULUM, "--steps", "10", "--out", "dump", "--policy", "module:policy.pt")
-    refused(run(*asked), 2, "can run code", "--allow-code")
-    refused(run(*asked, "--allow-code"), 2, message, hint)
+    assert_refused(run(*asked), 2, "can run code", "--allow-code")
+    assert_refused(run(*asked, "--allow-code"), 2, message, hint)
     assert not (folder / "dump").exists()
 
 
 def test_closed_pipe(dump: Path) -> None:
     for arguments in (("show", "./dump"), (*PENDULUM, "--steps", "30", "--out", "other")):
-        ends_quietly_without_a_reader(arguments)
+        assert_quiet_without_reader(arguments)
     assert open_dump(dump.parent / "other").manifest.complete
 
 
-def test_progress_is_for_terminals_only(folder: Path) -> None:
+def test_progress_only_on_terminals(folder: Path) -> None:
     ended = run(*LONG, "--out", "dump", "--format", "json")
     assert (ended.code, ended.err) == (0, "")
     assert json.loads(ended.out)["steps"] == 3000
     terminal, end = pty.openpty()
     out = os.memfd_create("out")
-    child = started((*LONG, "--out", "again"), {1: out, 2: end})
+    child = start((*LONG, "--out", "again"), {1: out, 2: end})
     os.close(end)
     shown = b""
     while True:
@@ -217,7 +219,7 @@ def test_progress_is_for_terminals_only(folder: Path) -> None:
     assert text.endswith("\r\x1b[K"), "the line is gone at the end"
 
 
-def has_begun(folder: Path, steps: int) -> None:
+def wait_for_steps(folder: Path, steps: int) -> None:
     """Wait until a dump has so many steps."""
     while True:
         try:
@@ -228,22 +230,22 @@ def has_begun(folder: Path, steps: int) -> None:
         time.sleep(0.002)
 
 
-def test_killed_at_any_moment_it_goes_on(folder: Path) -> None:
+def test_resume_after_kill(folder: Path) -> None:
     assert run(*LONG, "--out", "whole").code == 0
     moments = random.Random(1)
     null = os.open(os.devnull, os.O_WRONLY)
     for number, how in enumerate([signal.SIGKILL] * 3 + [signal.SIGINT]):
         place = folder / str(number)
         err = os.memfd_create("err")
-        child = started((*LONG, "--out", str(number)), {1: null, 2: err})
-        has_begun(place, moments.randrange(40, 2000))
+        child = start((*LONG, "--out", str(number)), {1: null, 2: err})
+        wait_for_steps(place, moments.randrange(40, 2000))
         os.kill(child, how)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code == (130 if how == signal.SIGINT else -how)
         os.lseek(err, 0, os.SEEK_SET)
-        with open(err, encoding="utf-8") as told:
-            said = f"{number} has {Manifest.load(place).steps:,} steps, --resume goes on"
-            assert (said in told.read()) == (how == signal.SIGINT)
+        with open(err, encoding="utf-8") as stderr:
+            message = f"{number} has {Manifest.load(place).steps:,} steps, --resume continues it"
+            assert (message in stderr.read()) == (how == signal.SIGINT)
         assert run("verify", str(number)).code == 0
         assert run("rollout", "--resume", "--out", str(number)).code == 0
         assert_same_dump(place, folder / "whole")
@@ -252,16 +254,16 @@ def test_killed_at_any_moment_it_goes_on(folder: Path) -> None:
 
 def test_one_writer_at_a_time(folder: Path) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
-    child = started((*LONG, "--out", "dump"), {1: null, 2: null})
-    has_begun(folder / "dump", 40)
+    child = start((*LONG, "--out", "dump"), {1: null, 2: null})
+    wait_for_steps(folder / "dump", 40)
     os.kill(child, signal.SIGSTOP)
     steps = Manifest.load(folder / "dump").steps
     said = (2, "another process is writing dump", "name another folder, or wait")
-    refused(run(*LONG, "--out", "dump"), *said)
-    refused(run(*LONG, "--out", "dump", "--force"), *said)
-    refused(run(*LONG, "--out", "dump", "--dry-run", "--force"), *said)
-    refused(run("rollout", "--resume", "--out", "dump"), *said)
-    refused(run("replay", "dump", "--t", "RewardSum", "--out", "dump", "--force"), *said)
+    assert_refused(run(*LONG, "--out", "dump"), *said)
+    assert_refused(run(*LONG, "--out", "dump", "--force"), *said)
+    assert_refused(run(*LONG, "--out", "dump", "--dry-run", "--force"), *said)
+    assert_refused(run("rollout", "--resume", "--out", "dump"), *said)
+    assert_refused(run("replay", "dump", "--t", "RewardSum", "--out", "dump", "--force"), *said)
     assert Manifest.load(folder / "dump").steps == steps
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Envs that bring stages of their own: a factory that returns a ``TransformedEnv``."""
+"""Envs with their own stages: a factory that returns a ``TransformedEnv``."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def test_keys_and_values_name_every_stage(tdx: Tdx) -> None:
     assert "2 ActionScaling (inverse)" in values.out
 
 
-def test_the_plan_lists_the_stages_inside_a_compose(tdx: Tdx) -> None:
+def test_plan_lists_the_stages_of_a_compose(tdx: Tdx) -> None:
     stage = "Compose(StepCounter(), RewardSum())"
     data = data_of(tdx, "inspect", "plan", "--env", "Pendulum-v1", "--t", stage)
     assert [each["transform"] for each in data["stages"]] == ["StepCounter", "RewardSum"]
 
 
-def test_the_page_about_a_pipeline(tdx: Tdx, tmp_path: Path) -> None:
+def test_report_page(tdx: Tdx, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     outcome = tdx(
         *("report", *named(make_env), "--t", "RewardSum", "--steps", "7", "-o", str(page))
@@ -100,7 +100,7 @@ def test_the_page_about_a_pipeline(tdx: Tdx, tmp_path: Path) -> None:
     assert all(f"{index} {name}" in text for index, name in enumerate(NAMES))
 
 
-def test_check_counts_and_blames_the_stages_of_the_env(tdx: Tdx) -> None:
+def test_check_names_the_stages_of_the_env(tdx: Tdx) -> None:
     assert data_of(tdx, "check", *named(make_env), "--t", "RewardSum")["stages"] == 4
     outcome = tdx(
         *("check", *named(make_undeclared), "--t", "ObservationNorm(0.0, 1.0)"),
@@ -113,7 +113,7 @@ def test_check_counts_and_blames_the_stages_of_the_env(tdx: Tdx) -> None:
     }
 
 
-def test_check_numbers_errors_on_from_the_stages_of_the_env(tdx: Tdx, tmp_path: Path) -> None:
+def test_check_numbers_stages_after_those_of_the_env(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text(
         f"version: 1\nenv: {__name__}:make_env\ntransforms:\n"

@@ -1,4 +1,4 @@
-"""What the commands about exports print, letter by letter, and what they refuse."""
+"""Output and errors of the commands for exports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from typer import Context
 
 from tdx.cli.app import build_command
-from tdx.cli.completion import complete_export, complete_import
-from tdx.cli.dump_completion import complete_dump_keys
+from tdx.cli.completion import complete_dump_keys, complete_export, complete_import
 from tests.cli.test_dumps import FORMS, RUN, in_form
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where everything happens, with versions that stay."""
+    """Working directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
     for module in ("run", "formats.foreign"):
         monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
@@ -72,14 +71,14 @@ def test_lines_on_stdout(tdx: Tdx) -> None:
         (("cart", "--to", "npz", "--split"), "--split is for films", "leave it out"),
         (("cart", "--to", "gif", "--lossy"), "--lossy is for mp4", "leave it out"),
         (("cart", "--to", "mp4"), "holds no pixels, but observation [4]", "--from-pixels"),
-        (("cart", "--to", "mp4", "--fps", "0"), "--fps must be a whole number", ""),
-        (("cart", "--to", "mp4", "--episodes", "a"), "--episodes cannot be 'a'", "0,3-5"),
+        (("cart", "--to", "mp4", "--fps", "0"), "--fps must be an integer", ""),
+        (("cart", "--to", "mp4", "--episodes", "a"), "invalid value 'a' for --episodes", "0,3-5"),
         (("cart", "--to", "minari", "--keys", "reward"), "needs an observation with its", "--keys"),
         (("none", "--to", "npz"), "there is no dump in none", "list dumps"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_exported_is_said_in_one_line(
+def test_export_errors_are_one_line(
     tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
     made = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "5", "--out", "cart")
@@ -108,7 +107,7 @@ def test_what_cannot_be_exported_is_said_in_one_line(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_imported_is_said_in_one_line(
+def test_import_errors_are_one_line(
     tdx: Tdx, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
     made = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "5", "--out", "cart")
@@ -124,7 +123,7 @@ def test_what_cannot_be_imported_is_said_in_one_line(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_dump_and_its_import_do_not_differ(tdx: Tdx) -> None:
+def test_import_equals_the_exported_dump(tdx: Tdx) -> None:
     assert tdx(*RUN, "--steps", "40", "--out", "cart").code == 0
     assert tdx("export", "cart", "--out", "data.safetensors").code == 0
     assert tdx("import", "data.safetensors", "--out", "again").code == 0

@@ -1,4 +1,4 @@
-"""JSON, JSON lines and CSV of a command hold the same facts."""
+"""JSON, JSON Lines and CSV of a command contain the same data."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.usefixtures("folder")
-def test_lists_of_json_are_the_rows_of_the_others(tdx: Tdx, name: str) -> None:
+def test_json_jsonl_and_csv_agree(tdx: Tdx, name: str) -> None:
     arguments, items_of = COMMANDS[name]
     if "profile.json" in arguments:
         assert tdx("profile", *CHAIN, *SHORT, "--save", "profile.json").code == 0
@@ -160,7 +160,7 @@ def test_profile(tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def agree(document: Document, items: list[Any], lines: str, table: str) -> None:
-    """See that each item is a line of JSON with the same facts, and each line is a row."""
+    """Check that each item is a line of JSON with the same values, and each line a row of CSV."""
     records = [json.loads(line) for line in lines.splitlines()]
     rows = list(csv.DictReader(io.StringIO(table)))
     assert len(items) == len(records) == len(rows) > 0
@@ -175,7 +175,7 @@ def agree(document: Document, items: list[Any], lines: str, table: str) -> None:
 
 
 def _facts(data: Any) -> Iterator[str]:
-    """The plain values in nested data."""
+    """Yield the plain values in nested data."""
     if isinstance(data, dict):
         data = list(data.values())
     if isinstance(data, list):
@@ -186,7 +186,7 @@ def _facts(data: Any) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
-    """A value as CSV has it."""
+    """Format a value as in CSV."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)

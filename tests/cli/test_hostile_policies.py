@@ -29,7 +29,7 @@ QUIET = {
 
 @pytest.fixture(params=KINDS)
 def marker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a pipeline whose policy is hostile; what its code would create."""
+    """Path that a hostile policy would create; the folder contains a pipeline with it."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     marker = tmp_path / "marker"
@@ -48,14 +48,12 @@ def test_code_is_refused_with_a_hint(tdx: Tdx, marker: Path, command: str) -> No
 
 
 @pytest.mark.parametrize("command", QUIET)
-def test_a_command_that_needs_no_policy_does_not_open_it(
-    tdx: Tdx, marker: Path, command: str
-) -> None:
+def test_commands_without_a_policy_do_not_open_it(tdx: Tdx, marker: Path, command: str) -> None:
     tdx(*QUIET[command])
     assert not marker.exists()
 
 
-def test_typed_names_are_refused_as_well(tdx: Tdx, marker: Path) -> None:
+def test_policy_option_is_refused_too(tdx: Tdx, marker: Path) -> None:
     name = Path("p.yaml").read_text().split("policy: ")[1].strip()
     asked = ("--env", "Pendulum-v1", "--policy", name, "--steps", "5")
     outcome = tdx("rollout", *asked, "--out", "dump")
@@ -65,7 +63,7 @@ def test_typed_names_are_refused_as_well(tdx: Tdx, marker: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_dump_that_names_one_is_not_resumed(tdx: Tdx, marker: Path) -> None:
+def test_dump_with_a_hostile_policy_is_not_resumed(tdx: Tdx, marker: Path) -> None:
     name = Path("p.yaml").read_text().split("policy: ")[1].strip()
     _cut_dump(Path("dump"), name)
     outcome = tdx("rollout", "--out", "dump", "--resume")
@@ -80,7 +78,7 @@ def test_a_dump_that_names_one_is_not_resumed(tdx: Tdx, marker: Path) -> None:
 
 
 def _cut_dump(folder: Path, policy: str) -> None:
-    """A dump that was cut short, whose manifest names another policy."""
+    """Write an unfinished dump whose manifest names another policy."""
 
     class CutError(Exception):
         pass
@@ -97,6 +95,6 @@ def _cut_dump(folder: Path, policy: str) -> None:
 
 
 @pytest.mark.parametrize("marker", ["export", "script"], indirect=True)
-def test_with_permission_it_runs(tdx: Tdx, marker: Path) -> None:
+def test_allow_code_runs_it(tdx: Tdx, marker: Path) -> None:
     outcome = tdx(*COMMANDS["rollout"], "--allow-code")
     assert marker.exists(), outcome.err

@@ -1,4 +1,4 @@
-"""Text from strangers does nothing to a terminal: its control characters are escaped."""
+"""Control characters in untrusted text are escaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = {hostile!r}
 
 
 class Env(gym.Env):
-    """An env with a key that tries to take over the terminal."""
+    """An env with a key that contains control characters."""
 
     observation_space = gym.spaces.Dict(
         {{HOSTILE: gym.spaces.Box(-1, 1, (2,)), "plain": gym.spaces.Box(-1, 1, (2,))}}
@@ -58,7 +58,7 @@ def broken():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module ``hostile_env``, which is the current one."""
+    """Working directory with a module ``hostile_env``."""
     (tmp_path / "hostile_env.py").write_text(_MODULE.format(hostile=HOSTILE), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def is_harmless(text: str) -> bool:
-    """True if a terminal shows all of a text, apart from newlines and tabs."""
+    """Return True if a text has no control characters except newlines and tabs."""
     return is_printable(text.replace("\n", "").replace("\t", ""))
 
 
@@ -99,7 +99,7 @@ def test_keys_of_an_env(tdx: Tdx, arguments: tuple[str, ...], formats: tuple[str
 
 
 @pytest.mark.usefixtures("folder")
-def test_terminal_gets_no_colors_but_those_of_tdx(tdx: Tdx) -> None:
+def test_terminal_gets_only_colors_of_tdx(tdx: Tdx) -> None:
     outcome = tdx("inspect", "spec", *ENV, "--color", "always", columns=60)
     assert outcome.code == 0
     assert "\x1b[1m" in outcome.out
@@ -121,7 +121,7 @@ def test_json_and_csv_keep_the_text(tdx: Tdx) -> None:
 
 @pytest.mark.parametrize("form", Format)
 def test_dumps_and_folder_names(tdx: Tdx, folder: Path, form: str) -> None:
-    """The manifest holds the keys, and the folder is named as badly."""
+    """The keys in the manifest and the name of the folder are hostile."""
     dump = folder / "dumps" / HOSTILE.replace("\x00", "")
     assert_harmless(tdx("rollout", *ENV, *STEPS, "--out", str(dump), "--format", form))
     for arguments in (
@@ -205,7 +205,7 @@ def test_arguments(tdx: Tdx, arguments: tuple[str, ...], form: str) -> None:
     assert_harmless(outcome)
 
 
-def test_files_that_are_written(tdx: Tdx, folder: Path) -> None:
+def test_written_files(tdx: Tdx, folder: Path) -> None:
     report = tdx("report", *ENV, "--steps", "2", "--out", str(folder / f"{HOSTILE}.html"))
     assert report.code == 0, report.err
     assert_harmless(report)
@@ -218,7 +218,7 @@ def test_files_that_are_written(tdx: Tdx, folder: Path) -> None:
     assert is_harmless(saved.out)
 
 
-def test_completion_leaves_such_words_out(
+def test_completion_omits_hostile_words(
     tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_TDX_COMPLETE", "complete_bash")

@@ -1,4 +1,4 @@
-"""A pipeline file for an env, with and without questions."""
+"""``tdx init``, with and without the dialog."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdx.cli.choices import Color
-from tdx.cli.interview import Interview
+from tdx.cli.init_dialog import PipelineDialog
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage
@@ -42,12 +42,12 @@ def answers(*texts: str) -> Callable[[str], str]:
     return ask
 
 
-def interview(*texts: str, env: str = "") -> Interview:
+def interview(*texts: str, env: str = "") -> PipelineDialog:
     config = EnvConfig(env)
-    return Interview(config, (), allow_code=False, color=Color.NEVER, ask=answers(*texts))
+    return PipelineDialog(config, (), allow_code=False, color=Color.NEVER, ask=answers(*texts))
 
 
-def test_images_become_small_grey_stacked_floats() -> None:
+def test_suggestions_for_images() -> None:
     assert fitting(PIXELS) == [
         "ToTensorImage",
         "GrayScale",
@@ -59,19 +59,19 @@ def test_images_become_small_grey_stacked_floats() -> None:
     ]
 
 
-def test_env_without_an_end_gets_one() -> None:
+def test_suggestions_for_an_env_without_end() -> None:
     endless = EnvConfig("Pendulum-v1", kwargs={"max_episode_steps": -1})
     assert fitting(endless)[-1] == "StepCounter(max_steps=1000)"
     assert fitting(EnvConfig("Pendulum-v1"))[-1] == "StepCounter"
 
 
-def test_double_precision_becomes_single() -> None:
+def test_suggestions_for_double_precision() -> None:
     pytest.importorskip("mujoco", reason="the only envs with float64 observations")
     assert fitting(EnvConfig("InvertedPendulum-v5"))[0] == "DoubleToFloat"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--from-pixels",), ("--num-envs", "2")])
-def test_what_is_written_passes_the_check(tdx: Tdx, arguments: tuple[str, ...]) -> None:
+def test_suggested_pipeline_passes_the_check(tdx: Tdx, arguments: tuple[str, ...]) -> None:
     outcome = tdx("init", "-", "--env", "CartPole-v1", *arguments, "-y")
     assert outcome.code == 0, outcome.err
     pipeline = PipelineFile(outcome.out).pipeline
@@ -89,7 +89,7 @@ def test_text_of_the_file(tdx: Tdx, golden: Golden, name: str, arguments: tuple[
     golden(f"init_{name}.yaml", tdx("init", "-", *arguments).out)
 
 
-def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
+def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     arguments = ("init", str(file), "--env", "Pendulum-v1", "-y")
     assert tdx(*arguments).code == 0
@@ -110,7 +110,7 @@ def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
         (("--env", "Pendulum-v1", "--t", "StepCouter"), 2, "did you mean StepCounter?"),
     ],
 )
-def test_mistakes_write_nothing(
+def test_errors_write_nothing(
     tdx: Tdx, tmp_path: Path, arguments: tuple[str, ...], code: int, hint: str
 ) -> None:
     outcome = tdx("init", str(tmp_path / "x.yaml"), *arguments, "-y")
@@ -119,17 +119,17 @@ def test_mistakes_write_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_file_that_cannot_be_written(tdx: Tdx, tmp_path: Path) -> None:
+def test_unwritable_file(tdx: Tdx, tmp_path: Path) -> None:
     outcome = tdx("init", str(tmp_path / "no" / "x.yaml"), "--env", "Pendulum-v1", "-y")
     assert outcome.code == 3
     assert "cannot write" in outcome.err
 
 
-def test_answers_make_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dialog(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = interview(
         *("Pendulm-v1", "Pendulum-v1", "n", "StepCouter", "RewardSum", "StepCounter"),
         *("-", "InitTracker", ""),
-    ).pipeline()
+    ).run()
     assert pipeline.env.id == "Pendulum-v1"
     assert [stage.name for stage in pipeline.transforms] == ["RewardSum", "InitTracker"]
     shown = capsys.readouterr().err
@@ -138,8 +138,8 @@ def test_answers_make_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Pendulum-v1" in shown.partition("hint: ")[2].splitlines()[0]
 
 
-def test_what_fits_is_taken_by_return(capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = interview("", env="Pendulum-v1").pipeline()
+def test_return_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = interview("", env="Pendulum-v1").run()
     assert [stage.name for stage in pipeline.transforms] == [
         "InitTracker",
         "RewardSum",
@@ -148,7 +148,7 @@ def test_what_fits_is_taken_by_return(capsys: pytest.CaptureFixture[str]) -> Non
     assert "marks the first step of each episode" in capsys.readouterr().err
 
 
-def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:
+def test_dialog_with_completion_on_a_terminal(tmp_path: Path) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(tmp_path)
@@ -156,7 +156,7 @@ def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "tdx", "init"], environ)
     for awaited, typed in (
         ("env: ", "Pendulum-v\t\n"),
-        ("take them?", "n\n"),
+        ("use them?", "n\n"),
         ("stage 0", "StepCo\t\n"),
         ("stage 1", "\n"),
     ):
@@ -171,7 +171,7 @@ def test_on_a_terminal_it_asks_and_completes(tmp_path: Path) -> None:
 
 
 def expect(terminal: int, text: str) -> None:
-    """Read what is shown until ``text`` is there."""
+    """Read the terminal until ``text`` appears."""
     shown = ""
     end = time.monotonic() + 60
     while text not in shown:

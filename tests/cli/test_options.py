@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         (Color.NEVER, {"FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_when_to_colour(
+def test_color_option(
     monkeypatch: pytest.MonkeyPatch,
     color: Color,
     environ: dict[str, str],
@@ -41,10 +41,10 @@ def test_when_to_colour(
         monkeypatch.delenv(name, raising=False)
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    assert color.wanted(stream) is wanted
+    assert color.is_enabled(stream) is wanted
 
 
-def test_transforms_are_repeated_in_order_under_each_name_of_the_option(tdx: Tdx) -> None:
+def test_repeated_transform_options_keep_their_order(tdx: Tdx) -> None:
     outcome = tdx(
         *("inspect", "spec", "--env", "Pendulum-v1"),
         *("--t", "RewardSum", "-t", "StepCounter", "--transform", "InitTracker"),
@@ -58,7 +58,7 @@ def test_env_kwargs_in_each_form(tdx: Tdx, kwargs: str) -> None:
     assert outcome.code == 0, outcome.err
 
 
-def test_options_go_before_the_file(tdx: Tdx, tmp_path: Path) -> None:
+def test_options_override_the_file(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text("version: 1\nenv: {id: Pendulum-v1, num_envs: 2}\ntransforms: [RewardSum]\n")
     outcome = tdx(
@@ -79,8 +79,8 @@ def test_search(tdx: Tdx, search: str) -> None:
     assert outcome.out.strip()
 
 
-def test_a_format_of_dumps_is_told_from_one_of_output(tdx: Tdx) -> None:
+def test_export_format_as_output_format_gets_a_hint(tdx: Tdx) -> None:
     outcome = tdx("rollout", "--env", "CartPole-v1", "--out", "runs", "--format", "parquet")
     assert outcome.code == 2
-    assert "--format cannot be 'parquet'" in outcome.err
+    assert "invalid value 'parquet' for --format" in outcome.err
     assert "tdx export DUMP --to parquet" in outcome.err

@@ -1,11 +1,9 @@
-"""Files that commands write: devices and pipes are written to, links are refused."""
+"""Files that commands write: devices, pipes, links and existing files."""
 
 from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ import pytest
 
 from tdx.rollouts import export_dump, import_dump
 from tests.cli.conftest import Tdx
+from tests.cli.processes import start
 from tests.rollouts.recorded import record
 
 PENDULUM = ("--env", "Pendulum-v1")
@@ -41,7 +40,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(dump: Path) -> dict[str, tuple[str, ...]]:
-    """Commands that write a file, by name; the file comes last."""
+    """Return commands that write a file, without the file."""
     return {
         "report": ("report", *PENDULUM, "--steps", "5", "--out"),
         "init": ("init", *PENDULUM, "-y"),
@@ -59,7 +58,7 @@ NAMES = list(commands(Path()))
 
 @contextmanager
 def read_from(pipe: Path) -> Iterator[list[bytes]]:
-    """Read a pipe in a thread; what was read is in the list when the block has ended."""
+    """Read a pipe in a thread; the list has the content after the block."""
     os.mkfifo(pipe)
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
@@ -71,7 +70,7 @@ def read_from(pipe: Path) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("force", [False, True])
-def test_a_pipe_is_written_to(tdx: Tdx, tmp_path: Path, dump: Path, name: str, force: bool) -> None:
+def test_pipe_is_written_to(tdx: Tdx, tmp_path: Path, dump: Path, name: str, force: bool) -> None:
     pipe = tmp_path / "pipe"
     with read_from(pipe) as found:
         ended = tdx(*commands(dump)[name], str(pipe), *(["--force"] if force else []))
@@ -82,9 +81,7 @@ def test_a_pipe_is_written_to(tdx: Tdx, tmp_path: Path, dump: Path, name: str, f
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_link_is_refused_and_its_target_kept(
-    tdx: Tdx, tmp_path: Path, dump: Path, name: str
-) -> None:
+def test_symbolic_link_is_refused(tdx: Tdx, tmp_path: Path, dump: Path, name: str) -> None:
     (tmp_path / "precious").write_text("precious")
     link = tmp_path / "link"
     for target in (tmp_path / "precious", tmp_path / "nothing"):
@@ -101,7 +98,7 @@ def test_a_link_is_refused_and_its_target_kept(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_existing_file_needs_force(tdx: Tdx, tmp_path: Path, dump: Path, name: str) -> None:
+def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path, dump: Path, name: str) -> None:
     file = tmp_path / "file"
     file.write_text("old")
     file.chmod(0o640)
@@ -116,7 +113,7 @@ def test_an_existing_file_needs_force(tdx: Tdx, tmp_path: Path, dump: Path, name
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_device_stays_a_device(tdx: Tdx, tmp_path: Path) -> None:
+def test_device_is_not_replaced(tdx: Tdx, tmp_path: Path) -> None:
     device = tmp_path / "null"
     with suppress(OSError):
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -135,10 +132,10 @@ def test_dev_stdout_appends_to_a_redirected_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n")
     with log.open("ab") as stream:
-        command = [sys.executable, "-m", "tdx", "init", *PENDULUM, "-y", "/dev/stdout"]
-        subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, check=True, timeout=300)
+        child = start(("init", *PENDULUM, "-y", "/dev/stdout"), {1: stream.fileno()})
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     text = log.read_text()
-    assert text.startswith("first\n# A pipeline for Pendulum-v1")
+    assert text.startswith("first\n# Pipeline for Pendulum-v1")
 
 
 def test_check_fix_refuses_a_link(tdx: Tdx, tmp_path: Path) -> None:
@@ -153,7 +150,7 @@ def test_check_fix_refuses_a_link(tdx: Tdx, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zarr", "minari"])
-def test_a_link_to_a_folder_is_refused(tmp_path: Path, dump: Path, kind: str) -> None:
+def test_link_to_a_folder_is_refused(tmp_path: Path, dump: Path, kind: str) -> None:
     pytest.importorskip(kind)
     keys = ["observation", "action", "reward", "terminated", "truncated"]
     (tmp_path / "real").mkdir()

@@ -1,12 +1,10 @@
-"""``tdx inspect plan`` beyond what its golden files show."""
+"""``tdx inspect plan``: pipes, stdin, errors, diagrams and completion."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -16,49 +14,40 @@ import typer
 
 from tdx import PendulumEnv, RewardSum, TransformedEnv
 from tdx.cli.app import build_command
-from tdx.cli.key_completion import complete_policy_key
-from tdx.cli.views.plan_diagram import plan_diagram
+from tdx.cli.env_completion import complete_policy_key
+from tdx.cli.views.plan import plan_diagram
 from tdx.core.plan import plan_of
 from tdx.core.plan.build import When
 from tdx.inspection.plan_report import PlanReport
+from tests.cli.processes import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
-ROOT = Path(__file__).parents[2]
 LONG = 'CatFrames(4, dim=-1, in_keys=["observation"], out_keys=["the_last_four_observations"])'
 FILE = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {max_steps: 3}\n"
 NODE = r'\w+(?:\["[^"]*"\]|\(\["[^"]*"\]\))'
 ARROW = r'(\w+) -\.?->\|"[^"]*"\| (\w+)'
 
 
-def process(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    """``tdx`` as a process of its own with its output in a pipe, in a terminal of 80 columns."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    return subprocess.run(
-        [sys.executable, "-m", "tdx", "inspect", "plan", *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        env=environ,
-        check=False,
+def test_pipe_is_not_cut_at_the_terminal_width() -> None:
+    completed = run(
+        *("inspect", "plan", "--env", "Pendulum-v1", "--t", LONG, "--t", "RewardSum"),
+        before=lambda: os.environ.update(COLUMNS="80"),
     )
-
-
-def test_a_pipe_of_80_columns_gets_everything() -> None:
-    done = process("--env", "Pendulum-v1", "--t", LONG, "--t", "RewardSum")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    assert (completed.code, completed.err) == (0, "")
+    lines = completed.out.splitlines()
     assert f"  0 {LONG}" in lines
     assert max(map(len, lines)) > 80
-    assert "…" not in done.stdout
-    assert "the_last_four_observations@0" in done.stdout
+    assert "…" not in completed.out
+    assert "the_last_four_observations@0" in completed.out
 
 
 def test_pipeline_from_stdin() -> None:
-    done = process("--pipeline", "-", "--format", "json", "--policy-reads", "done", given=FILE)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
+    arguments = ("--pipeline", "-", "--format", "json", "--policy-reads", "done")
+    completed = run("inspect", "plan", *arguments, stdin=FILE)
+    assert completed.code == 0, completed.err
+    shown = json.loads(completed.out)
     assert (shown["kind"], shown["executor"], shown["policy_reads"]) == (
         "plan",
         "planned",
@@ -79,7 +68,7 @@ def test_pipeline_from_file(tdx: Tdx, tmp_path: Path) -> None:
     assert written == ["step_count@0", "truncated@1", "done@1"]
 
 
-def test_a_key_that_no_policy_gets_is_refused_with_the_nearest_one(tdx: Tdx) -> None:
+def test_unknown_policy_key_suggests_the_nearest(tdx: Tdx) -> None:
     outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", "--policy-reads", "observatin")
     assert (outcome.code, outcome.out) == (2, "")
     assert "observatin" in outcome.err
@@ -105,14 +94,14 @@ def test_an_env_without_a_chain(tdx: Tdx) -> None:
         ("--t", "RewardSum", "--t", 'ExcludeTransform("episode_reward", "reward")'),
         ("--t", "NoopResetEnv(3)", "--t", LONG),
     ],
-    ids=["bare", "policy", "vain", "eager"],
+    ids=["bare", "policy", "unused", "eager"],
 )
-def test_the_diagram_is_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
-    """Every line is a node, an arrow or a class, and names only what is there."""
+def test_diagram_is_valid_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
+    """Every line is a node, an arrow or a class, and refers to existing nodes."""
     outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", *arguments, "--format", "mermaid")
     first, *lines = outcome.out.splitlines()
     assert first == "flowchart TD"
-    nodes, ends, coloured, classes, used = set(), set(), set(), set(), set()
+    nodes, ends, colored, classes, used = set(), set(), set(), set(), set()
     for line in map(str.strip, lines):
         if arrow := re.fullmatch(ARROW, line):
             ends |= set(arrow.groups())
@@ -123,16 +112,16 @@ def test_the_diagram_is_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
         else:
             member = re.fullmatch(r"class (\w+(?:,\w+)*) (\w+)", line)
             assert member, line
-            coloured |= set(member[1].split(","))
+            colored |= set(member[1].split(","))
             used.add(member[2])
     assert ends <= nodes
     assert {"env", "output", "policy"} <= ends
     assert used == classes
-    assert {node for node in nodes if node.startswith("stage")} <= coloured <= nodes
+    assert {node for node in nodes if node.startswith("stage")} <= colored <= nodes
 
 
 @pytest.mark.parametrize("when", get_args(When))
-def test_each_time_to_run_has_a_colour_of_its_own(when: When) -> None:
+def test_each_time_to_run_has_a_color(when: When) -> None:
     plan = plan_of(TransformedEnv(PendulumEnv(), RewardSum()))
     stages = tuple(replace(stage, when=when) for stage in plan.stages)
     report = PlanReport("pendulum", ("action",), replace(plan, stages=stages))
@@ -141,20 +130,16 @@ def test_each_time_to_run_has_a_colour_of_its_own(when: When) -> None:
     assert f"    classDef {when} fill:" in drawn
 
 
-def test_completion_of_policy_reads_knows_the_keys_after_the_chain() -> None:
+def test_completion_of_policy_reads_includes_keys_of_the_chain() -> None:
     words = ("inspect", "plan", "--env", "Pendulum-v1", "--t", "StepCounter", "--policy-reads", "")
     environ = {
-        **os.environ,
         "_TDX_COMPLETE": "complete_bash",
         "COMP_WORDS": "\n".join(("tdx", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    command = [sys.executable, "-m", "tdx"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environ, check=True
-    )
-    assert done.stderr == ""
-    assert done.stdout.split() == ["observation", "step_count", "done", "terminated", "truncated"]
+    completed = run(before=lambda: os.environ.update(environ))
+    assert completed.err == ""
+    assert completed.out.split() == ["observation", "step_count", "done", "terminated", "truncated"]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +152,7 @@ def test_completion_of_policy_reads_knows_the_keys_after_the_chain() -> None:
         ({}, []),
     ],
 )
-def test_completion_of_a_line_that_is_not_finished(
-    given: dict[str, object], offered: list[str]
-) -> None:
+def test_completion_of_an_incomplete_command(given: dict[str, object], offered: list[str]) -> None:
     context = typer.Context(build_command())
     context.params.update(given)
     assert complete_policy_key(context, "ob") == offered

@@ -1,4 +1,4 @@
-"""Whole processes: what only shows outside of Python."""
+"""``tdx`` as a process: terminals, pipes and signals."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.processes import run
+
 ROOT = Path(__file__).parents[2]
 TDX = (sys.executable, "-m", "tdx")
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
@@ -24,7 +26,7 @@ def environ() -> dict[str, str]:
 
 
 def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str]) -> str:
-    """What ``tdx`` writes to a terminal of that many columns."""
+    """Return the output of ``tdx`` on a terminal with some columns."""
     process, terminal = pty.fork()
     if process == 0:
         os.execve(sys.executable, [*TDX, *arguments], {**environ, "COLUMNS": str(columns)})
@@ -42,7 +44,7 @@ def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_terminal_of_60_columns_is_coloured_and_fits(environ: dict[str, str]) -> None:
+def test_terminal_of_60_columns_is_colored_and_fits(environ: dict[str, str]) -> None:
     shown = on_terminal(SPEC, 60, environ)
     golden = Path(__file__).parent / "golden" / "spec.ansi"
     wanted = golden.read_text().replace("StepCounter(max_steps=200)", "StepCounter")
@@ -52,7 +54,7 @@ def test_terminal_of_60_columns_is_coloured_and_fits(environ: dict[str, str]) ->
     assert max(map(len, plain.splitlines())) <= 60
 
 
-def test_pipe_is_complete_and_has_no_colour(environ: dict[str, str]) -> None:
+def test_pipe_is_complete_and_not_colored(environ: dict[str, str]) -> None:
     done = subprocess.run(
         [*TDX, *SPEC], capture_output=True, text=True, env={**environ, "COLUMNS": "40"}, check=True
     )
@@ -61,23 +63,19 @@ def test_pipe_is_complete_and_has_no_colour(environ: dict[str, str]) -> None:
     assert "[3]  float32  ±[1, 1, 8]" in done.stdout
 
 
-def test_pipeline_from_stdin(environ: dict[str, str]) -> None:
-    done = subprocess.run(
-        [*TDX, "inspect", "spec", "--pipeline", "-", "--format", "json", "--t", "RewardSum"],
-        input="version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {max_steps: 3}\n",
-        capture_output=True,
-        text=True,
-        env=environ,
-        check=True,
+def test_pipeline_from_stdin() -> None:
+    completed = run(
+        *("inspect", "spec", "--pipeline", "-", "--format", "json", "--t", "RewardSum"),
+        stdin="version: 1\nenv: Pendulum-v1\ntransforms:\n  - StepCounter: {max_steps: 3}\n",
     )
-    report = json.loads(done.stdout)
+    report = json.loads(completed.out)
     assert [stage["call"] for stage in report["stages"]] == [
         "StepCounter(max_steps=3)",
         "RewardSum",
     ]
 
 
-def test_reader_that_goes_away_is_no_error(environ: dict[str, str]) -> None:
+def test_reader_that_exits_is_not_an_error(environ: dict[str, str]) -> None:
     with subprocess.Popen(
         [*TDX, "list", "envs", "--all", "--format", "json"],
         stdout=subprocess.PIPE,
@@ -92,8 +90,10 @@ def test_reader_that_goes_away_is_no_error(environ: dict[str, str]) -> None:
         assert process.wait() == 0
 
 
-def test_interrupt_ends_with_130_and_says_nothing(environ: dict[str, str], tmp_path: Path) -> None:
-    """Interrupted while it waits for the text of a pipeline."""
+def test_interrupt_exits_with_130_and_prints_nothing(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Interrupt a run that waits for the text of a pipeline."""
     file = tmp_path / "pipeline"
     os.mkfifo(file)
     with (

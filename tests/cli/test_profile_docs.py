@@ -1,4 +1,4 @@
-"""The examples of docs/profiling.md: their numbers vary, what stands in front of them does not.
+"""Examples of docs/profiling.md: the start of each line is compared, since numbers vary.
 
 With TDX_UPDATE_GOLDEN=1 the page takes over what is printed.
 """
@@ -25,22 +25,22 @@ VARYING = ("noise: ", "too slow: ")
 
 
 def sessions() -> list[str]:
-    """The examples of the page."""
+    """Return the examples of the page."""
     return [text for kind, text in BLOCK.findall(PAGE.read_text()) if kind == "measured"]
 
 
 def fronts(text: str) -> list[str]:
-    """What each line begins with, up to the first gap, without its numbers.
+    """Return the start of each line, up to the first gap, without numbers.
 
-    Which rows take most, where only those are shown, is another matter each time.
+    With ``--top``, the most expensive rows vary and are removed.
     """
     found = []
-    dearest = re.compile(r"(^part .*\n)(?:(?!.*other rows).+\n)*(.*other rows)", re.MULTILINE)
-    told = dearest.sub(r"\1\2", text)
-    if told != text:
-        # Whether one of those that take most stands for many steps varies as well.
-        told = re.sub(r"^  per step: .*\n\n?", "", told, flags=re.MULTILINE)
-    for line in filter(None, told.splitlines()):
+    top_rows = re.compile(r"(^part .*\n)(?:(?!.*other rows).+\n)*(.*other rows)", re.MULTILINE)
+    shown = top_rows.sub(r"\1\2", text)
+    if shown != text:
+        # So does the note about rows of many steps.
+        shown = re.sub(r"^  per step: .*\n\n?", "", shown, flags=re.MULTILINE)
+    for line in filter(None, shown.splitlines()):
         front = re.split(r"  |: (?=\D)", line.strip(), maxsplit=1)[0]
         varies = next((word for word in VARYING if line.strip().startswith(word)), None)
         found.append(varies or re.sub(r"[\d.,]+", "N", front))
@@ -48,7 +48,7 @@ def fronts(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(sessions())))
-def test_examples_begin_as_the_page_says(
+def test_examples_start_as_on_the_page(
     tdx: Tdx, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Profiles that end before their time: what was measured until then is shown."""
+"""Profiles that are interrupted or fail: the measurements so far are shown."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
-def test_an_env_that_raises_leaves_the_rows_so_far(tdx: Tdx, folder: Path, mode: str) -> None:
+def test_env_error_shows_the_rows_so_far(tdx: Tdx, folder: Path, mode: str) -> None:
     found = tdx("profile", "--env", "ending_envs:failing", *SHORT, "--mode", mode)
     assert found.code == 3
     assert "env " in found.out
@@ -82,10 +82,10 @@ def test_an_env_that_raises_leaves_the_rows_so_far(tdx: Tdx, folder: Path, mode:
     assert json.loads(as_json.err)["error"]["exit_code"] == 3
 
 
-def test_an_env_that_never_steps_leaves_nothing_but_says_so(tdx: Tdx, folder: Path) -> None:
+def test_env_that_fails_in_its_first_step(tdx: Tdx, folder: Path) -> None:
     found = tdx("profile", "--env", "ending_envs:failing_at_once", *SHORT, "--save", "p.json")
     assert found.code == 3
-    assert "no step was made" in found.out
+    assert "no steps" in found.out
     assert "no motor" in found.err
     assert read_profile("p.json").modes[0].error is not None
     for kind in ("html", "trace", "speedscope"):
@@ -96,7 +96,7 @@ def test_an_env_that_never_steps_leaves_nothing_but_says_so(tdx: Tdx, folder: Pa
         assert (folder / f"p.{kind}").exists()
 
 
-def test_an_env_that_ends_at_once_is_measured(tdx: Tdx, folder: Path) -> None:
+def test_episodes_of_one_step(tdx: Tdx, folder: Path) -> None:
     found = tdx(
         "profile", "--env", "ending_envs:short", *SHORT, "--format", "json", "--mode", "all"
     )
@@ -111,7 +111,7 @@ def test_an_env_that_ends_at_once_is_measured(tdx: Tdx, folder: Path) -> None:
         assert max(resets) >= 40
 
 
-def test_ctrl_c_reports_what_was_measured(tdx: Tdx, folder: Path) -> None:
+def test_interrupt_shows_the_rows_so_far(tdx: Tdx, folder: Path) -> None:
     found = tdx("profile", "--env", "ending_envs:interrupted", *SHORT, "--mode", "eager,planned")
     assert found.code == 130
     assert "env " in found.out
@@ -119,7 +119,7 @@ def test_ctrl_c_reports_what_was_measured(tdx: Tdx, folder: Path) -> None:
     assert "interrupted" in found.err
 
 
-def test_a_process_that_is_interrupted(folder: Path) -> None:
+def test_interrupted_process(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tdx", "profile", "--env", "ending_envs:interrupted", *SHORT],
         capture_output=True,
@@ -131,10 +131,10 @@ def test_a_process_that_is_interrupted(folder: Path) -> None:
     )
     assert done.returncode == 130
     assert "whole step" in done.stdout
-    assert done.stderr == "interrupted: this is what was measured until then\n"
+    assert done.stderr == "interrupted: showing the measurements so far\n"
 
 
-def test_nobody_reads_what_is_printed(
+def test_closed_pipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):

@@ -1,4 +1,4 @@
-"""The report of a pipeline: one page that needs nothing but itself."""
+"""``tdx report``: a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tdx.cli.html.diagram import chain_diagram
-from tdx.cli.html.plots import episode_plot, reward_plot
-from tdx.inspection.report import EpisodeSummary, PipelineReport, RewardPlot, build_report
-from tdx.inspection.report.rollout import encode_png, is_image, to_png
+from tdx.cli.html.report import chain_diagram, episode_plot, reward_plot
+from tdx.inspection.report import Episode, PipelineReport, RewardCurve, gather
+from tdx.inspection.report.images import encode_png, is_image, png_of
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ LOADS = {"src", "href", "data", "action", "poster", "srcset", "background", "xli
 
 
 def decode_png(data: bytes) -> torch.Tensor:
-    """The colours of an image, ``[H, W, 3]``."""
+    """Return the colors of an image, shape ``[H, W, 3]``."""
     import pygame
 
     surface = pygame.image.load(io.BytesIO(data), "image.png")
@@ -37,7 +36,7 @@ def decode_png(data: bytes) -> torch.Tensor:
 
 
 class Page(HTMLParser):
-    """What a page would load, its tags, and its text."""
+    """Collects the resources, tags and text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return target.read_text()
 
 
-def test_no_request_leaves_the_page(html: str) -> None:
+def test_page_loads_nothing(html: str) -> None:
     page = Page(html)
     assert page.loads
     assert all(load.startswith(("data:", "#")) for load in page.loads)
@@ -74,9 +73,10 @@ def test_no_request_leaves_the_page(html: str) -> None:
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)", html)
 
 
-def test_page_has_all_its_parts(html: str) -> None:
+def test_sections(html: str) -> None:
     page = Page(html)
-    for part in ("Chain", "Lints", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes"):
+    parts = ("Chain", "Findings", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes")
+    for part in parts:
         assert f">{part}</h2>" in html
     assert page.tags.count("svg") == 3
     assert page.tags.count("img") == 8
@@ -84,7 +84,7 @@ def test_page_has_all_its_parts(html: str) -> None:
     assert "episode_reward@1" in page.text
 
 
-def test_every_frame_is_an_image(html: str) -> None:
+def test_frames(html: str) -> None:
     frames = [
         decode_png(base64.b64decode(data))
         for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)
@@ -99,7 +99,7 @@ def test_every_frame_is_an_image(html: str) -> None:
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
-def test_a_browser_shows_it(html: str, tmp_path: Path) -> None:
+def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)))
     (tmp_path / "report.html").write_text(html)
     done = subprocess.run(
@@ -121,7 +121,7 @@ def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> Pip
     pipeline = Pipeline.of(env or EnvConfig("Pendulum-v1"), *stages)
     built = build_env(pipeline)
     try:
-        return build_report(built, pipeline, "<pendulum> & co", steps=steps)
+        return gather(built, pipeline, "<pendulum> & co", steps=steps)
     finally:
         built.close()
 
@@ -138,9 +138,9 @@ def test_episodes_and_rewards() -> None:
         (2, 2, "truncated"),
         (4, 1, "cut"),
     ]
-    (curve,) = rollout.plots
+    (curve,) = rollout.curves
     assert (curve.key, len(curve.values)) == ("reward", 5)
-    assert rollout.images == ()
+    assert rollout.pictures == ()
     assert report_of("StepCounter", steps=4).rollout == report_of("StepCounter", steps=4).rollout
 
 
@@ -165,20 +165,20 @@ def test_names_are_escaped(tdx: Tdx, tmp_path: Path) -> None:
 
 
 def test_plots_of_one_value_and_of_none() -> None:
-    assert "<circle" in reward_plot([RewardPlot("reward", 0, (1.0,))])
-    assert reward_plot([RewardPlot("reward", 0, (float("nan"),))]) == ""
-    assert episode_plot([EpisodeSummary(0, 0, 1, None, "cut")]) == ""
-    assert episode_plot([EpisodeSummary(0, 0, 1, -3.0, "cut")]).count("<rect") == 1
+    assert "<circle" in reward_plot([RewardCurve("reward", 0, (1.0,))])
+    assert reward_plot([RewardCurve("reward", 0, (float("nan"),))]) == ""
+    assert episode_plot([Episode(0, 0, 1, None, "cut")]) == ""
+    assert episode_plot([Episode(0, 0, 1, -3.0, "cut")]).count("<rect") == 1
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_png_holds_the_pixels(channels: int) -> None:
+def test_png_round_trip(channels: int) -> None:
     pixels = torch.randint(0, 256, (5, 7, channels), dtype=torch.uint8)
     data = encode_png(pixels.numpy().tobytes(), 7, 5, channels)
     assert torch.equal(decode_png(data), pixels.expand(5, 7, 3))
 
 
-def test_which_tensors_are_images() -> None:
+def test_image_detection() -> None:
     assert is_image(torch.zeros(2, 84, 84, 3, dtype=torch.uint8), 1)
     assert is_image(torch.zeros(4, 84, 84), 0)
     assert not is_image(torch.zeros(7, 7, 3), 0)
@@ -186,13 +186,13 @@ def test_which_tensors_are_images() -> None:
     assert not is_image("text", 0)
 
 
-def test_values_outside_of_0_to_1_are_stretched() -> None:
+def test_values_outside_0_to_1_are_normalized() -> None:
     ramp = torch.linspace(-3, 5, 20 * 20).reshape(1, 20, 20)
-    decoded = decode_png(to_png(ramp, 0))
+    decoded = decode_png(png_of(ramp, 0))
     assert (int(decoded.min()), int(decoded.max())) == (0, 255)
 
 
-def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
+def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     target.write_text("mine")
     arguments = ("report", "--env", "Pendulum-v1", "-o", str(target), "--steps", "1")
@@ -207,11 +207,11 @@ def test_nothing_is_overwritten_without_force(tdx: Tdx, tmp_path: Path) -> None:
     [
         ((), "no env is given"),
         (("missing.yaml",), "cannot read missing.yaml"),
-        (("a.yaml", "--pipeline", "b.yaml"), "cannot be given together"),
-        (("--env", "Pendulum-v1", "--steps", "0"), "--steps must be a whole number"),
+        (("a.yaml", "--pipeline", "b.yaml"), "cannot be combined"),
+        (("--env", "Pendulum-v1", "--steps", "0"), "--steps must be an integer"),
     ],
 )
-def test_wrong_usage(tdx: Tdx, arguments: tuple[str, ...], message: str) -> None:
+def test_usage_errors(tdx: Tdx, arguments: tuple[str, ...], message: str) -> None:
     outcome = tdx("report", *arguments, "-o", "-")
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err

@@ -1,4 +1,4 @@
-"""Streams that cannot take what tdx writes: other encodings, closed, full."""
+"""Streams with other encodings, closed streams and full disks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tdx.cli.output.wrapping import wrapped_text
+from tdx.cli.output.terminal import wrap_text
+from tests.cli.processes import run
 
 ROOT = Path(__file__).parents[2]
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
@@ -35,21 +36,18 @@ def tdx(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_signs_that_an_encoding_lacks_are_written_in_ascii(encoding: str) -> None:
-    done = tdx(*SPEC, PYTHONIOENCODING=encoding)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "-2 ... 2" in done.stdout
-    assert ">= 0" in done.stdout
+def test_characters_outside_the_encoding_become_ascii(encoding: str) -> None:
+    completed = run(*SPEC, encoding=encoding)
+    assert (completed.code, completed.err) == (0, "")
+    assert "-2 ... 2" in completed.out
+    assert ">= 0" in completed.out
 
 
-def test_json_in_another_encoding_is_the_same_json(tmp_path: Path) -> None:
+def test_json_is_the_same_in_each_encoding(tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text("version: 1\nenv: Pendülum-v1\n", encoding="utf-8")
-    told = [
-        tdx("check", "--pipeline", str(file), "--format", "json", PYTHONIOENCODING=encoding)
-        for encoding in ("ascii", "utf-8")
-    ]
-    first, second = (json.loads(done.stderr) for done in told)
+    check = ("check", "--pipeline", str(file), "--format", "json")
+    first, second = (json.loads(run(*check, encoding=name).err) for name in ("ascii", "utf-8"))
     assert first == second
     assert first["error"]["where"]["env"] == "Pendülum-v1"
 
@@ -61,7 +59,7 @@ def test_closed_streams_do_not_change_the_exit_code(shell: str, code: int) -> No
     assert "Traceback" not in done.stderr
 
 
-def test_closed_stdout_takes_the_result() -> None:
+def test_closed_stdout_discards_the_result() -> None:
     done = tdx("list", "transforms", shell=">&-")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -72,27 +70,27 @@ def test_closed_stdin_has_no_pipeline() -> None:
     assert done.stderr.startswith("error: standard input is closed\nhint: ")
 
 
-def test_help_for_a_reader_that_goes_away() -> None:
+def test_help_with_a_reader_that_exits() -> None:
     done = tdx("rollout", "--help", shell="| head -c 1; exit ${PIPESTATUS[0]}", program="/bin/bash")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @on_a_full_disk
 @pytest.mark.parametrize("arguments", [("list", "transforms"), ("schema",), ("--help",)])
-def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+def test_full_disk_is_a_one_line_error(arguments: tuple[str, ...]) -> None:
     done = tdx(*arguments, shell="> /dev/full")
     assert done.returncode == 3
     assert done.stderr == (
         "error: cannot write to stdout: No space left on device\n"
-        "hint: free space on the disk, or send the output to another place\n"
+        "hint: free some disk space, or redirect the output elsewhere\n"
     )
 
 
 @on_a_full_disk
-def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
+def test_unwritable_error_keeps_its_exit_code() -> None:
     assert tdx("show", "transform", "NoSuch", shell="2> /dev/full").returncode == 2
 
 
-def test_a_dumb_terminal_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_width_of_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert max(map(len, wrapped_text("word " * 40, 30))) <= 30
+    assert max(map(len, wrap_text("word " * 40, 30))) <= 30

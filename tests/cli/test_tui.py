@@ -1,4 +1,4 @@
-"""``tdx tui``: what it does without a terminal, and what it opens on one."""
+"""``tdx tui`` with and without a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdx.pipeline import Pipeline
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the app is opened with, as if on a terminal."""
+    """Pipelines that the app is opened with, as if on a terminal."""
     found: list[Any] = []
 
     def open_app(pipeline: object = None, **options: object) -> int:
@@ -21,11 +21,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return 0
 
     monkeypatch.setattr("tdx.tui.open.open_app", open_app)
-    monkeypatch.setattr("tdx.cli.commands.tui.on_terminal", lambda: True)
+    monkeypatch.setattr("tdx.cli.commands.tui.is_interactive", lambda: True)
     return found
 
 
-def test_without_a_terminal_it_ends_at_once_and_names_the_command(
+def test_without_a_terminal_it_suggests_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["tui", "--env", "Pendulum-v1", "--t", "StepCounter(max_steps=5)"]
@@ -38,25 +38,23 @@ def test_without_a_terminal_it_ends_at_once_and_names_the_command(
     assert command in said.err
 
 
-def test_without_a_terminal_tdx_alone_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tdx_without_a_terminal_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     run([])
     assert "Usage: tdx" in capsys.readouterr().out
 
 
-def test_on_a_terminal_it_opens_the_pipeline(opened: list[Any]) -> None:
+def test_opens_the_pipeline(opened: list[Any]) -> None:
     assert run(["tui", "--env", "Pendulum-v1", "--t", "RewardSum", "--num-envs", "2"]) == 0
     (pipeline,) = opened
     assert isinstance(pipeline, Pipeline)
     assert (pipeline.env.num_envs, pipeline.transforms[0].name) == (2, "RewardSum")
 
 
-def test_on_a_terminal_tdx_alone_opens_it_empty(opened: list[Any]) -> None:
+def test_tdx_on_a_terminal_opens_the_app(opened: list[Any]) -> None:
     assert run([]) == 0
     assert opened == [None]
 
 
-def test_stages_without_an_env_are_a_mistake(
-    opened: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_need_an_env(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tui", "--t", "RewardSum"]) == 2
     assert opened == []

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdx.errors import ExitCode
-from tests.cli.processes import started
+from tests.cli.processes import start
 from tests.robustness.cases import Case, make_case
 from tests.robustness.seeds import make_seeds
 
@@ -50,7 +50,7 @@ def answer(case: Case) -> Answer:
     """Run a case in a fork with bounded time and memory."""
     out, err = (os.memfd_create(name) for name in ("out", "err"))
     began = time.monotonic()
-    child = started(case.arguments, {1: out, 2: err}, lambda: _confine(case))
+    child = start(case.arguments, {1: out, 2: err}, lambda: _confine(case))
     _, status, usage = os.wait4(child, 0)
     wall = time.monotonic() - began
     texts = []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tdx import ArgumentError, EnvError, open_dump
-from tdx.cli.views.dump_view import summary_view
+from tdx.cli.views.dumps import summary_view
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, replay, resume, verify
 from tests.rollouts.recorded import record, same

@@ -15,8 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tdx.cli.arguments import as_arguments
-from tdx.cli.options import PipelineOptions
+from tdx.cli.options import PipelineOptions, as_arguments
 from tdx.cli.process import run
 from tdx.tui.serving.access import Access, is_loopback
 from tdx.tui.serving.serve import serve
@@ -182,7 +181,7 @@ def test_host_that_is_none_of_this_machine(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--t", "RewardSum"], "stages are given without an env"),
+        (["--t", "RewardSum"], "--t needs an env"),
         (["--pipeline", "-"], "a page cannot read stdin"),
         (["--port", "70000"], "--port must be at most 65535"),
         (["--pages", "0"], "--pages"),

@@ -1,15 +1,80 @@
-"""``tdx check``."""
+"""``tdx check``, with ``--diff`` and ``--fix``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import difflib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tdx.cli.check_options import Diff, File, Fix, Ignore, Policy, Select, Strict
+import typer
+
+from tdx.cli.choices import CheckFormat, split_list
+from tdx.cli.completion import complete_rules
 from tdx.cli.options import FindingsOptions, PipelineOptions
+from tdx.cli.streams import json_text, write_verbatim
+from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
-    from tdx.pipeline import PipelineFile
+    from tdx.inspection.check_report import CheckReport
+    from tdx.inspection.lint.mend import Mended
+    from tdx.inspection.lint.rule import Rule
+    from tdx.pipeline import Pipeline, PipelineFile
+
+_RULES = "Rules"
+_STDIN = "<stdin>"
+
+File = Annotated[
+    str | None, typer.Argument(metavar="FILE", help="Pipeline file, same as --pipeline FILE.")
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        help="Policy to check with the chain: random, or module:name with --allow-code; includes "
+        "the keys that it reads and its recurrent state.",
+        rich_help_panel="Pipeline",
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="CODES",
+        autocompletion=complete_rules,
+        help="Check only these rules: TDX421,TDX44. `tdx explain` lists them.",
+        rich_help_panel=_RULES,
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="CODES",
+        autocompletion=complete_rules,
+        help="Skip these rules.",
+        rich_help_panel=_RULES,
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Exit with 1 also for findings of severity advice.", rich_help_panel=_RULES
+    ),
+]
+Diff = Annotated[
+    bool, typer.Option("--diff", help="Show the fixes as a diff.", rich_help_panel=_RULES)
+]
+Fix = Annotated[
+    bool,
+    typer.Option(
+        "--fix",
+        help="Write the fixes into the file; for --env and --t, print the fixed options.",
+        rich_help_panel=_RULES,
+    ),
+]
 
 
 def check(
@@ -23,44 +88,182 @@ def check(
     diff: Diff = False,
     fix: Fix = False,
 ) -> int:
-    """Check a pipeline: that it can be built, keeps what its specs promise, and breaks no rule.
+    """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
-    Ends with exit code 1 where an error or a warning is found, and with 3 where all is well but for
-    a device that this machine does not have.
+    Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
+    this machine does not have.
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.foreign_code import foreign_code
-    from tdx.cli.mending import Mending
-    from tdx.cli.source import read_source, with_file
-    from tdx.cli.views.check_view import write_report
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.pipelines import read_source, with_file
     from tdx.inspection.check_report import check_pipeline
-    from tdx.inspection.lint.linter import select_rules
+    from tdx.inspection.lint.select import chosen_rules
 
-    rules = select_rules(_codes(select), _codes(ignore))
+    rules = chosen_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
     config, source = read_source(options)
     if policy is not None:
         config = replace(config, policy=policy)
-    text = None if pipeline.transforms else _text(source)
-    mending = None
-    with foreign_code():
+    if diff and fix:
+        raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
+    fixes = None
+    with third_party_code():
         if diff or fix:
-            mending = Mending.of(config, source, options, rules, strict=strict)
+            fixes = Fixes.find(config, source, options, rules, strict=strict)
             if fix:
-                config = mending.written(diff)
-                text = _text(source)
+                config = fixes.write()
         report = check_pipeline(config, allow_code=pipeline.allow_code, rules=rules)
-    told = None if mending is None else mending.told(fix=fix)
-    write_report(report, rules, output, told, text)
+    text = None if pipeline.transforms or source is None else _text_on_disk(source)
+    _write_report(report, rules, output, None if fixes is None else fixes.output(fix=fix), text)
     return report.exit_code(strict=strict)
 
 
-def _text(source: PipelineFile | None) -> str | None:
-    """The file as it is on disk."""
-    return None if source is None else source.text.replace("\n", source.newline)
+def _text_on_disk(source: PipelineFile) -> str:
+    return source.text.replace("\n", source.newline)
 
 
-def _codes(given: list[str] | None) -> list[str]:
-    """Codes that are given one by one or with commas between."""
-    return [code for text in given or () for code in text.split(",") if code.strip()]
+def _write_report(
+    report: CheckReport,
+    rules: Sequence[Rule],
+    options: FindingsOptions,
+    fixes: FixOutput | None,
+    text: str | None,
+) -> None:
+    """Write the findings, or the fixes, in the requested format.
+
+    Args:
+        report: Findings.
+        rules: Rules that were checked.
+        options: Output format.
+        fixes: Output of ``--diff`` and ``--fix``.
+        text: Text of the file that contains the whole pipeline. ``None``: no such file.
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.check import check_view
+
+    if fixes is not None and fixes.message is not None:
+        print(fixes.message, file=sys.stderr)
+    if options.format is CheckFormat.SARIF:
+        from tdx.cli.output.sarif import sarif
+
+        log = sarif(report, [rule.code for rule in rules], text)
+        sys.stdout.write(json_text(log, sys.stdout, indent=2))
+    elif fixes is not None and fixes.text is not None and options.format is CheckFormat.TABLE:
+        write_verbatim(fixes.text)
+    else:
+        write_view(check_view(report, None if fixes is None else fixes.data), options.output)
+
+
+@dataclass(frozen=True, slots=True)
+class FixOutput:
+    """Output of ``--diff`` and ``--fix``.
+
+    Args:
+        text: Text for stdout instead of the findings. ``None``: show the findings.
+        data: The fixes as plain data.
+        message: Line for stderr.
+    """
+
+    text: str | None
+    data: dict[str, Any]
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """A fixed pipeline and the file that it comes from.
+
+    Args:
+        result: Pipeline with its fixes.
+        file: File with the fixes applied. ``None``: the pipeline comes from options.
+        original_text: Text of the file before the fixes.
+    """
+
+    result: Mended
+    file: PipelineFile | None
+    original_text: str
+
+    @classmethod
+    def find(
+        cls,
+        pipeline: Pipeline,
+        file: PipelineFile | None,
+        options: PipelineOptions,
+        rules: Sequence[Rule],
+        *,
+        strict: bool,
+    ) -> Fixes:
+        """Apply the fixes of the rules to a pipeline and to the text of its file.
+
+        Raises:
+            ArgumentError: Some stages come from the file and some from options.
+        """
+        from tdx.inspection.lint.mend import mend
+
+        if file is not None and options.transforms:
+            raise ArgumentError(
+                "stages from --t cannot be fixed together with a file",
+                hint="add them to the file, or pass the whole chain with --env and --t",
+            )
+        result = mend(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
+        original_text = "" if file is None else file.text
+        if file is not None:
+            for _, fix in result.fixes:
+                fix.apply(file)
+        return cls(result, file, original_text)
+
+    def write(self) -> Pipeline:
+        """Write the fixed file unless it changed on disk; return the fixed pipeline.
+
+        Raises:
+            PipelineError: The file changed on disk or cannot be written.
+        """
+        from tdx.pipeline import PipelineFile
+
+        file = self.file
+        if file is None:
+            return self.result.pipeline
+        if file.name != _STDIN and self.result.fixes:
+            if PipelineFile.load(file.name).text != self.original_text:
+                raise PipelineError(
+                    f"{file.name} changed during the check", hint="run the command again"
+                )
+            file.save()
+        # The stages of the file have the line numbers after the fixes.
+        return self.result.pipeline.with_stages(*file.pipeline.transforms)
+
+    def output(self, *, fix: bool) -> FixOutput:
+        """Return what to print; with ``fix`` the file has been written."""
+        data: dict[str, Any] = {
+            "fixes": [{"code": code, "title": each.title} for code, each in self.result.fixes],
+            "command": None if self.file is not None else self._command(),
+            "diff": None if self.file is None else self._diff(),
+        }
+        if self.file is None:
+            return FixOutput(f"{self._command()}\n", data, self._message("fixed"))
+        if fix and self.file.name == _STDIN:
+            return FixOutput(self.file.text, data, self._message("fixed"))
+        if fix:
+            return FixOutput(None, data, self._message(f"{self.file.name}: fixed"))
+        return FixOutput(self._diff(), data)
+
+    def _command(self) -> str:
+        from tdx.pipeline import to_command
+
+        return to_command(self.result.pipeline, "tdx check")
+
+    def _diff(self) -> str:
+        assert self.file is not None
+        name = "pipeline" if self.file.name == _STDIN else self.file.name
+        lines = difflib.unified_diff(
+            self.original_text.splitlines(keepends=True),
+            self.file.text.splitlines(keepends=True),
+            name,
+            name,
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+    def _message(self, lead: str) -> str:
+        titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
+        return f"{lead} {', '.join(titles)}" if titles else "nothing to fix"

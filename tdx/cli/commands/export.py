@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import number_option
-from tdx.cli.completion import complete_env, complete_export, complete_import
-from tdx.cli.dump_completion import complete_dump_keys
-from tdx.cli.new_file import STDOUT
+from tdx.cli.choices import integer_option, split_list
+from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
 from tdx.cli.options import OutputOptions
+from tdx.cli.output.write import STDOUT
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
 
 _FPS = 30
 
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="The folder of a dump.")]
+Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
 To = Annotated[
     str | None,
     typer.Option(
         "--to",
         metavar="FORMAT",
         autocompletion=complete_export,
-        help="minari, parquet, hdf5, zarr, safetensors, npz, jsonl, mp4 or gif; what --out ends "
-        "with by default.",
+        help="minari, parquet, hdf5, zarr, safetensors, npz, jsonl, mp4 or gif; by default the "
+        "extension of --out.",
     ),
 ]
 OutFile = Annotated[
@@ -36,7 +35,7 @@ OutFile = Annotated[
         "--out",
         "-o",
         metavar="PATH",
-        help="Where to; beside the dump by default. - is stdout, for jsonl.",
+        help="Target; next to the dump by default. - writes jsonl to stdout.",
     ),
 ]
 Keys = Annotated[
@@ -45,7 +44,8 @@ Keys = Annotated[
         "--keys",
         metavar="KEYS",
         autocompletion=complete_dump_keys,
-        help="Export these entries only: observation,next.reward. Without `next.` both are meant.",
+        help="Export only these entries: observation,next.reward. Without `next.`, both are "
+        "exported.",
     ),
 ]
 Episodes = Annotated[
@@ -53,24 +53,27 @@ Episodes = Annotated[
     typer.Option(
         "--episodes",
         metavar="NUMBERS",
-        help="Of a film: these episodes, counted from 0 as tdx show lists them: 0,3-5.",
+        help="For videos: episodes to export, numbered as in tdx show: 0,3-5.",
     ),
 ]
 Fps = Annotated[
     int,
-    number_option("--fps", 1, "Of a film: frames a second; 30 by default."),
+    integer_option("--fps", 1, "For videos: frames per second."),
 ]
 Split = Annotated[
-    bool, typer.Option("--split", help="Of a film: a file for each episode, in a folder.")
+    bool, typer.Option("--split", help="For videos: one file per episode, in a folder.")
 ]
 Lossy = Annotated[
-    bool, typer.Option("--lossy", help="Of an mp4: small and for every player, not exact.")
+    bool,
+    typer.Option("--lossy", help="For mp4: smaller file that every player supports, not exact."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be in it.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an export that is there.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing; show the entries and the size.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing export.")]
 
 Source = Annotated[
-    str, typer.Argument(metavar="PATH", help="A file, or the folder of a dataset or group.")
+    str, typer.Argument(metavar="PATH", help="File, or folder of a dataset or group.")
 ]
 From = Annotated[
     str | None,
@@ -78,22 +81,21 @@ From = Annotated[
         "--from",
         metavar="FORMAT",
         autocompletion=complete_import,
-        help="minari, parquet, hdf5, zarr, safetensors, npz or jsonl; told by PATH by default.",
+        help="minari, parquet, hdf5, zarr, safetensors, npz or jsonl; detected from PATH by "
+        "default.",
     ),
 ]
-OutDump = Annotated[
-    str, typer.Option("--out", "-o", metavar="DIR", help="The folder of the new dump.")
-]
+OutDump = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump.")]
 EnvId = Annotated[
     str | None,
     typer.Option(
         "--env",
         metavar="ID",
         autocompletion=complete_env,
-        help="The env that a file by somebody else comes from.",
+        help="Env of the data, if tdx export did not write the file.",
     ),
 ]
-ForceDump = Annotated[bool, typer.Option("--force", help="Overwrite a dump that is there.")]
+ForceDump = Annotated[bool, typer.Option("--force", help="Replace an existing dump.")]
 
 
 def export(
@@ -109,34 +111,34 @@ def export(
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
-    """Write a dump in another format: every number as it is, and all that the dump knows of them.
+    """Convert a dump to another format without losing precision or metadata.
 
-    tdx import makes a dump of it again.
+    tdx import converts it back to a dump.
 
     tdx export runs/pendulum --to parquet
     """
-    from tdx.cli.interrupts import heard_interrupts
-    from tdx.cli.output.write import write
+    from tdx.cli.interrupts import reliable_sigint
+    from tdx.cli.output.write import write_view
     from tdx.cli.progress import progress_on
-    from tdx.cli.views.export_view import export_view
+    from tdx.cli.views.dumps import export_view
     from tdx.rollouts import export_dump
 
-    wanted = listed(keys)
+    selected = tuple(split_list(keys)) or None
     if out == STDOUT and not dry_run:
-        _to_stdout(dump, to, wanted, any((episodes, split, lossy)))
+        _to_stdout(dump, to, selected, any((episodes, split, lossy)))
         return
-    with heard_interrupts() as check, progress_on(sys.stderr) as show:
+    with reliable_sigint() as check, progress_on(sys.stderr) as show:
 
         def on_rows(progress: Progress) -> None:
             check()
             show(progress)
 
-        found = export_dump(
+        result = export_dump(
             dump,
             out,
             to=to,
-            keys=wanted,
-            episodes=None if episodes is None else numbers(episodes),
+            keys=selected,
+            episodes=None if episodes is None else parse_episodes(episodes),
             fps=fps,
             split=split,
             lossy=lossy,
@@ -144,33 +146,27 @@ def export(
             dry_run=dry_run,
             on_rows=on_rows,
         )
-    write(export_view(found), output)
+    write_view(export_view(result), output)
 
 
-def _to_stdout(dump: str, to: str | None, keys: tuple[str, ...] | None, film: bool) -> None:
+def _to_stdout(dump: str, to: str | None, keys: tuple[str, ...] | None, is_video: bool) -> None:
     from tdx.rollouts import export_lines
     from tdx.rollouts.formats.registry import find_format
 
     kind = find_format(to or "jsonl")
-    if kind.name != "jsonl" or film:
-        raise ArgumentError(f"{kind.name} cannot be written to stdout", hint="--to jsonl can")
+    if kind.name != "jsonl" or is_video:
+        raise ArgumentError(f"{kind.name} cannot be written to stdout", hint="use --to jsonl")
     export_lines(dump, sys.stdout.buffer, keys=keys)
 
 
-def listed(keys: list[str] | None) -> tuple[str, ...] | None:
-    """Names that were given one by one, or with commas between."""
-    names = [name.strip() for text in keys or () for name in text.split(",") if name.strip()]
-    return tuple(names) or None
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Numbers and ranges of them.
+def parse_episodes(text: str) -> tuple[int, ...]:
+    """Parse numbers and ranges.
 
     Example:
-        >>> numbers("0,3-5")
+        >>> parse_episodes("0,3-5")
         (0, 3, 4, 5)
     """
-    found: list[int] = []
+    episodes: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if (
@@ -179,10 +175,10 @@ def numbers(text: str) -> tuple[int, ...]:
             or int(last or first) < int(first)
         ):
             raise ArgumentError(
-                f"--episodes cannot be {text!r}", hint="write numbers and ranges: 0,3-5"
+                f"invalid value {text!r} for --episodes", hint="write numbers and ranges: 0,3-5"
             )
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+        episodes += range(int(first), int(last or first) + 1)
+    return tuple(episodes)
 
 
 def import_(
@@ -193,21 +189,21 @@ def import_(
     env: EnvId = None,
     force: ForceDump = False,
 ) -> None:
-    """Make a dump of a file in another format: what tdx export wrote, or data by somebody else.
+    """Convert a file in another format to a dump: from tdx export, or from another source.
 
     tdx import pendulum.parquet --out runs/again
     """
-    from tdx.cli.interrupts import heard_interrupts
-    from tdx.cli.output.write import write
+    from tdx.cli.interrupts import reliable_sigint
+    from tdx.cli.output.write import write_view
     from tdx.cli.progress import progress_on
-    from tdx.cli.views.export_view import import_view
+    from tdx.cli.views.dumps import import_view
     from tdx.rollouts import import_dump
 
-    with heard_interrupts() as check, progress_on(sys.stderr) as show:
+    with reliable_sigint() as check, progress_on(sys.stderr) as show:
 
         def on_rows(progress: Progress) -> None:
             check()
             show(progress)
 
-        found = import_dump(path, out, format=kind, env=env, force=force, on_rows=on_rows)
-    write(import_view(found), output)
+        result = import_dump(path, out, format=kind, env=env, force=force, on_rows=on_rows)
+    write_view(import_view(result), output)

@@ -1,43 +1,163 @@
-"""``tdx inspect``."""
+"""``tdx inspect``: specs, stages, keys, values and plan of a chain."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from tdx.cli.key_completion import complete_key
-from tdx.cli.options import OutputOptions, PipelineOptions
+from tdx.cli.choices import DiagramFormat, integer_option
+from tdx.cli.env_completion import complete_key, complete_policy_key
+from tdx.cli.options import DiagramOptions, OutputOptions, PipelineOptions
+from tdx.cli.pipelines import PolicyName
+
+Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        autocompletion=complete_key,
+        help="Follow one key through the chain; write a nested key as agents.reward.",
+    ),
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY]...",
+        autocompletion=complete_key,
+        help="Keys to trace, nested ones as agents.reward; all by default.",
+    ),
+]
+Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
+Each = Annotated[bool, typer.Option("--each", help="Show each reset and step separately.")]
+PolicyReads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-reads",
+        metavar="KEY",
+        autocompletion=complete_policy_key,
+        help="Key that the policy reads, such as agents.observation. Can be repeated; without it, "
+        "actions are random.",
+    ),
+]
 
 
 def inspect_spec(
-    pipeline: PipelineOptions,
-    output: OutputOptions,
-    stages: Annotated[
-        bool, typer.Option("--stages", help="Show the specs after every stage.")
-    ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            autocompletion=complete_key,
-            help="Follow one key through the chain; nested as agents.reward.",
-        ),
-    ] = None,
+    pipeline: PipelineOptions, output: OutputOptions, stages: Stages = False, key: Key = None
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
     tdx inspect spec --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.output.write import write
-    from tdx.cli.source import built_env, read_pipeline
-    from tdx.cli.views.spec_view import spec_view
-    from tdx.inspection.chain import format_stages
+    from tdx.cli.output.write import write_view
+    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import inspect_spec
+    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
-    with built_env(config, pipeline) as env:
+    with open_env(config, pipeline) as env:
         report = inspect_spec(env, config.env.id)
-        calls = format_stages(env, config)
-    write(spec_view(report, calls, stages=stages, key=key), output)
+        calls = stage_texts(env, config)
+    write_view(spec_view(report, calls, stages=stages, key=key), output)
+
+
+def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
+    """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
+
+    tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.views.chain import chain_view
+    from tdx.inspection.chain_report import inspect_chain
+    from tdx.inspection.stage_text import stage_texts
+
+    config = read_pipeline(pipeline)
+    with open_env(config, pipeline) as env:
+        report = inspect_chain(env, config.env.id)
+        calls = stage_texts(env, config)
+    write_view(chain_view(report, calls), output)
+
+
+def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys = None) -> None:
+    """Trace keys through a chain: each version, its writer and its readers.
+
+    tdx inspect keys reward --env Pendulum-v1 --t RewardSum --t "RewardClipping(-1, 1)"
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.views.chain import lineage_diagram, lineage_view
+    from tdx.inspection.lineage import inspect_keys
+    from tdx.inspection.stage_text import stage_texts
+
+    config = read_pipeline(pipeline)
+    with open_env(config, pipeline) as env:
+        lineage = inspect_keys(env, config.env.id).only(list(keys or ()))
+        calls = stage_texts(env, config)
+    if output.format is DiagramFormat.MERMAID:
+        sys.stdout.write(lineage_diagram(lineage, calls))
+    else:
+        write_view(lineage_view(lineage, calls), output.output)
+
+
+def inspect_values(
+    pipeline: PipelineOptions,
+    output: OutputOptions,
+    steps: Steps = 1,
+    policy: PolicyName = None,
+    each: Each = False,
+) -> None:
+    """Reset and step an env, and show the values that each stage writes.
+
+    Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
+    their spec are marked, and the stage that violates its spec is named.
+
+    tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.pipelines import load_policy, open_env, read_pipeline
+    from tdx.cli.views.values import values_view
+    from tdx.inspection.stage_text import stage_texts
+    from tdx.inspection.values_report import inspect_values
+    from tdx.pipeline.validation import add_line
+
+    config = read_pipeline(pipeline)
+    with open_env(config, pipeline) as env:
+        actor = load_policy(policy, config, env, steps, allow_code=pipeline.allow_code)
+        report = inspect_values(
+            env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
+        )
+        calls = stage_texts(env, config)
+        if report.error is not None:
+            add_line(report.error, config, env)
+    write_view(values_view(report, calls), output)
+    if report.error is not None:
+        raise report.error
+
+
+def inspect_plan(
+    pipeline: PipelineOptions, output: DiagramOptions, policy_reads: PolicyReads = None
+) -> None:
+    """Show how a rollout runs: which stages run in each step, which are deferred, and why.
+
+    tdx inspect plan --env Pendulum-v1 --t RewardSum --policy-reads observation
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.views.plan import plan_diagram, plan_view
+    from tdx.inspection.plan_report import inspect_plan
+    from tdx.inspection.stage_text import stage_texts
+    from tdx.keys import normal_key
+
+    config = read_pipeline(pipeline)
+    reads = [normal_key(tuple(key.split("."))) for key in policy_reads or ()] or None
+    with open_env(config, pipeline) as env:
+        report = inspect_plan(env, config.env.id, policy_reads=reads)
+        calls = stage_texts(env, config, expanded=True)
+    if output.format is DiagramFormat.MERMAID:
+        sys.stdout.write(plan_diagram(report, calls))
+    else:
+        write_view(plan_view(report, calls), output.output)

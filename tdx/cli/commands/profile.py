@@ -1,32 +1,22 @@
-"""``tdx profile``."""
+"""``tdx profile`` and ``tdx profile compare``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from tdx.cli.measuring import (
-    Request,
-    advised,
-    end_with,
-    error_of,
-    measured,
-    silence_torch,
-    subject_of,
-    swept,
-)
-from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
-from tdx.cli.policy import PolicyName
-from tdx.cli.profile_files import ProfileFiles
-from tdx.cli.profile_options import (
+from tdx.cli.commands.profile_options import (
     MODES,
     PASSES,
     Advices,
+    After,
     AllWrappers,
     Baseline,
+    Before,
     DryRun,
     FailIf,
     Force,
+    ForceCompare,
     Histograms,
     Html,
     Marginals,
@@ -43,12 +33,26 @@ from tdx.cli.profile_options import (
     Top,
     Trace,
     Warmup,
-    several,
+    parse_names,
+)
+from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
+from tdx.cli.pipelines import PolicyName
+from tdx.cli.profile_runs import (
+    INTERRUPTED,
+    ProfileFiles,
+    ProfileRequest,
+    measure,
+    measure_sweep,
+    profile_error,
+    raise_error,
+    silence_kineto,
+    subject_of,
+    try_advice,
 )
 from tdx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
-    from tdx.cli.views.profile_view import Extras, Layout
+    from tdx.cli.views.profile import Extras
     from tdx.profiling.limits import Limit
     from tdx.profiling.result import Profile
     from tdx.profiling.run import ProfilePlan
@@ -82,126 +86,155 @@ def profile(
     fail_if: FailIf = None,
     force: Force = False,
 ) -> int:
-    """Measure what each part of a rollout costs: env, policy, every stage, and tdx itself.
+    """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
 
-    Where the env fails, or Ctrl-C ends it, what was measured until then is shown.
-
-    `tdx profile compare A.json B.json` compares two that --save has kept.
+    If the env fails or you press Ctrl-C, the measurements so far are shown.
+    `tdx profile compare A.json B.json` compares two profiles saved by --save.
 
     tdx profile --env Pendulum-v1 --t RewardSum --mode all
     """
-    silence_torch()
-    from tdx.cli.source import read_pipeline, with_file
-    from tdx.cli.views.profile_view import Layout
+    silence_kineto()
+    from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
 
-    modes: Any = several(mode, MODES, "--mode", every="all") or ("planned",)
-    wanted: Any = several(passes, PASSES, "--passes", nothing="none")
     paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
-    config = read_pipeline(with_file(pipeline, file))
     plan = ProfilePlan(
         steps=steps,
         warmup=warmup,
         repeats=repeat,
-        policy_name=policy or config.policy or "random",
-        seed=config.env.seed,
         threads=threads,
-        passes=PASSES if wanted is None else wanted,
-        subject=subject_of(config),
+        passes=_pass_names(passes),
         sync=sync,
         all_wrappers=all_wrappers,
     )
-    request = Request(config, pipeline, modes, plan, policy)
+    request = _request(pipeline, file, plan, mode, policy)
     if sweep:
         others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
-        others["--dry-run"] = dry_run
-        _no_others(files, {**others, "--fail-if": fail_if})
+        _refuse(files, others | {"--dry-run": dry_run, "--fail-if": fail_if})
         return _sweep(request, sweep, files, output)
     if dry_run:
         return _estimate(request, output)
-    held = _Baseline.read(baseline, fail_if, force, plan)
+    reference = _Reference.read(baseline, fail_if, force, request.plan)
     layout = Layout(cast(Any, sort), top, histogram)
-    found, extras, stopped = _measured(request, held, marginal=marginal, advice=advice)
-    files.write(found, extras)
-    if not files.take_stdout:
-        _show(found, layout, extras, output)
-    end_with(stopped)
+    return _measure(request, reference, files, layout, output, marginal=marginal, advice=advice)
+
+
+def _pass_names(values: list[str] | None) -> Any:
+    names = parse_names(values, PASSES, "--passes", none_name="none")
+    return PASSES if names is None else names
+
+
+def _request(
+    pipeline: PipelineOptions,
+    file: str | None,
+    plan: ProfilePlan,
+    mode: list[str] | None,
+    policy: str | None,
+) -> ProfileRequest:
+    """Return what to measure, with what the plan needs to know of the pipeline."""
+    from tdx.cli.pipelines import read_pipeline, with_file
+
+    modes: Any = parse_names(mode, MODES, "--mode", all_name="all") or ("planned",)
+    config = read_pipeline(with_file(pipeline, file))
+    plan = replace(
+        plan,
+        policy_name=policy or config.policy or "random",
+        seed=config.env.seed,
+        subject=subject_of(config),
+    )
+    return ProfileRequest(config, pipeline, modes, plan, policy)
+
+
+def _measure(
+    request: ProfileRequest,
+    reference: _Reference,
+    files: ProfileFiles,
+    layout: Any,
+    output: OutputOptions,
+    *,
+    marginal: bool,
+    advice: bool,
+) -> int:
+    """Measure, write the files, show the profile, and raise the error that stopped it early."""
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.profile import profile_view
+
+    result, costs = measure(request, with_marginal=marginal)
+    error = profile_error(result) or next((cost.error for cost in costs if cost.error), None)
+    advised = try_advice(request, result) if advice and error is None else ()
+    extras = replace(reference.extras(result), marginal=costs, advice=advised)
+    files.write(result, extras)
+    if not files.use_stdout:
+        write_view(profile_view(result, layout, extras), output)
+    raise_error(INTERRUPTED if any(each.interrupted for _, each in advised) else error)
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 
 
-def _measured(
-    request: Request, held: _Baseline, *, marginal: bool, advice: bool
-) -> tuple[Profile, Extras, str | None]:
-    """The profile, all that was found besides, and what ended it early."""
-    found, costs = measured(request, with_marginal=marginal)
-    stopped = error_of(found) or next((cost.error for cost in costs if cost.error), None)
-    tried = advised(request, found) if advice and stopped is None else ()
-    extras = replace(held.extras(found), marginal=costs, advice=tried)
-    return found, extras, "interrupted" if any(each.interrupted for _, each in tried) else stopped
-
-
-def _estimate(request: Request, output: OutputOptions) -> int:
-    """Measure few steps, and show how long all of them would take."""
-    from tdx.cli.output.write import write
-    from tdx.cli.views.estimate_view import estimate_view
+def _estimate(request: ProfileRequest, output: OutputOptions) -> int:
+    """Measure a few steps and show how long the whole measurement would take."""
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.profile_sweep import estimate_view
     from tdx.profiling.estimate import estimate_of, few
 
-    found, _ = measured(replace(request, plan=few(request.plan)))
-    end_with(error_of(found))
-    write(estimate_view(request.plan, estimate_of(found, request.plan)), output)
+    result, _ = measure(replace(request, plan=few(request.plan)))
+    raise_error(profile_error(result))
+    write_view(estimate_view(request.plan, estimate_of(result, request.plan)), output)
     return ExitCode.OK
 
 
-def _no_others(files: ProfileFiles, options: dict[str, Any]) -> None:
-    given = [option for option, value in options.items() if value]
-    given += [option for option in files.asked_for if option != "--html"]
-    if given:
+def _refuse(files: ProfileFiles, options: dict[str, Any]) -> None:
+    """Refuse options that do not work with ``--sweep``."""
+    conflicts = [option for option, value in options.items() if value]
+    conflicts += [option for option in files.requested if option != "--html"]
+    if conflicts:
         raise ArgumentError(
-            f"--sweep and {given[0]} do not go together",
-            hint="--format json and --html have all of a sweep",
+            f"--sweep and {conflicts[0]} cannot be combined",
+            hint="--format json and --html contain the whole sweep",
         )
 
 
-def _sweep(request: Request, texts: list[str], files: ProfileFiles, output: OutputOptions) -> int:
-    from tdx.cli.html.profile_page import sweep_page
-    from tdx.cli.output.write import write
-    from tdx.cli.views.sweep_view import sweep_view
+def _sweep(
+    request: ProfileRequest, settings: list[str], files: ProfileFiles, output: OutputOptions
+) -> int:
+    from tdx.cli.html.profile import sweep_page
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.profile_sweep import sweep_view
 
-    found = swept(request, texts)
-    if "--html" in files.asked_for:
-        files.write_text("--html", sweep_page(request.plan.subject, found))
-    if not files.take_stdout:
-        write(sweep_view(request.plan.subject, found), output)
-    problems = [cell.problem for cell in found.cells]
-    end_with("interrupted" if found.interrupted else problems[0] if all(problems) else None)
+    result = measure_sweep(request, settings)
+    if "--html" in files.requested:
+        files.write_text("--html", sweep_page(request.plan.subject, result))
+    if not files.use_stdout:
+        write_view(sweep_view(request.plan.subject, result), output)
+    problems = [cell.problem for cell in result.cells]
+    raise_error(INTERRUPTED if result.interrupted else problems[0] if all(problems) else None)
     return ExitCode.OK
 
 
-def _show(found: Profile, layout: Layout, extras: Extras, output: OutputOptions) -> None:
-    from tdx.cli.output.write import write
-    from tdx.cli.views.profile_view import profile_view
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """Profile to compare with, and the limits of the comparison.
 
-    write(profile_view(found, layout, extras), output)
+    Args:
+        path: File of the profile; empty if there is none.
+        profile: Profile to compare with.
+        limits: Largest allowed increases.
+        force: If True, compare profiles of different pipelines or machines.
+    """
 
-
-class _Baseline:
-    """What a profile is held against, if it is."""
-
-    def __init__(
-        self, path: str, before: Profile | None, limits: tuple[Limit, ...], force: bool
-    ) -> None:
-        self._path, self._before = path, before
-        self._limits, self._force = limits, force
+    path: str
+    profile: Profile | None
+    limits: tuple[Limit, ...]
+    force: bool
 
     @classmethod
     def read(
         cls, path: str | None, fail_if: list[str] | None, force: bool, plan: ProfilePlan
-    ) -> _Baseline:
-        """Read it, and make sure that it can be compared with before anything is measured.
+    ) -> _Reference:
+        """Read ``--baseline``; check before measuring that the profiles can be compared.
 
         Raises:
-            ArgumentError: it cannot be read, or was measured with another pipeline or machine.
+            ArgumentError: The file is invalid, or is of another pipeline or machine.
         """
         from tdx.profiling.compare import compare
         from tdx.profiling.limits import parse_limits
@@ -211,7 +244,8 @@ class _Baseline:
         limits = parse_limits(fail_if or ())
         if path is None:
             if limits:
-                raise ArgumentError("--fail-if needs something to compare with", hint=_SAVED)
+                hint = "add --baseline FILE, a profile saved by --save"
+                raise ArgumentError("--fail-if needs a profile to compare with", hint=hint)
             return cls("", None, (), force)
         before = read_profile(path)
         machine = this_machine()
@@ -228,16 +262,35 @@ class _Baseline:
         compare(before, now, limits, force=force)
         return cls(path, before, limits, force)
 
-    def extras(self, found: Profile) -> Extras:
-        """What has changed, to be shown beside a profile."""
-        from tdx.cli.views.profile_view import Extras
+    def extras(self, result: Profile) -> Extras:
+        """Return the comparison with a new profile, if there is a reference and no error."""
+        from tdx.cli.views.profile import Extras
         from tdx.profiling.compare import compare
 
-        whole = self._before is not None and error_of(found) is None
-        change = None
-        if whole and self._before is not None:
-            change = compare(self._before, found, self._limits, force=self._force)
-        return Extras((), change, self._limits, self._path)
+        comparison = None
+        if self.profile is not None and profile_error(result) is None:
+            comparison = compare(self.profile, result, self.limits, force=self.force)
+        return Extras((), comparison, self.limits, self.path)
 
 
-_SAVED = "add --baseline FILE, a profile that --save has kept"
+def profile_compare(
+    output: OutputOptions,
+    before: Before,
+    after: After,
+    fail_if: FailIf = None,
+    force: ForceCompare = False,
+) -> int:
+    """Compare two profiles: show which parts are slower by more than the noise.
+
+    tdx profile compare base.json now.json --fail-if p95:10%
+    """
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.profile_comparisons import comparison_view
+    from tdx.profiling.compare import compare
+    from tdx.profiling.limits import parse_limits
+    from tdx.profiling.saved import read_profile
+
+    limits = parse_limits(fail_if or ())
+    result = compare(read_profile(before), read_profile(after), limits, force=force)
+    write_view(comparison_view(result, limits, before, after), output)
+    return ExitCode.FINDINGS if result.failures else ExitCode.OK

@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.choices import number_option
+from tdx.cli.choices import integer_option
 from tdx.cli.options import DebugOptions, FileArgument, PipelineOptions
 
-_STEPS = 200
+_DEFAULT_STEPS = 200
 
-Out = Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to; - is stdout.")]
-Steps = Annotated[
-    int,
-    number_option("--steps", 1, "Steps of the rollout that is plotted; 200 by default."),
+Out = Annotated[
+    str, typer.Option("--out", "-o", metavar="FILE", help="Target; - writes to stdout.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
+Steps = Annotated[
+    int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def report(
@@ -25,26 +26,26 @@ def report(
     debug: DebugOptions,
     file: FileArgument = None,
     out: Out = "report.html",
-    steps: Steps = _STEPS,
+    steps: Steps = _DEFAULT_STEPS,
     force: Force = False,
 ) -> None:
-    """Write all about a pipeline into one HTML file that needs nothing but itself.
+    """Write a self-contained HTML report for a pipeline.
 
-    The chain as a diagram, lints, specs, lineage, frames before and after each image stage, rewards
-    and episodes of a short rollout with random actions.
+    It shows the chain as a diagram, lint findings, specs, lineage, frames before and after each
+    image stage, and the rewards and episodes of a short rollout with random actions.
 
     tdx report pendulum.yaml -o pendulum.html
     """
-    from tdx.cli.html import report_page
-    from tdx.cli.new_file import STDOUT, check_free, write_new
-    from tdx.cli.source import built_env, read_pipeline, with_file
-    from tdx.inspection.report import build_report
+    from tdx.cli.html.report import report_page
+    from tdx.cli.output.write import STDOUT, check_target, write_file
+    from tdx.cli.pipelines import open_env, read_pipeline, with_file
+    from tdx.inspection.report import gather
 
-    check_free(out, force=force)
+    check_target(out, force=force)
     config = read_pipeline(with_file(pipeline, file))
-    with built_env(config, pipeline) as env:
+    with open_env(config, pipeline) as env:
         name = config.file or config.env.id
-        found = build_report(env, config, name, steps=steps, seed=config.env.seed or 0)
-    write_new(out, report_page(found), force=force)
+        result = gather(env, config, name, steps=steps, seed=config.env.seed or 0)
+    write_file(out, report_page(result), force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import number_option
-from tdx.cli.key_completion import complete_stored_keys
+from tdx.cli.choices import integer_option, split_list
+from tdx.cli.env_completion import complete_stored_keys
 from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
-from tdx.cli.policy import PolicyName
+from tdx.cli.pipelines import PolicyName
 from tdx.errors import ArgumentError, TdxError
 from tdx.untrusted import MAX_WORKERS
 
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 Steps = Annotated[
     int | None,
-    number_option("--steps", 1, "How many steps each env makes."),
+    integer_option("--steps", 1, "Number of steps of each env."),
 ]
 Episodes = Annotated[
     int | None,
-    number_option(
-        "--episodes", 1, "How many episodes all envs make together, in the place of --steps."
-    ),
+    integer_option("--episodes", 1, "Number of episodes of all envs together, instead of --steps."),
 ]
 Out = Annotated[
-    str | None, typer.Option("--out", "-o", metavar="DIR", help="The folder of the dump.")
+    str | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump.")
 ]
 Keys = Annotated[
     list[str] | None,
@@ -41,37 +39,37 @@ Keys = Annotated[
         "--keys",
         metavar="KEYS",
         autocompletion=complete_stored_keys,
-        help="Store these entries only: observation,next.reward. Without `next.` both are meant.",
+        help="Store only these entries: observation,next.reward. Without `next.`, both are stored.",
     ),
 ]
 ChunkSteps = Annotated[
     int | None,
-    number_option(
-        "--chunk", 1, "Write N steps at a time; by default as many as take 32 MiB, 10,000 at most."
+    integer_option(
+        "--chunk", 1, "Write N steps at a time; by default 32 MiB, at most 10,000 steps."
     ),
 ]
 Workers = Annotated[
     int | None,
-    number_option(
-        "--workers", 1, "Run N copies of the env in a process each.", at_most=MAX_WORKERS
+    integer_option(
+        "--workers", 1, "Run N copies of the env in one process each.", maximum=MAX_WORKERS
     ),
 ]
 Raw = Annotated[
     bool,
     typer.Option(
-        "--raw", help="Store what the env itself gives too, so that `tdx replay` can use it."
+        "--raw", help="Also store the output of the env before the chain, for `tdx replay`."
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Write nothing; show how large the dump would be.")
+    bool, typer.Option("--dry-run", help="Write nothing; show the size of the dump.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a dump that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing dump.")]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Go on with a dump that was interrupted; needs --out alone."),
+    typer.Option("--resume", help="Continue an interrupted dump; needs only --out."),
 ]
 
-_KEPT_BY_RESUME = {"allow_code"}
+_ALLOWED_WITH_RESUME = {"allow_code"}
 
 
 def rollout(
@@ -90,31 +88,29 @@ def rollout(
     force: Force = False,
     resume: Resume = False,
 ) -> None:
-    """Roll a pipeline out into a dump on disk, chunk by chunk in constant memory.
+    """Run a pipeline and write the steps to a dump on disk, in chunks and constant memory.
 
-    Whatever happens, the dump opens with every finished chunk, and --resume goes on with it.
+    After an interruption the dump contains every finished chunk, and --resume continues it.
 
     tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
     """
-    from tdx.cli.source import read_pipeline, with_file
+    from tdx.cli.pipelines import read_pipeline, with_file
     from tdx.rollouts import DumpRequest
 
     if resume:
-        given = (file, steps, episodes, keys, chunk, workers, raw, dry_run, force)
-        _resume(pipeline, output, out, policy, any(given))
+        others = (file, steps, episodes, keys, chunk, workers, raw, dry_run, force)
+        _resume(pipeline, output, out, policy, any(others))
         return
     if steps is not None and episodes is not None:
-        raise ArgumentError(
-            "--steps and --episodes cannot be given together", hint="leave one of them out"
-        )
+        raise ArgumentError("--steps and --episodes cannot be combined", hint="remove one of them")
     if out is None and not dry_run:
         raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
-    config = _in_processes(read_pipeline(with_file(pipeline, file)), workers)
+    config = _with_workers(read_pipeline(with_file(pipeline, file)), workers)
     request = DumpRequest(
         config,
         _goal(steps, episodes),
         policy=policy,
-        keys=_listed(keys),
+        keys=tuple(split_list(keys)) or None,
         chunk_steps=chunk,
         raw=raw,
         allow_code=pipeline.allow_code,
@@ -132,40 +128,35 @@ def _goal(steps: int | None, episodes: int | None) -> Goal | None:
     return None if steps is None and episodes is None else Goal(steps, episodes)
 
 
-def _listed(keys: list[str] | None) -> tuple[str, ...] | None:
-    names = [name.strip() for text in keys or () for name in text.split(",") if name.strip()]
-    return tuple(names) or None
-
-
-def _in_processes(config: Pipeline, workers: int | None) -> Pipeline:
+def _with_workers(config: Pipeline, workers: int | None) -> Pipeline:
     if workers is None:
         return config
     env = config.env
     if env.num_envs not in (None, workers):
         raise ArgumentError(
-            f"--workers {workers} and {env.num_envs} envs do not go together",
-            hint="each worker runs one env: leave one of them out",
+            f"--workers {workers} conflicts with {env.num_envs} envs",
+            hint="each worker runs one env: remove one of the options",
         )
     return replace(config, env=replace(env, num_envs=workers, batching="parallel"))
 
 
 def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.foreign_code import foreign_code
-    from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import estimate_view
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.dumps import estimate_view
     from tdx.rollouts import estimate
 
-    with foreign_code():
-        found = estimate(request, Path(out or "dump"), force=force or out is None)
-    write(estimate_view(found), output)
+    with third_party_code():
+        result = estimate(request, Path(out or "dump"), force=force or out is None)
+    write_view(estimate_view(result), output)
 
 
 def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import progress_on
     from tdx.rollouts import roll_out
 
-    with _what_is_left(folder), foreign_code(), progress_on(sys.stderr) as on_chunk:
+    with _report_saved_steps(folder), third_party_code(), progress_on(sys.stderr) as on_chunk:
         manifest = roll_out(request, folder, force=force, on_chunk=on_chunk)
     _show(folder, manifest, output)
 
@@ -175,52 +166,50 @@ def _resume(
     output: OutputOptions,
     out: str | None,
     policy: str | None,
-    other: bool,
+    has_other_options: bool,
 ) -> None:
-    from tdx.cli.foreign_code import foreign_code
+    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import progress_on
     from tdx.rollouts import resume
 
-    values = {
-        field.name: getattr(pipeline, field.name) != field.default for field in fields(pipeline)
-    }
-    if other or any(given for name, given in values.items() if name not in _KEPT_BY_RESUME):
+    changed = {f.name for f in fields(pipeline) if getattr(pipeline, f.name) != f.default}
+    if has_other_options or changed - _ALLOWED_WITH_RESUME:
         raise ArgumentError(
-            "--resume takes the pipeline and all else from the dump",
-            hint="give --out DIR --resume, and no more",
+            "--resume reads all other options from the dump",
+            hint="pass only --out DIR --resume",
         )
     if out is None:
         raise ArgumentError("no dump is given", hint="add --out DIR")
     folder = Path(out)
-    with _what_is_left(folder), foreign_code(), progress_on(sys.stderr) as on_chunk:
+    with _report_saved_steps(folder), third_party_code(), progress_on(sys.stderr) as on_chunk:
         manifest = resume(folder, policy=policy, allow_code=pipeline.allow_code, on_chunk=on_chunk)
     _show(folder, manifest, output)
 
 
 def _show(folder: Path, manifest: Manifest, output: OutputOptions) -> None:
-    from tdx.cli.output.write import write
-    from tdx.cli.views.dump_view import summary_view
+    from tdx.cli.output.write import write_view
+    from tdx.cli.views.dumps import summary_view
 
-    write(summary_view(str(folder), manifest), output)
+    write_view(summary_view(str(folder), manifest), output)
 
 
 @contextmanager
-def _what_is_left(folder: Path) -> Iterator[None]:
-    """Where the rollout is cut short, say what is on the disk."""
+def _report_saved_steps(folder: Path) -> Iterator[None]:
+    """If the rollout fails, report how many steps are saved."""
     try:
         yield
     except TdxError as error:
-        kept = _kept(folder)
-        if kept and "--resume" not in (error.hint or ""):
-            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        saved = _saved_steps(folder)
+        if saved and "--resume" not in (error.hint or ""):
+            error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        print(f"interrupted{_interrupted(folder)}", file=sys.stderr)
+        print(f"interrupted{_after_interrupt(folder)}", file=sys.stderr)
         raise
 
 
-def _interrupted(folder: Path) -> str:
-    """What to say of a dump whose rollout was interrupted."""
+def _after_interrupt(folder: Path) -> str:
+    """Return the state of a dump whose rollout was interrupted."""
     from tdx.rollouts import Manifest
 
     try:
@@ -228,12 +217,12 @@ def _interrupted(folder: Path) -> str:
     except TdxError:
         return " before the first chunk; nothing was written"
     if not manifest.steps:
-        return f" before the first chunk; {folder} holds no steps, --force replaces it"
-    kept = _kept(folder)
-    return "" if kept is None else f": {kept}"
+        return f" before the first chunk; {folder} has no steps, --force replaces it"
+    saved = _saved_steps(folder)
+    return "" if saved is None else f": {saved}"
 
 
-def _kept(folder: Path) -> str | None:
+def _saved_steps(folder: Path) -> str | None:
     from tdx.rollouts import Manifest
 
     try:
@@ -243,4 +232,4 @@ def _kept(folder: Path) -> str | None:
     if not manifest.steps or manifest.complete:
         return None
     steps = f"{manifest.steps:,} step{'' if manifest.steps == 1 else 's'}"
-    return f"{folder} has {steps}, --resume goes on"
+    return f"{folder} has {steps}, --resume continues it"

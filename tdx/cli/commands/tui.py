@@ -1,73 +1,132 @@
-"""``tdx tui``: the terminal app."""
+"""``tdx tui`` and ``tdx serve``: the terminal app, in a terminal and in a browser."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, PipelineOptions
+from tdx.cli.choices import integer_option
+from tdx.cli.options import DebugOptions, PipelineOptions, as_arguments
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tdx.pipeline.model import Pipeline
+    from tdx.pipeline import Pipeline
 
 _WEB_DRIVERS = (":WebDriver", ":ServedDriver")
-File = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="A pipeline file.")]
+_MIN_TOKEN_LENGTH = 12
+_MAX_PORT = 65535
 
-
-class _Face(Protocol):
-    """What the terminal app offers."""
-
-    def open_app(self, pipeline: object = None, *, allow_code: bool = False) -> int: ...
+File = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline file.")]
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all."),
+]
+Port = Annotated[int, integer_option("--port", 0, "Port to listen on; 0 for any free port.")]
+Pages = Annotated[
+    int,
+    integer_option("--pages", 1, "Maximum number of open pages; each runs its own processes."),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="Secret that a browser must send; by default a new random one at each start.",
+    ),
+]
 
 
 def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> int:
-    """Compose a chain, look at it, step it and profile it, in a terminal app.
+    """Build, inspect, step and profile a chain in a terminal app.
 
     tdx tui pendulum.yaml
 
-    tdx alone on a terminal opens it too.
+    tdx without arguments opens it too.
     """
-    from tdx.cli.source import with_file
+    from tdx.cli.pipelines import with_file
 
-    if not on_terminal():
-        given = sys.argv[2:] if file is None else ["--pipeline", *sys.argv[2:]]
-        without = shlex.join(["tdx", "inspect", "spec", "--stages", *given])
-        why = ", and TERM is dumb" if _is_dumb() else ""
+    if not is_interactive():
+        arguments = sys.argv[2:] if file is None else ["--pipeline", *sys.argv[2:]]
+        alternative = shlex.join(["tdx", "inspect", "spec", "--stages", *arguments])
+        reason = ", and TERM is dumb" if _is_dumb() else ""
         raise ArgumentError(
-            f"the terminal app needs a terminal{why}", hint=f"without one: {without}"
+            f"the terminal app needs a terminal{reason}", hint=f"without one: {alternative}"
         )
     options = with_file(pipeline, file)
-    config = first_pipeline(options)
-    # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.
-    face = cast("_Face", import_module("tdx.tui.open"))
-    return face.open_app(config, allow_code=options.allow_code)
+    config = initial_pipeline(options)
+    from tdx.tui.open import open_app
+
+    return open_app(config, allow_code=options.allow_code)
 
 
-def first_pipeline(options: PipelineOptions) -> Pipeline | None:
-    """The pipeline that the app begins with; none for an empty one.
+def serve(
+    pipeline: PipelineOptions,
+    debug: DebugOptions,
+    file: File = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    pages: Pages = 8,
+) -> int:
+    """Serve the terminal app to a browser.
+
+    tdx serve pendulum.yaml
+
+    tdx serve --host 0.0.0.0 --env Pendulum-v1 --t RewardSum
+
+    Each page runs its own app. Whoever opens it can do what you can do: read and write your files,
+    and run code with --allow-code. The printed address contains a token; requests without it are
+    refused, including those of other users of this machine.
+    """
+    from tdx.cli.pipelines import with_file
+
+    options = with_file(pipeline, file)
+    if options.pipeline == "-":
+        raise ArgumentError("a page cannot read stdin", hint="pass a pipeline file")
+    if port > _MAX_PORT:
+        raise ArgumentError(
+            f"--port must be at most {_MAX_PORT}, got {port}", hint="--port 0 uses any free port"
+        )
+    if token is not None and token != "random" and len(token) < _MIN_TOKEN_LENGTH:
+        raise ArgumentError(
+            f"--token must have at least {_MIN_TOKEN_LENGTH} characters, got {len(token)}",
+            hint="remove it to use a random one",
+        )
+    initial_pipeline(options)
+    from tdx.tui.serving.serve import serve
+
+    arguments = as_arguments(options)
+    return serve(arguments, host=host, port=port, token=token, pages=pages, say=_announce)
+
+
+def _announce(address: str) -> None:
+    print(address, flush=True)
+    print("press Ctrl-C to stop", file=sys.stderr)
+
+
+def initial_pipeline(options: PipelineOptions) -> Pipeline | None:
+    """Return the pipeline that the app opens with; ``None`` for an empty one.
 
     Raises:
-        ArgumentError: there are stages and no env, or the options do not go together.
-        PipelineError: the file or a stage cannot be read.
+        ArgumentError: There are stages without an env, or the options conflict.
+        PipelineError: The file or a stage is invalid.
     """
-    from tdx.cli.source import read_pipeline
+    from tdx.cli.pipelines import read_pipeline
 
     if options.env is not None or options.pipeline is not None:
-        # The app says what is wrong with the settings.
+        # The app reports broken settings itself.
         return read_pipeline(options, tolerant=True)
     if options.transforms:
-        raise ArgumentError("stages are given without an env", hint="add --env ID")
+        raise ArgumentError("--t needs an env", hint="add --env ID")
     return None
 
 
-def on_terminal() -> bool:
-    """Whether there is someone to look and to type, at a terminal or through a web driver."""
+def is_interactive() -> bool:
+    """Return True if a user can see and type: at a terminal or through a web driver."""
     if os.environ.get("TEXTUAL_DRIVER", "").endswith(_WEB_DRIVERS):
         return True
     streams = (sys.stdin, sys.stdout, sys.__stderr__)
@@ -75,5 +134,5 @@ def on_terminal() -> bool:
 
 
 def _is_dumb() -> bool:
-    """Whether it is a terminal on which nothing can be drawn, such as an editor's shell."""
+    """Return True if the terminal cannot draw, such as the shell of an editor."""
     return os.environ.get("TERM") == "dumb"

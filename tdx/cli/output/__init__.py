@@ -1,4 +1,4 @@
-"""From a view to text on stdout: one layer for every command and every format."""
+"""Renders the view of a command in each output format."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""Blocks as GitHub-flavoured Markdown."""
+"""Blocks as GitHub-flavored Markdown, and labels of Mermaid diagrams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdx.cli.output.escaping import escaped
-from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table
+from tdx.cli.output.view import Block, Cell, Code, Heading, Paragraph, Table, escape_blocks
+from tdx.text import escape_control_characters
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """The blocks as Markdown.
+    """Return blocks as Markdown.
 
     Args:
-        blocks: what to show, laid out for unlimited width.
+        blocks: Blocks with the layout for unlimited width.
 
     Returns:
-        Whole lines.
+        Complete lines.
     """
-    return "\n\n".join(_block(block) for block in escaped(blocks)) + "\n"
+    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
 
 
 def _block(block: Block) -> str:
@@ -49,6 +49,15 @@ def _cell(cell: Cell) -> str:
 
 
 def _escape(text: str) -> str:
-    for sign in "\\`*_<":
-        text = text.replace(sign, f"\\{sign}")
+    for character in "\\`*_<":
+        text = text.replace(character, f"\\{character}")
     return text
+
+
+def mermaid_label(text: str) -> str:
+    """Escape text for a Mermaid label in double quotes.
+
+    Args:
+        text: One line.
+    """
+    return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")

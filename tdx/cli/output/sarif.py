@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, which code hosts and editors show beside the lines they speak of."""
+"""Findings as SARIF 2.1.0, which code hosts and editors show next to the code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _LEVELS = {"error": "error", "warning": "warning", "suggestion": "note"}
 
 
 def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, Any]:
-    """The findings of a check as a SARIF log.
+    """Return the findings of a check as a SARIF log.
 
     Args:
-        report: what was found.
-        codes: the rules that it was held against; those of all findings are added.
-        text: the file that holds the whole pipeline, for fixes; none where there is no such file.
+        report: Findings.
+        codes: Rules that were checked; those of the findings are added.
+        text: Text of the file that contains the whole pipeline, for fixes. ``None``: no such file.
     """
-    found = [finding.code for finding in report.findings]
-    rules = sorted(dict.fromkeys([*codes, *found]))
+    rules = sorted({*codes, *(finding.code for finding in report.findings)})
     driver = {
         "name": "tdx",
         "version": __version__,
@@ -84,7 +83,7 @@ def _fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
 
 
 def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
-    """What makes one text of the other, by whole lines where these end with a newline."""
+    """Return the replacements that turn one text into the other, by whole lines."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     for kind, start, end, begin, stop in difflib.SequenceMatcher(None, old, new).get_opcodes():
         if kind == "equal":
@@ -96,7 +95,7 @@ def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
 
 
 def _region(lines: Sequence[str], start: int, end: int) -> dict[str, int]:
-    """From the first sign of one line up to the first of another."""
+    """Return the region from the start of one line to the start of another."""
     places = []
     for index in (start, end):
         cut = index == len(lines) and index > 0 and not lines[-1].endswith("\n")

@@ -1,21 +1,23 @@
-"""What a command has to show, before anything is decided about how it looks."""
+"""The result of a command, independent of its output format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from tdx.text import escape_control_characters
 
 Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A piece of text and what it means.
+    """Text with a style.
 
     Args:
-        text: what is shown.
-        style: its meaning, from which the colour follows.
+        text: Text to show.
+        style: Meaning of the text, which determines its color.
     """
 
     text: str
@@ -27,8 +29,8 @@ class Column:
     """One column of a table.
 
     Args:
-        title: its heading.
-        fixed: whether its cells are kept on one line in a narrow terminal.
+        title: Heading.
+        fixed: If True, its cells are not wrapped in a narrow terminal.
     """
 
     title: str = ""
@@ -45,12 +47,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A line over what follows.
+    """A heading.
 
     Args:
-        text: the heading.
-        aside: what stands beside it, less loud.
-        level: 1 for the page, 2 for a part of it.
+        text: Heading.
+        aside: Dimmed text after it.
+        level: 1 for the title of the page, 2 for a section.
     """
 
     text: str
@@ -63,8 +65,8 @@ class Paragraph:
     """Running text, wrapped at the width of the terminal.
 
     Args:
-        cells: its pieces.
-        indent: columns left free at the left edge.
+        cells: Pieces of text.
+        indent: Columns of indentation.
     """
 
     cells: Sequence[Cell]
@@ -73,7 +75,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Python code, which is shown as it is."""
+    """Python code, shown unchanged."""
 
     text: str
 
@@ -83,17 +85,17 @@ Block = Table | Heading | Paragraph | Code
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result in each of the forms it can be written in.
+    """A result for all output formats.
 
-    Each item of the lists in ``data`` is one of the ``records`` with the same facts, nested there
-    and in columns here; the rest of ``data`` holds for the result as a whole.
+    ``records`` contains the items of the lists in ``data`` with the same values, flat instead of
+    nested. The rest of ``data`` describes the whole result.
 
     Args:
-        kind: what it is, for readers of the JSON.
-        data: all of it, as plain data.
-        records: its rows as plain data, for formats that have rows only.
-        blocks: its layout for people, given the width in columns.
-        names: what is in a row, where there may be no row that shows it.
+        kind: Kind of the result in JSON.
+        data: Complete result as plain data.
+        records: Rows as plain data, for jsonl and csv.
+        blocks: Layout for a width in columns, for table and md.
+        names: Columns of csv if there are no records.
     """
 
     kind: str
@@ -101,3 +103,38 @@ class View:
     records: Sequence[Mapping[str, Any]]
     blocks: Callable[[int], Sequence[Block]]
     names: Sequence[str] = ()
+
+
+def escape_blocks(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks with control and bidirectional characters escaped.
+
+    Args:
+        blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
+    """
+    return [_escape_block(block) for block in blocks]
+
+
+def _escape_block(block: Block) -> Block:
+    match block:
+        case Heading():
+            aside = escape_control_characters(block.aside)
+            return replace(block, text=escape_control_characters(block.text), aside=aside)
+        case Paragraph():
+            return replace(block, cells=_escape_cells(block.cells))
+        case Code():
+            return Code(escape_control_characters(block.text, keep="\n\t"))
+        case Table():
+            titles = [escape_control_characters(column.title) for column in block.columns]
+            columns = [
+                replace(column, title=title)
+                for column, title in zip(block.columns, titles, strict=True)
+            ]
+            return Table(columns, [_escape_cells(row) for row in block.rows])
+
+
+def _escape_cells(cells: Sequence[Cell]) -> list[Cell]:
+    texts = [escape_control_characters(cell.text) for cell in cells]
+    return [
+        cell if text is cell.text else Cell(text, cell.style)
+        for cell, text in zip(cells, texts, strict=True)
+    ]

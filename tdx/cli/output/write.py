@@ -1,4 +1,4 @@
-"""Write a view to stdout in the format that was asked for."""
+"""Writes views to stdout and text to files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tdx.cli.choices import Format
@@ -16,29 +17,34 @@ from tdx.cli.output.markdown import markdown
 from tdx.cli.output.terminal import UNLIMITED, terminal_text, terminal_width
 from tdx.cli.output.view import View
 from tdx.cli.streams import json_text
+from tdx.errors import OutputError
+from tdx.files import check_replaceable, write_atomically
 from tdx.text import escape_control_characters, escape_json
 
+STDOUT = "-"
+"""Path that stands for stdout."""
 
-def write(view: View, options: OutputOptions) -> None:
-    """Write ``view`` to stdout.
+
+def write_view(view: View, options: OutputOptions) -> None:
+    """Write a view to stdout.
 
     Args:
-        view: what to show.
-        options: the format, and whether to colour.
+        view: View to write.
+        options: Format and color.
     """
-    sys.stdout.write(as_text(view, options))
+    sys.stdout.write(render_view(view, options))
 
 
-def as_text(view: View, options: OutputOptions, width: int | None = None) -> str:
-    """The text that :func:`write` writes.
+def render_view(view: View, options: OutputOptions, width: int | None = None) -> str:
+    """Return a view as text.
 
     Args:
-        view: what to show.
-        options: the format, and whether to colour.
-        width: columns to fit into; by default those of the terminal, unlimited in a pipe.
+        view: View to render.
+        options: Format and color.
+        width: Columns. ``None``: those of the terminal, unlimited in a pipe.
 
     Returns:
-        Whole lines.
+        Complete lines.
     """
     match options.format:
         case Format.JSON:
@@ -52,7 +58,7 @@ def as_text(view: View, options: OutputOptions, width: int | None = None) -> str
         case Format.TABLE:
             columns = terminal_width() if width is None else width
             return terminal_text(
-                view.blocks(columns), columns, color=options.color.wanted(sys.stdout)
+                view.blocks(columns), columns, color=options.color.is_enabled(sys.stdout)
             )
 
 
@@ -80,3 +86,44 @@ def _csv_value(value: Any) -> Any:
     if isinstance(value, str):
         return escape_control_characters(value, keep="\n\t")
     return value
+
+
+def write_file(
+    path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
+) -> None:
+    """Write text to a file atomically, or to stdout, a device or a pipe.
+
+    Args:
+        path: Target; ``-`` is stdout.
+        text: Content.
+        force: If True, replace an existing file.
+        create_folder: If True, create missing folders.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+        OutputError: The file cannot be written.
+    """
+    if str(path) == STDOUT:
+        sys.stdout.write(text)
+        return
+    check_target(path, force=force)
+    sys.stdout.flush()
+    try:
+        if create_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint="choose another path") from error
+
+
+def check_target(path: str | Path, *, force: bool = False) -> None:
+    """Check that a file may be written.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+    """
+    if str(path) != STDOUT:
+        check_replaceable(path, force=force)

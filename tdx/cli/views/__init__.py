@@ -1,1 +1,1 @@
-"""How each result is laid out for people and for programs."""
+"""Layouts of results, one module per topic."""

@@ -1,0 +1,122 @@
+"""Dumps as sides of ``tdx diff``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tdx.errors import ArgumentError
+from tdx.inspection.diff import DiffSide, PipelineSide
+from tdx.rollouts import Dump, open_dump
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from tdx.inspection.diff import Leaves
+    from tdx.pipeline import Pipeline
+
+
+class DumpSide:
+    """Stored steps of a dump, with the specs of its pipeline.
+
+    Args:
+        dump: Dump to compare.
+        allow_code: If True, its pipeline may import Python objects.
+
+    Raises:
+        TdxError: The env, which is needed for the specs, cannot be built.
+    """
+
+    def __init__(self, dump: Dump, allow_code: bool = False) -> None:
+        self.name = str(dump.path)
+        self.dump = dump
+        self._built = PipelineSide(self.name, dump.pipeline, allow_code)
+        # The seed belongs to the rollout, not to the pipeline.
+        env = replace(dump.pipeline.env, seed=None)
+        self.pipeline: Pipeline = replace(dump.pipeline, env=env)
+
+    def specs(self) -> tuple[Leaves, Leaves]:
+        """Return the specs before and after the chain."""
+        return self._built.specs()
+
+    def rollout(self, steps: int, seed: int) -> TensorDictBase:
+        """Return the first stored steps, shape ``[*B, T]``."""
+        return first_steps(self.dump, steps)
+
+    def close(self) -> None:
+        """Close the env."""
+        self._built.close()
+
+
+class ReplaySide(PipelineSide):
+    """A pipeline that runs with the seed and the actions of a dump.
+
+    Args:
+        name: Name in the output.
+        pipeline: Pipeline to compare.
+        dump: Dump with the actions.
+        allow_code: If True, the pipeline may import Python objects.
+    """
+
+    def __init__(self, name: str, pipeline: Pipeline, dump: Dump, allow_code: bool = False) -> None:
+        unseeded = replace(pipeline, env=replace(pipeline.env, seed=None))
+        super().__init__(name, unseeded, allow_code)
+        self._dump = dump
+
+    def rollout(self, steps: int, seed: int) -> TensorDictBase:
+        """Return a rollout with the first stored actions, shape ``[*B, T]``."""
+        from tdx.envs import ActionSequence
+        from tdx.inspection.seeding import seed_run
+
+        env = self._env
+        stored = first_steps(self._dump, steps)
+        keys = set(stored.keys(True, True))
+        if not keys.issuperset(env.action_keys):
+            raise ArgumentError(
+                f"{self._dump.path} has no actions to repeat", hint="roll out without --keys"
+            )
+        actions = ActionSequence(stored.select(*env.action_keys))
+        with seed_run(env, self._dump.manifest.seed):
+            result: TensorDictBase = env.rollout(steps, actions, break_when_any_done=False)
+        return result if self._dump.manifest.keys is None else result.select(*keys, strict=False)
+
+
+def first_steps(dump: Dump, steps: int) -> TensorDictBase:
+    """Return the first steps of a dump, shape ``[*B, T]``.
+
+    Raises:
+        ArgumentError: The dump has fewer steps.
+    """
+    available = dump.manifest.steps
+    if steps > available:
+        message = f"{dump.path} has {available:,} steps, not {steps:,}"
+        raise ArgumentError(message, hint=f"pass --steps {available} or less")
+    return dump.data[..., :steps]
+
+
+def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
+    """Open both sides of a comparison: dumps, or a dump and a pipeline that repeats its actions.
+
+    Args:
+        a: Folder of a dump, or a pipeline file.
+        b: Folder of a dump, or a pipeline file.
+        allow_code: If True, pipelines may import Python objects.
+    """
+    from tdx.pipeline import PipelineFile
+
+    dumps = {path: open_dump(path) for path in (a, b) if Path(path).is_dir()}
+    sides: list[DiffSide] = []
+    try:
+        for path in (a, b):
+            if path in dumps:
+                sides.append(DumpSide(dumps[path], allow_code))
+                continue
+            file = PipelineFile.load(path)
+            dump = next(iter(dumps.values()))
+            sides.append(ReplaySide(file.name, file.pipeline, dump, allow_code))
+    except BaseException:
+        for side in sides:
+            side.close()
+        raise
+    return sides

@@ -1,0 +1,255 @@
+"""The dialog of ``tdx init``, and the commented pipeline file that it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from tdx.cli.choices import Color
+from tdx.cli.completion import complete_env, complete_transform
+from tdx.cli.interrupts import third_party_code
+from tdx.cli.output.terminal import terminal_text, terminal_width
+from tdx.cli.output.view import Block, Cell, Heading, Paragraph
+from tdx.cli.streams import raw_stream
+from tdx.cli.views.specs import comparison_table, spec_table
+from tdx.errors import ArgumentError, TdxError
+from tdx.inspection.leaf import INPUT_PARTS, LeafSpec
+from tdx.inspection.spec_report import inspect_spec
+from tdx.inspection.spec_text import SpecText
+from tdx.inspection.suggestion import Suggestion, env_leaves, suggest_stages
+from tdx.keys import format_key
+from tdx.pipeline import (
+    EnvConfig,
+    Pipeline,
+    StageConfig,
+    build_env,
+    catalogue,
+    format_stage,
+    parse_stage,
+    write_pipeline,
+)
+from tdx.pipeline.docstrings import plain
+from tdx.text import escape_control_characters
+
+Ask = Callable[[str], str]
+_HELP = "Enter a stage, such as RewardSum or CatFrames(4, dim=-1); - removes the last one."
+_YAML_ITEM = "  - "
+
+
+class PipelineDialog:
+    """Builds a pipeline from answers and shows the specs after each of them.
+
+    Args:
+        env: Env. If its id is empty, the dialog asks for it.
+        stages: Stages that are given already.
+        allow_code: If True, stages may import Python objects.
+        color: When to color.
+        ask: Shows a question and returns the answer; raises EOFError if there is none.
+    """
+
+    def __init__(
+        self,
+        env: EnvConfig,
+        stages: Sequence[StageConfig],
+        *,
+        allow_code: bool,
+        color: Color,
+        ask: Ask,
+    ) -> None:
+        self._env = env
+        self._stages = list(stages)
+        self._allow_code = allow_code
+        self._color = color
+        self._ask = ask
+
+    def run(self) -> Pipeline:
+        """Ask until the pipeline is complete.
+
+        Raises:
+            ArgumentError: The answers end before an env is named.
+        """
+        self._ask_env()
+        if not self._stages:
+            self._suggest_stages()
+        self._ask_stages()
+        return Pipeline(self._env, tuple(self._stages))
+
+    def _ask_env(self) -> None:
+        while True:
+            if not self._env.id:
+                self._env = replace(self._env, id=self._ask_env_id())
+            try:
+                with third_party_code():
+                    leaves = env_leaves(self._env, self._allow_code)
+            except TdxError as error:
+                self._show_error(error)
+                self._env = replace(self._env, id="")
+                continue
+            self._show(Heading(self._env.id, "specs"), spec_table(leaves, _width()))
+            return
+
+    def _ask_env_id(self) -> str:
+        try:
+            with tab_completion(complete_env):
+                return self._ask("env: ").strip()
+        except EOFError:
+            raise ArgumentError("no env is given", hint="add --env ID") from None
+
+    def _suggest_stages(self) -> None:
+        with third_party_code():
+            suggestions = suggest_stages(self._env, self._allow_code)
+        if not suggestions:
+            return
+        self._show(Heading("suggested stages"), *map(_suggestion, suggestions))
+        try:
+            answer = self._ask("use them? [Y/n] ").strip().casefold()
+        except EOFError:
+            answer = "n"
+        if answer in ("", "y", "yes"):
+            self._stages += [suggestion.stage for suggestion in suggestions]
+            self._show_specs()
+
+    def _ask_stages(self) -> None:
+        self._show(Paragraph([Cell(_HELP, "dim")]))
+        while True:
+            try:
+                with tab_completion(complete_transform):
+                    answer = self._ask(f"stage {len(self._stages)} (empty to finish): ").strip()
+            except EOFError:
+                return
+            if not answer:
+                return
+            self._apply(answer)
+
+    def _apply(self, answer: str) -> None:
+        """Add or remove a stage; undo that if the chain cannot be built."""
+        previous = list(self._stages)
+        try:
+            if answer == "-":
+                if not self._stages:
+                    raise ArgumentError("the chain has no stages", hint=_HELP)
+                self._stages.pop()
+            else:
+                self._stages.append(parse_stage(answer))
+            self._show_specs(last_only=answer != "-")
+        except TdxError as error:
+            self._stages = previous
+            self._show_error(error)
+
+    def _show_specs(self, *, last_only: bool = False) -> None:
+        pipeline = Pipeline(self._env, tuple(self._stages))
+        with third_party_code():
+            env = build_env(pipeline, self._allow_code)
+            try:
+                report = inspect_spec(env, self._env.id)
+            finally:
+                env.close()
+        if last_only:
+            changes = [change for change in report.stages[-1].changes if change.change != "same"]
+            heading = Heading(format_stage(self._stages[-1]))
+            if changes:
+                table = comparison_table(changes, _width(), sides=("before", "after"))
+                self._show(heading, table)
+            else:
+                self._show(heading, Paragraph([Cell("changes no spec", "dim")]))
+            return
+        names = [stage.name for stage in report.stages]
+        calls = [
+            Paragraph([Cell(f"{index} ", "dim"), Cell(format_stage(stage))], indent=2)
+            for index, stage in enumerate(self._stages)
+        ]
+        self._show(Heading("chain"), *calls, comparison_table(report.changes, _width(), names))
+
+    def _show_error(self, error: TdxError) -> None:
+        place = f"{error.where}: " if str(error.where) else ""
+        self._show(Paragraph([Cell("error: ", "bad"), Cell(f"{place}{error.message}")]))
+        if error.hint:
+            self._show(Paragraph([Cell("hint: ", "dim"), Cell(error.hint)]))
+
+    def _show(self, *blocks: Block) -> None:
+        text = terminal_text(blocks, _width(), color=self._color.is_enabled(sys.stderr))
+        stream = raw_stream(sys.stderr)
+        stream.write(text)
+        stream.flush()
+
+
+def _suggestion(suggestion: Suggestion) -> Paragraph:
+    reason = Cell(f"  {suggestion.reason}", "dim")
+    return Paragraph([Cell(format_stage(suggestion.stage)), reason], indent=2)
+
+
+def _width() -> int:
+    return min(terminal_width(), 100)
+
+
+@contextlib.contextmanager
+def tab_completion(complete: Callable[[str], list[tuple[str, str]]]) -> Iterator[None]:
+    """Complete answers with TAB, if Python has readline.
+
+    Args:
+        complete: Returns completions of a word with their descriptions.
+    """
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    previous = readline.get_completer(), readline.get_completer_delims()
+
+    def completer(text: str, state: int) -> str | None:
+        names = [name for name, _ in complete(text)]
+        return names[state] if state < len(names) else None
+
+    readline.set_completer(completer)
+    readline.set_completer_delims("")
+    readline.parse_and_bind("tab: complete")
+    try:
+        yield
+    finally:
+        readline.set_completer(previous[0])
+        readline.set_completer_delims(previous[1])
+
+
+def commented_pipeline(
+    pipeline: Pipeline, leaves: Sequence[LeafSpec], comments: Sequence[str]
+) -> str:
+    """Return the YAML text of a pipeline with comments.
+
+    Args:
+        pipeline: Pipeline to write.
+        leaves: Specs of its env without the chain.
+        comments: Comment on each stage.
+    """
+    header = map(escape_control_characters, _header(pipeline, leaves))
+    lines: list[str] = [f"# {line}".rstrip() for line in header]
+    remaining = iter(comments)
+    in_stages = False
+    for line in write_pipeline(pipeline).splitlines():
+        in_stages = line.startswith("transforms:") or (in_stages and line.startswith(" "))
+        comment = next(remaining, "") if in_stages and line.startswith(_YAML_ITEM) else ""
+        if comment:
+            lines.append(f"  # {comment}")
+        lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _header(pipeline: Pipeline, leaves: Sequence[LeafSpec]) -> Iterator[str]:
+    yield f"Pipeline for {pipeline.env.id}: an env and a chain of transforms."
+    yield "`tdx inspect chain --pipeline FILE` shows what each stage does;"
+    yield "`tdx list transforms` lists the available stages."
+    yield ""
+    text = SpecText(leaves, whole=False)
+    width = max((len(format_key(leaf.key)) for leaf in leaves), default=0)
+    for title, is_input in (("Outputs of the env", False), ("Inputs", True)):
+        yield f"{title}:"
+        for leaf in leaves:
+            if (leaf.part in INPUT_PARTS) == is_input:
+                yield f"  {format_key(leaf.key).ljust(width)}  {text(leaf)}"
+
+
+def stage_comments(pipeline: Pipeline) -> list[str]:
+    """Return the summary of each stage of a pipeline, from its docstring."""
+    infos = (catalogue().find(stage.name) for stage in pipeline.transforms)
+    return [plain(info.summary) if info else "" for info in infos]

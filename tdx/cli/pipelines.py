@@ -1,0 +1,183 @@
+"""From options to a pipeline, its env and its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from tdx.cli.defaults import PIPELINE_SETTINGS, pipeline_defaults
+from tdx.cli.interrupts import third_party_code
+from tdx.cli.options import PipelineOptions
+from tdx.errors import ArgumentError, PipelineError, TdxError
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
+
+_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Complete the kind of a policy; the shell completes the file after it."""
+    return [name for name in _POLICIES if name.startswith(incomplete)]
+
+
+PolicyName = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        autocompletion=complete_policy,
+        help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
+        ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
+        "torch.export) and module:name.",
+    ),
+]
+
+
+def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeline:
+    """Read the pipeline of ``--pipeline FILE``, or of ``--env`` and ``--t``.
+
+    Options of the env override the file, and stages from ``--t`` are added after those of the file.
+
+    Args:
+        options: Options of the pipeline.
+        tolerant: If True, ignore settings of the user that cannot be read.
+
+    Raises:
+        ArgumentError: Neither an env nor a file is given, or both are.
+        PipelineError: The file or a stage is invalid.
+    """
+    return read_source(options, tolerant=tolerant)[0]
+
+
+def read_source(
+    options: PipelineOptions, *, tolerant: bool = False
+) -> tuple[Pipeline, PipelineFile | None]:
+    """Read a pipeline like :func:`read_pipeline`; also return the file that contains it."""
+    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile
+
+    stages = read_stages(options.transforms or [])
+    file = None
+    if options.pipeline is not None:
+        if options.env is not None or options.env_kwargs is not None:
+            option = "--env" if options.env is not None else "--env-kwargs"
+            raise ArgumentError(
+                f"{option} and --pipeline cannot be combined",
+                hint="the file names the env: remove one of them",
+            )
+        file = PipelineFile.load(options.pipeline)
+        pipeline = file.pipeline
+        stages = (*pipeline.transforms, *stages)
+    elif options.env is not None:
+        pipeline = Pipeline(EnvConfig(options.env, kwargs=_env_kwargs(options.env_kwargs)))
+    else:
+        raise ArgumentError(
+            "no env is given",
+            hint="add --env ID (`tdx list envs` lists them) or --pipeline FILE",
+        )
+    env = _override(pipeline.env, options, tolerant=tolerant)
+    return replace(pipeline, env=env, transforms=stages), file
+
+
+def with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
+    """Return the options with the pipeline file that is given as an argument.
+
+    Raises:
+        ArgumentError: ``--pipeline`` is given too.
+    """
+    if file is None:
+        return options
+    if options.pipeline is not None:
+        raise ArgumentError(f"{file} and --pipeline cannot be combined", hint="remove one of them")
+    return replace(options, pipeline=file)
+
+
+def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
+    """Parse the stages from ``--t``.
+
+    Raises:
+        PipelineError: A stage is invalid; the error says which.
+    """
+    from tdx.pipeline import parse_stage
+
+    stages = []
+    for index, call in enumerate(calls):
+        try:
+            stages.append(parse_stage(call))
+        except TdxError as error:
+            raise error.at(stage=index) from None
+    return tuple(stages)
+
+
+def _env_kwargs(text: str | None) -> dict[str, Any]:
+    from tdx.pipeline import parse_kwargs
+
+    if text is None:
+        return {}
+    try:
+        return cast("dict[str, Any]", parse_kwargs(text))
+    except PipelineError as error:
+        hint = """write --env-kwargs '{"name": value}'"""
+        raise ArgumentError(
+            f"--env-kwargs: {error.message}", hint=hint, where=error.where
+        ) from None
+
+
+def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> EnvConfig:
+    """Return the env with the values of options, and with configured defaults for the rest."""
+    values: dict[str, Any] = {
+        "num_envs": options.num_envs,
+        "batching": None if options.batching is None else options.batching.value,
+        "device": options.device,
+        "seed": options.seed,
+        "worker_timeout": options.worker_timeout,
+        "from_pixels": options.from_pixels or None,
+    }
+    env = replace(env, **{name: value for name, value in values.items() if value is not None})
+    current = {name: getattr(env, name) for name in PIPELINE_SETTINGS}
+    return replace(env, **pipeline_defaults(current, tolerant=tolerant))
+
+
+@contextmanager
+def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
+    """Build the env of a pipeline with its chain, and close it at the end."""
+    from tdx.pipeline import build_env
+
+    with third_party_code():
+        env = build_env(pipeline, allow_code=options.allow_code)
+        try:
+            yield env
+        finally:
+            env.close()
+
+
+def load_policy(
+    name: str | None, pipeline: Pipeline, env: EnvBase, steps: int, *, allow_code: bool
+) -> Any:
+    """Load the policy that chooses the actions.
+
+    Args:
+        name: Value of ``--policy``. ``None``: the policy of the pipeline, or random actions.
+        pipeline: Pipeline that may name a policy.
+        env: Env with its chain.
+        steps: Number of actions that are needed.
+        allow_code: If True, the policy may be Python code.
+
+    Returns:
+        Policy for ``env.rollout``; ``None`` for random actions.
+
+    Raises:
+        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
+    """
+    from tdx.rollouts.policies import check_length, check_policy, named_policy
+    from tdx.rollouts.policy_files import PolicyRequest
+
+    policy = named_policy(PolicyRequest.of(pipeline, name, allow_code), env)
+    check_policy(policy, env)
+    check_length(policy, steps)
+    return policy.after(0)

@@ -1,0 +1,319 @@
+"""Measurements of ``tdx profile``, and the files that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from tdx.cli.options import PipelineOptions
+from tdx.cli.output.write import STDOUT, check_target, write_file
+from tdx.errors import ArgumentError, EnvError
+
+if TYPE_CHECKING:
+    from tdx.cli.views.profile import Extras
+    from tdx.core import TransformedEnv
+    from tdx.envs import EnvBase
+    from tdx.pipeline import Pipeline
+    from tdx.profiling.advice import Advised
+    from tdx.profiling.marginal import Marginal
+    from tdx.profiling.remedies import Remedy
+    from tdx.profiling.result import Mode, Profile
+    from tdx.profiling.run import ProfilePlan
+    from tdx.profiling.sweep import Sweep
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What to measure.
+
+    Args:
+        config: Pipeline.
+        options: Options that describe the pipeline.
+        modes: Execution modes.
+        plan: Steps, repeats and other settings of the measurement.
+        policy: Value of ``--policy``. ``None``: the policy of the pipeline.
+    """
+
+    config: Pipeline
+    options: PipelineOptions
+    modes: tuple[Mode, ...]
+    plan: ProfilePlan
+    policy: str | None = None
+
+    def load_policy(self, env: EnvBase) -> Any:
+        """Load the policy for an env."""
+        from tdx.cli.pipelines import load_policy
+
+        steps = max(self.plan.steps, self.plan.warmup)
+        allow_code = self.options.allow_code
+        return load_policy(self.policy, self.config, env, steps, allow_code=allow_code)
+
+
+def silence_kineto() -> None:
+    """Keep torch's profiler from writing to stderr; torch reads this when it is imported."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def subject_of(config: Pipeline) -> str:
+    """Return the pipeline as options, without the seed and the policy."""
+    from tdx.pipeline import to_flags
+
+    bare = replace(config, policy=None, env=replace(config.env, seed=None))
+    return shlex.join(to_flags(bare))
+
+
+def measure(
+    request: ProfileRequest, *, with_marginal: bool = False
+) -> tuple[Profile, tuple[Marginal, ...]]:
+    """Build the env and measure it, optionally also without each of its stages.
+
+    Raises:
+        TdxError: The env cannot be built.
+        KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
+    """
+    from tdx.cli.pipelines import open_env
+    from tdx.cli.progress import activity_on
+    from tdx.profiling.run import profile_env
+
+    result: Profile | None = None
+    costs: list[Marginal] = []
+    try:
+        with (
+            activity_on(sys.stderr) as on_progress,
+            open_env(request.config, request.options) as env,
+        ):
+            plan = replace(request.plan, policy=request.load_policy(env), on_progress=on_progress)
+            result = profile_env(env, request.modes, plan)
+            if with_marginal and profile_error(result) is None:
+                costs += _measure_marginal(env, request.modes, plan)
+    except KeyboardInterrupt:
+        if result is None:
+            raise
+    return result, tuple(costs)
+
+
+def _measure_marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[Marginal]:
+    from tdx.profiling.marginal import marginal
+
+    results: list[Marginal] = []
+    for mode in modes:
+        results.append(marginal(env, mode, plan))
+        if results[-1].error is not None:
+            break
+    return results
+
+
+def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, Advised], ...]:
+    """Try changes that may make the pipeline faster, in each measured mode.
+
+    Args:
+        request: What was measured.
+        profile: Result of the measurement.
+    """
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.progress import activity_on
+    from tdx.profiling.advice import Advised, advise
+
+    results: list[tuple[Mode, Advised]] = []
+    try:
+        with activity_on(sys.stderr) as on_progress, third_party_code():
+            plan = replace(request.plan, on_progress=on_progress)
+            lint_fixes = _lint_fixes(request)
+            for mode in profile.modes:
+                advice = advise(
+                    request.config,
+                    mode,
+                    plan,
+                    allow_code=request.options.allow_code,
+                    further=lint_fixes,
+                    policy_of=request.load_policy,
+                )
+                results.append((mode.mode, advice))
+                if advice.interrupted:
+                    break
+    except KeyboardInterrupt:
+        if not any(advice.interrupted for _, advice in results):
+            results.append((profile.modes[-1].mode, Advised((), (), (), interrupted=True)))
+    return tuple(results)
+
+
+def _lint_fixes(request: ProfileRequest) -> list[Remedy]:
+    """Return the fixes that the linter suggests."""
+    from tdx.cli.pipelines import open_env
+    from tdx.inspection.lint.run import lint, lint_context
+    from tdx.inspection.stage_text import env_stage_count
+    from tdx.profiling.remedies import Remedy
+
+    config = request.config
+    with open_env(config, request.options) as env:
+        findings = lint(lint_context(config, cast("TransformedEnv", env)))
+        first = env_stage_count(env, config)
+    return [
+        Remedy(
+            "lint",
+            () if each.found.stage is None else (first + each.found.stage,),
+            f"{each.rule.code}: {each.found.message}",
+            each.found.fix.title,
+            each.found.fix.applied_to(config),
+        )
+        for each in findings
+        if each.found.fix is not None
+    ]
+
+
+def measure_sweep(request: ProfileRequest, settings: list[str]) -> Sweep:
+    """Measure the pipeline with each combination of some settings.
+
+    Args:
+        request: What to measure.
+        settings: Values of ``--sweep``.
+
+    Raises:
+        TdxError: A setting does not exist.
+    """
+    from tdx.cli.interrupts import third_party_code
+    from tdx.cli.progress import activity_on
+    from tdx.profiling.sweep import sweep
+    from tdx.profiling.sweep_axes import parse_sweep
+
+    axes = parse_sweep(settings, request.config)
+    result: Sweep | None = None
+    try:
+        with activity_on(sys.stderr) as on_progress, third_party_code():
+            result = sweep(
+                request.config,
+                axes,
+                request.modes,
+                replace(request.plan, on_progress=on_progress),
+                allow_code=request.options.allow_code,
+                policy_of=request.load_policy,
+            )
+    except KeyboardInterrupt:
+        if result is None:
+            raise
+    return result
+
+
+def profile_error(profile: Profile) -> str | None:
+    """Return why the measurement stopped early, if it did."""
+    return next((mode.error for mode in profile.modes if mode.error is not None), None)
+
+
+def raise_error(error: str | None) -> None:
+    """Raise the error that stopped a measurement, after its result is shown.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C.
+        EnvError: The env failed.
+    """
+    if error == INTERRUPTED:
+        print("interrupted: showing the measurements so far", file=sys.stderr)
+        raise KeyboardInterrupt
+    if error is not None:
+        sys.stdout.flush()
+        raise EnvError(error, hint="the measurements before the error are shown")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFiles:
+    """Files that ``tdx profile`` writes.
+
+    Args:
+        paths: Path for each option. ``None``: not requested.
+        force: If True, replace existing files.
+
+    Raises:
+        ArgumentError: A file exists, or several files use stdout.
+    """
+
+    paths: dict[str, str | None]
+    force: bool
+
+    def __post_init__(self) -> None:
+        on_stdout = [option for option, path in self.paths.items() if path == STDOUT]
+        if len(on_stdout) > 1:
+            raise ArgumentError(
+                f"{' and '.join(on_stdout)} cannot both write to stdout",
+                hint="name a file for one of them",
+            )
+        for path in self.paths.values():
+            if path is not None:
+                check_target(path, force=self.force)
+
+    @property
+    def use_stdout(self) -> bool:
+        """True if one of the files is written to stdout."""
+        return STDOUT in self.paths.values()
+
+    @property
+    def requested(self) -> list[str]:
+        """Options of the requested files."""
+        return [option for option, path in self.paths.items() if path is not None]
+
+    def write(self, profile: Profile, extras: Extras) -> None:
+        """Write the requested files.
+
+        Args:
+            profile: Profile to write.
+            extras: Other measurements; only the HTML report shows them.
+        """
+        for option in self.requested:
+            self.write_text(option, _WRITERS[option](profile, extras))
+
+    def write_text(self, option: str, text: str) -> None:
+        """Write the file of one option."""
+        path = self.paths[option]
+        assert path is not None
+        write_file(path, text, force=self.force)
+        if path != STDOUT:
+            print(f"wrote {path}", file=sys.stderr)
+
+
+def _saved_profile(profile: Profile, extras: Extras) -> str:
+    from tdx.profiling.saved import profile_text
+
+    return profile_text(profile)
+
+
+def _chrome_trace(profile: Profile, extras: Extras) -> str:
+    from tdx.profiling.traces import chrome_trace
+
+    _note_cut(profile, "--trace")
+    return json.dumps(chrome_trace(profile), allow_nan=False) + "\n"
+
+
+def _speedscope(profile: Profile, extras: Extras) -> str:
+    from tdx.profiling.traces import speedscope
+
+    _note_cut(profile, "--speedscope")
+    return json.dumps(speedscope(profile), allow_nan=False) + "\n"
+
+
+def _page(profile: Profile, extras: Extras) -> str:
+    from tdx.cli.html.profile import profile_page
+
+    return profile_page(profile, extras)
+
+
+def _note_cut(profile: Profile, option: str) -> None:
+    from tdx.profiling.traces import cut_note
+
+    note = cut_note(profile)
+    if note is not None:
+        print(f"note: {option} has {note}; use fewer --steps to see all", file=sys.stderr)
+
+
+_WRITERS: dict[str, Callable[[Profile, Extras], str]] = {
+    "--save": _saved_profile,
+    "--trace": _chrome_trace,
+    "--speedscope": _speedscope,
+    "--html": _page,
+}

@@ -1,0 +1,113 @@
+"""Parts of Typer that are not public, all in one place.
+
+Tested with Typer 0.29. ``tests/cli/test_typer_internals.py`` fails with an explanation when a
+release changes one of them; ``docs/decisions/0019-typer-internals.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer._click.exceptions import NoArgsIsHelpError, NoSuchOption
+from typer.core import TyperCommand, TyperGroup
+
+from tdx.text import escape_control_characters, is_printable
+
+TESTED_VERSIONS = (0, 29)
+"""Major and minor version of Typer that the tests run with."""
+
+
+class _ValueReader:
+    """Reads option values without pydantic, which takes longer to import than a short command.
+
+    Typer passes every value to a pydantic adapter. The options of tdx are strings, lists of
+    strings, flags and values with a parser, which need none.
+    """
+
+    def __init__(self, parser: Callable[[str], Any] | None) -> None:
+        self._parser = parser
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if isinstance(value, str) and self._parser is not None:
+            return self._parser(value)
+        return value
+
+
+class _PrintableCompletions:
+    """Completes only words without control characters: some come from an env or a dump.
+
+    Args:
+        complete: Returns the completions of a parameter.
+    """
+
+    def __init__(self, complete: Callable[[Any, str], list[Any]]) -> None:
+        self._complete = complete
+
+    def __call__(self, ctx: Any, incomplete: str) -> list[Any]:
+        items = [item for item in self._complete(ctx, incomplete) if is_printable(item.value)]
+        for item in items:
+            item.help = item.help and escape_control_characters(item.help)
+        return items
+
+
+def _prepare_parameters(params: list[Any]) -> list[Any]:
+    for param in params:
+        descriptor = getattr(param, "type_descriptor", None)
+        if descriptor is not None:
+            param._runtime_param = _ValueReader(descriptor.parameter_info.parser)
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            # Typer would print <bool> after a flag, which takes no value.
+            param.metavar = ""
+        if "shell_complete" not in vars(param):
+            param.shell_complete = _PrintableCompletions(param.shell_complete)
+    return params
+
+
+class FastCommand(TyperCommand):
+    """A command that loads no pydantic and completes printable words only."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _prepare_parameters(super().get_params(ctx))
+
+
+class FastGroup(TyperGroup):
+    """A group of commands that loads no pydantic and completes printable words only."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _prepare_parameters(super().get_params(ctx))
+
+
+def option_name(annotation: Any) -> str:
+    """Return the first name of an option that is declared as ``Annotated[type, typer.Option(…)]``.
+
+    Typer stores it where the default of an option outside ``Annotated`` would be.
+    """
+    name: str = annotation.__metadata__[0].default
+    return name
+
+
+def is_help_without_arguments(error: Exception) -> bool:
+    """Return True if Typer raised ``error`` after printing the help of a group."""
+    return isinstance(error, NoArgsIsHelpError)
+
+
+def unknown_option(error: typer.TyperException) -> str | None:
+    """Return the option that does not exist, if that is the error."""
+    return error.option_name if isinstance(error, NoSuchOption) else None
+
+
+def unknown_command(error: typer.TyperException) -> str | None:
+    """Return the command that does not exist, if that is the error."""
+    found = re.fullmatch(r"No such command '(.*)'\.?.*", error.format_message(), re.DOTALL)
+    return found and found.group(1)
+
+
+def bare_message(error: typer.TyperException) -> str:
+    """Return the message of a usage error without the parameter that Typer names before it."""
+    message = error.format_message()
+    return re.sub(r"^Invalid value(?: for '.*?')?: ", "", message).rstrip(".")

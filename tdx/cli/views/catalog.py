@@ -1,0 +1,201 @@
+"""Lists of envs and transforms, and the documentation of a transform."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
+from tdx.cli.views.specs import comparison_table
+from tdx.pipeline.docstrings import plain as plain
+
+if TYPE_CHECKING:
+    from tdx.envs.gym.registry import RegisteredEnv
+    from tdx.inspection.transform_example import TransformExample
+    from tdx.pipeline.entries import Parameter, TransformInfo
+
+
+def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
+    """Lay out a list of envs.
+
+    Args:
+        envs: Envs to show.
+        search: Words of the search.
+    """
+    records: list[dict[str, Any]] = [
+        {"id": env.id, "package": env.package, "installed": env.installed, "hint": env.hint}
+        for env in envs
+    ]
+
+    def blocks(width: int) -> list[Block]:
+        if not envs:
+            return [_no_match("env", search)]
+        missing = any(env.hint for env in envs)
+        titles = ["id", "package", *(["installation"] if missing else [])]
+        rows = [
+            [
+                Cell(env.id, "" if env.installed else "dim"),
+                Cell(env.package, "dim"),
+                *([Cell(env.hint or "")] if missing else []),
+            ]
+            for env in envs
+        ]
+        return [Table([Column(title) for title in titles], rows)]
+
+    names = ("id", "package", "installed", "hint")
+    return View("envs", {"search": search, "envs": records}, records, blocks, names)
+
+
+def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
+    """Lay out a list of transforms.
+
+    Args:
+        infos: Transforms, grouped by category.
+        search: Words of the search.
+    """
+    records: list[dict[str, Any]] = [
+        {
+            "name": info.name,
+            "category": info.category,
+            "time_behaviour": info.time_behaviour,
+            "summary": info.summary,
+            "signature": info.signature,
+        }
+        for info in infos
+    ]
+
+    def blocks(width: int) -> list[Block]:
+        return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
+
+    names = ("name", "category", "time_behaviour", "summary", "signature")
+    return View("transforms", {"search": search, "transforms": records}, records, blocks, names)
+
+
+def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
+    rows = [
+        [Cell(category, "dim"), Cell(info.name, "name"), Cell(plain(info.summary))]
+        for category, info in zip(_category_titles(infos), infos, strict=True)
+    ]
+    columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
+    wide = Table(columns, rows)
+    if table_width(wide) <= width or width >= 90:
+        return wide
+    rows = []
+    for category, info in zip(_category_titles(infos), infos, strict=True):
+        if category:
+            rows.append([Cell(category, "dim"), Cell("")])
+        rows.append([Cell(f"  {info.name}", "name"), Cell(plain(info.summary))])
+    return Table([Column(fixed=True), Column()], rows)
+
+
+def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
+    """Yield the category of each transform; empty if it is the same as that of the previous one."""
+    previous = ""
+    for info in infos:
+        yield "" if info.category == previous else info.category
+        previous = info.category
+
+
+def _no_match(noun: str, search: str) -> Paragraph:
+    return Paragraph([Cell(f"no {noun} matches {search!r}" if search else f"no {noun}s", "dim")])
+
+
+def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
+    """Lay out the documentation of a transform.
+
+    Args:
+        info: Catalog entry.
+        example: Specs before and after the transform on an example env.
+    """
+    arguments = [_argument(parameter) for parameter in info.parameters]
+    data = {
+        "name": info.name,
+        "category": info.category,
+        "time_behaviour": info.time_behaviour,
+        "module": info.module,
+        "signature": info.signature,
+        "summary": info.summary,
+        "doc": info.doc,
+        "arguments": arguments,
+        "example": example.to_dict() if example else None,
+    }
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading(info.name, f"{info.category}, {info.time_behaviour}", level=1)
+        return [
+            head,
+            *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
+            *_arguments(info, width),
+            *_example(example, width),
+        ]
+
+    return View("transform", data, arguments, blocks)
+
+
+def _argument(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "type": parameter.annotation,
+        "words": parameter.type.words(),
+        "default": parameter.default,
+        "required": parameter.required,
+        "parameter_kind": parameter.kind,
+        "help": parameter.help,
+    }
+
+
+def _arguments(info: TransformInfo, width: int) -> list[Block]:
+    if not info.parameters:
+        return [Paragraph([Cell("no arguments", "dim")])]
+    rows = [
+        [
+            Cell(parameter.name, "name"),
+            Cell(_type(parameter)),
+            Cell("required" if parameter.required else parameter.default or ""),
+            Cell(plain(parameter.help)),
+        ]
+        for parameter in info.parameters
+    ]
+    titles = ("argument", "type", "default", "meaning")
+    table = Table([Column(title) for title in titles], rows)
+    if table_width(table) <= width:
+        return [Heading("arguments"), table]
+    blocks = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
+    return [Heading("arguments"), *blocks]
+
+
+def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
+    """Yield an argument with its meaning below, for narrow terminals."""
+    default = ", required" if parameter.required else f" = {parameter.default}"
+    yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
+    if parameter.help:
+        yield Paragraph([Cell(plain(parameter.help), "dim")], 6)
+
+
+def _type(parameter: Parameter) -> str:
+    return (parameter.annotation or "any").replace("NestedKey", "key")
+
+
+def _example(example: TransformExample | None, width: int) -> list[Block]:
+    if example is None:
+        return []
+    code = [Code(example.code)] if example.code else []
+    return [
+        Heading("example", example.command or ""),
+        *code,
+        comparison_table(example.changes, width, sides=("before", "after")),
+    ]
+
+
+_SECTION = re.compile(
+    r"^\s*(?:Args|Attributes|Examples?|Notes?|Raises|Returns|Yields):\s*$", re.MULTILINE
+)
+
+
+def paragraphs(doc: str) -> Iterator[str]:
+    """Yield the paragraphs of a docstring before its first section, each on one line."""
+    body = _SECTION.split(doc, maxsplit=1)[0].strip()
+    for paragraph in re.split(r"\n\s*\n", body):
+        yield plain(" ".join(paragraph.split()))

@@ -1,0 +1,322 @@
+"""Effects of each stage on keys, and the lineage of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdx.cli.output.markdown import mermaid_label
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import NONE, change_text, count_text, stage_list
+from tdx.cli.views.specs import spec_columns
+from tdx.inspection.chain_report import ChainReport
+from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.lineage import KeyVersion, Lineage, Place
+from tdx.inspection.spec_text import SpecText, shape_text
+from tdx.inspection.stage_flow import KeyWrite, Lane, StageFlow
+from tdx.keys import NestedKey, format_key
+
+_LANES = ("forward", "inverse")
+_STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
+
+
+def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
+    """Lay out the effects of each stage of a chain.
+
+    Args:
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    data = report.to_dict()
+    for stage, call in zip(data["stages"], calls, strict=True):
+        stage["call"] = call
+
+    def blocks(width: int) -> list[Block]:
+        if not report.stages:
+            return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
+        for whole in (True, False):
+            table = _stage_table(report, _texts(report, whole=whole))
+            if table_width(table) <= width:
+                return [_head(report), *stage_list(calls), table]
+        return [_head(report), *_narrow_stages(report, calls)]
+
+    return View("chain", data, list(_stage_records(report, calls)), blocks)
+
+
+def _head(report: ChainReport) -> Heading:
+    before, after = report.before, report.after
+    batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
+    facts = f"batch {batch}  device {change_text(before.device, after.device)}"
+    return Heading(report.env, facts, level=1)
+
+
+def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
+    writes = [
+        write
+        for stage in report.stages
+        for lane in (stage.forward, stage.inverse)
+        for write in lane.writes
+    ]
+    before = [write.before for write in writes if write.before]
+    after = [write.after for write in writes if write.after and _differs(write)]
+    return SpecText(before, whole=whole), SpecText(after, whole=whole)
+
+
+def _stage_table(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table:
+    rows: list[list[Cell]] = []
+    for stage in report.stages:
+        name = f"{stage.index} {stage.name}"
+        for lane_name, lane in _lanes(stage):
+            for position, effect in enumerate(_effects(lane, texts)):
+                first = position == 0
+                reads = _reads(stage, lane, lane_name) if first else ""
+                lane_cell = Cell(lane_name if first else "", "dim")
+                rows.append([Cell(name, "name"), lane_cell, Cell(reads), *effect])
+                name = ""
+    return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
+
+
+def _lanes(stage: StageFlow) -> list[tuple[str, Lane]]:
+    """Return the lanes in which a stage has an effect; forward if it has none."""
+    lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
+    active = [(name, lane) for name, lane in lanes if not lane.idle]
+    return active or lanes[:1]
+
+
+def _reads(stage: StageFlow, lane: Lane, lane_name: str) -> str:
+    """Return the keys that a stage reads; marks those of the previous step."""
+    carried = [key for key in stage.carried if lane_name == "forward"]
+    keys = [key for key in lane.reads if key not in carried]
+    return _listed(keys) + "".join(
+        f"{', ' if keys or index else ''}{format_key(key)} (previous step)"
+        for index, key in enumerate(carried)
+    )
+
+
+def _listed(keys: Sequence[NestedKey]) -> str:
+    return ", ".join(map(format_key, keys))
+
+
+def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
+    """Yield a row for each key that is written, renamed or dropped, or one empty row."""
+    before, after = texts
+    for write in lane.writes:
+        style: Style = "added" if write.new else "changed" if _differs(write) else ""
+        mark = "+" if write.new else "~" if _differs(write) else "="
+        source = _side(write.before, before)
+        if write.source is not None and write.source != write.key and write.before:
+            source = Cell(f"{format_key(write.source)}  {source.text}")
+        target = _side(write.after, after, style) if _differs(write) else Cell("=", "dim")
+        yield [Cell(mark, style), Cell(format_key(write.key), style), source, target]
+    for old, new in lane.renames:
+        text = f"{format_key(old)} → {format_key(new)}"
+        yield [Cell("→", "changed"), Cell(text, "changed"), Cell(""), Cell("")]
+    for key in lane.drops:
+        yield [Cell("-", "gone"), Cell(format_key(key), "gone"), Cell(""), Cell("")]
+    if not (lane.writes or lane.renames or lane.drops):
+        yield [Cell(""), Cell(NONE, "dim"), Cell(""), Cell("")]
+
+
+def _side(leaf: LeafSpec | None, text: SpecText, style: Style = "") -> Cell:
+    return Cell(NONE, "dim") if leaf is None else Cell(text(leaf), style)
+
+
+def _differs(write: KeyWrite) -> bool:
+    before, after = write.before, write.after
+    if before is None or after is None:
+        return True
+    fields = ("kind", "shape", "dtype", "device", "domain")
+    return any(getattr(before, name) != getattr(after, name) for name in fields)
+
+
+def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]:
+    """Yield the effects of each stage below its name, for narrow terminals."""
+    before, after = _texts(report, whole=False)
+    for stage, call in zip(report.stages, calls, strict=True):
+        yield Heading(f"{stage.index} {call}")
+        for lane_name, lane in _lanes(stage):
+            reads = _reads(stage, lane, lane_name)
+            text = f"reads {reads}" if reads else "reads nothing"
+            yield Paragraph([Cell(f"{lane_name}: ", "dim"), Cell(text)], indent=2)
+            for mark, key, source, target in _effects(lane, (before, after)):
+                if mark.text:
+                    yield Paragraph([mark, Cell(" "), key], indent=4)
+                    yield from _specs(source, target)
+
+
+def _specs(source: Cell, target: Cell) -> Iterator[Paragraph]:
+    if source.text not in ("", NONE):
+        yield Paragraph([source], indent=8)
+    if target.text not in ("", "="):
+        yield Paragraph([Cell("→ ", target.style), target], indent=6)
+
+
+def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a record for each effect of a stage on a key, or one for a stage without effects."""
+    for stage, call in zip(report.stages, calls, strict=True):
+        identity = {"stage": stage.index, "transform": stage.name, "call": call}
+        identity["time_behaviour"] = stage.time_behaviour
+        if stage.forward.idle and stage.inverse.idle and not stage.carried:
+            yield _stage_record({**identity, "lane": None}, None, None)
+        for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
+            place = {**identity, "lane": lane_name}
+            for key in lane.reads:
+                yield _stage_record(place, "read", format_key(key))
+            for key in stage.carried if lane_name == "forward" else ():
+                yield _stage_record(place, "read_from_step_before", format_key(key))
+            for write in lane.writes:
+                data = write.to_dict()
+                yield _stage_record(place, "write", data["key"], data["source"], data)
+            for old, new in lane.renames:
+                yield _stage_record(place, "rename", format_key(new), format_key(old))
+            for key in lane.drops:
+                yield _stage_record(place, "drop", format_key(key))
+
+
+def _stage_record(
+    place: dict[str, Any],
+    effect: str | None,
+    key: str | None,
+    source: str | None = None,
+    write: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    data = write or {}
+    return {
+        **place,
+        "effect": effect,
+        "key": key,
+        "source": source,
+        "new": data.get("new"),
+        **spec_columns("before", data.get("before"), with_part=True),
+        **spec_columns("after", data.get("after"), with_part=True),
+    }
+
+
+_VERSION_TITLES = ("lane", "version", "written by", "from", "read by", "spec")
+
+
+def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
+    """Lay out the writer and the readers of each version of each key.
+
+    Args:
+        lineage: Lineage to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    data = lineage.to_dict()
+    data["calls"] = list(calls)
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading(lineage.env, _version_count(lineage), level=1)
+        for whole in (True, False):
+            table = _version_table(lineage.versions, whole=whole)
+            if table_width(table) <= width:
+                return [head, *stage_list(calls), table]
+        return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
+
+    return View("lineage", data, list(_version_records(lineage.versions)), blocks)
+
+
+def _version_count(lineage: Lineage) -> str:
+    keys, versions = len(lineage.keys()), len(lineage.versions)
+    return f"{count_text(keys, 'key')}  {count_text(versions, 'version')}"
+
+
+def _version_table(versions: Sequence[KeyVersion], *, whole: bool) -> Table:
+    text = SpecText([version.spec for version in versions if version.spec], whole=whole)
+    rows, previous = [], ""
+    for version in versions:
+        lane = "" if version.lane == previous else version.lane
+        previous = version.lane
+        rows.append(
+            [
+                Cell(lane, "dim"),
+                Cell(version.name, "name"),
+                Cell(_writer(version)),
+                Cell(version.source or "", "dim"),
+                Cell(_readers(version), "" if version.readers else "dim"),
+                Cell(text(version.spec) if version.spec else ""),
+            ]
+        )
+    return Table([Column(title, fixed=True) for title in _VERSION_TITLES], rows)
+
+
+def _narrow_versions(versions: Sequence[KeyVersion]) -> Iterator[Block]:
+    """Yield each version with its facts below, for narrow terminals."""
+    text = SpecText([], whole=False)
+    for version in versions:
+        spec = f"  {text(version.spec)}" if version.spec else ""
+        yield Paragraph([Cell(version.name, "name"), Cell(spec)])
+        source = f", from {version.source}" if version.source else ""
+        yield Paragraph([Cell("written by ", "dim"), Cell(_writer(version) + source)], indent=2)
+        yield Paragraph([Cell("read by ", "dim"), Cell(_readers(version))], indent=2)
+
+
+def _writer(version: KeyVersion) -> str:
+    return str(version.writer)
+
+
+def _readers(version: KeyVersion) -> str:
+    readers = [_reader(place) for place in version.readers]
+    if version.ended is not None and version.ended not in version.readers:
+        readers.append(f"dropped by {version.ended}")
+    return ", ".join(readers) or "none"
+
+
+def _reader(place: Place) -> str:
+    return f"{place} (next step)" if place.next_step else str(place)
+
+
+def _version_records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]:
+    names = ("shape", "dtype", "device", "low", "high", "choices", "digest")
+    for version in versions:
+        spec = version.to_dict()["spec"] or {}
+        yield {
+            "version": version.name,
+            "key": version.to_dict()["key"],
+            "number": version.number,
+            "lane": version.lane,
+            "part": version.part,
+            "writer": str(version.writer),
+            "source": version.source,
+            "readers": [_reader(place) for place in version.readers],
+            "ended": None if version.ended is None else str(version.ended),
+            "spec": spec.get("kind"),
+            **{name: spec.get(name) for name in names},
+        }
+
+
+def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
+    """Return the lineage as a Mermaid flow chart with an arrow from each writer to its readers.
+
+    Args:
+        lineage: Lineage to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    arrows = list(dict.fromkeys(_arrows(lineage.versions)))
+    nodes = {name for start, _, end in arrows for name in (start, end.removeprefix("-."))}
+    lines = ["flowchart TD"]
+    if "env" in nodes:
+        lines.append(f'    env(["{mermaid_label(lineage.env)}"])')
+    lines += [
+        f'    stage{index}["{index} {mermaid_label(call)}"]'
+        for index, call in enumerate(calls)
+        if f"stage{index}" in nodes
+    ]
+    lines += [f'    {kind}(["{kind}"])' for kind in ("policy", "output") if kind in nodes]
+    for start, label, end in arrows:
+        line = "-.->" if end.startswith("-.") else "-->"
+        lines.append(f'    {start} {line}|"{mermaid_label(label)}"| {end.removeprefix("-.")}')
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _arrows(versions: Sequence[KeyVersion]) -> Iterator[tuple[str, str, str]]:
+    for version in versions:
+        spec = version.spec
+        label = f"{version.name} {shape_text(spec.shape)} {spec.dtype}" if spec else version.name
+        for place in version.readers:
+            yield _node(version.writer), label, f"{'-.' if place.next_step else ''}{_node(place)}"
+
+
+def _node(place: Place) -> str:
+    return f"stage{place.stage}" if place.kind == "stage" else place.kind

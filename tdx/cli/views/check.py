@@ -1,0 +1,168 @@
+"""Findings of ``tdx check``, and explanations of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.views.elements import SEVERITY_STYLES, count_text
+from tdx.errors import Where
+from tdx.inspection.check_report import Check, CheckReport, Finding
+from tdx.inspection.explanations import Explanation
+
+if TYPE_CHECKING:
+    from tdx.inspection.lint.rule import Severity
+
+
+_PASSED: dict[Check, str] = {
+    "arguments": "all stages exist and their arguments have the declared types",
+    "specs": "the env and the chain can be built, and every stage finds the keys that it reads",
+    "steps": "reset, step and rollout return values within the specs",
+    "lints": "no rule is violated; tdx explain lists the rules",
+}
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+_CHECKS: tuple[Check, ...] = get_args(Check)
+_COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())
+
+
+def check_view(report: CheckReport, fixes: dict[str, Any] | None = None) -> View:
+    """Lay out the findings of a check.
+
+    Args:
+        report: Findings to show.
+        fixes: Fixes of the pipeline as plain data.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading(report.env, count_text(report.stages, "stage"), level=1)
+        rows = [
+            [_outcome(check, report), Cell(check), Cell(_result(check, report))]
+            for check in _CHECKS
+        ]
+        table = Table([Column(fixed=True), Column(fixed=True), Column()], rows)
+        findings: list[Block] = []
+        explained: set[str] = set()
+        for finding in report.findings:
+            findings += _finding(finding, with_reason=finding.code not in explained)
+            explained.add(finding.code)
+        return [head, table, *([Heading("findings"), *findings] if findings else [])]
+
+    records = [finding.to_dict() for finding in report.findings]
+    data = report.to_dict() if fixes is None else {**report.to_dict(), "mended": fixes}
+    return View("check", data, records, blocks, _COLUMNS)
+
+
+def _outcome(check: Check, report: CheckReport) -> Cell:
+    """Return the highest severity that a check found."""
+    for severity in _SEVERITIES:
+        if _count(check, report, severity):
+            return Cell(severity, SEVERITY_STYLES[severity])
+    return Cell("ok", "good") if check in report.checks else Cell("skipped", "dim")
+
+
+def _result(check: Check, report: CheckReport) -> str:
+    """Return the number of findings of a check, or what it proves if there are none."""
+    counts = [(_count(check, report, severity), severity) for severity in _SEVERITIES]
+    parts = [_severity_count(count, severity) for count, severity in counts if count]
+    if not parts:
+        return _PASSED[check] if check in report.checks else _skip_reason(report)
+    if len(parts) == 1:
+        return parts[0]
+    return f"{sum(count for count, _ in counts)} findings: {', '.join(parts)}"
+
+
+def _count(check: Check, report: CheckReport, severity: Severity) -> int:
+    found = (each for each in report.findings if each.check == check)
+    return sum(each.severity == severity for each in found)
+
+
+def _severity_count(count: int, severity: Severity) -> str:
+    plural = "" if count == 1 or severity == "advice" else "s"
+    return f"{count} {severity}{plural}"
+
+
+def _skip_reason(report: CheckReport) -> str:
+    failed = next((name for name in _CHECKS if _count(name, report, "error")), None)
+    return "" if failed is None else f"skipped because of the errors in {failed}"
+
+
+def _finding(finding: Finding, *, with_reason: bool) -> Iterator[Paragraph]:
+    """Yield a finding, optionally with the reason for its rule."""
+    place = str(finding.where)
+    lead = f"{place}: " if place else ""
+    kind = [] if finding.title is None else [Cell(f"{finding.severity} ", "dim")]
+    code = Cell(f"{finding.code} ", SEVERITY_STYLES[finding.severity])
+    yield Paragraph([code, *kind, Cell(lead, "name"), Cell(finding.message)])
+    if finding.why and with_reason:
+        yield Paragraph([Cell("why: ", "dim"), Cell(finding.why.replace("`", ""))], indent=7)
+    if finding.hint:
+        yield Paragraph([Cell("hint: ", "dim"), Cell(finding.hint)], indent=7)
+    if finding.fix is not None:
+        yield Paragraph([Cell("fix: ", "dim"), Cell(finding.fix.title)], indent=7)
+
+
+def explain_view(explained: Explanation) -> View:
+    """Lay out the explanation of a code.
+
+    Args:
+        explained: Explanation to show.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading(f"{explained.code}  {explained.title}", _aside(explained), level=1)
+        prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
+        return [head, *prose, *_examples(explained)]
+
+    data = explained.to_dict()
+    return View("explanation", data, [data], blocks)
+
+
+def codes_view(explained: Sequence[Explanation]) -> View:
+    """Lay out a list of codes.
+
+    Args:
+        explained: Explanations to show.
+    """
+    names = ("code", "family", "name", "severity", "title")
+    records = [{name: each.to_dict()[name] for name in names} for each in explained]
+
+    def blocks(width: int) -> list[Block]:
+        rows = [
+            [
+                Cell(each.code, "name"),
+                Cell(each.severity, SEVERITY_STYLES[each.severity]),
+                Cell(each.name, "dim"),
+                Cell(_plain(each.title)),
+            ]
+            for each in explained
+        ]
+        titles = ("code", "severity", "name", "problem")
+        columns = [Column(title, fixed=title != "problem") for title in titles]
+        table = Table(columns, rows)
+        if table_width(table) <= width:
+            return [table]
+        return [Table([columns[0], columns[3]], [[row[0], row[3]] for row in rows])]
+
+    return View("codes", {"codes": records}, records, blocks)
+
+
+def _aside(explained: Explanation) -> str:
+    kind = explained.name if explained.kind == "error" else explained.severity
+    return f"{kind}, exit code {explained.exit_code}"
+
+
+def _examples(explained: Explanation) -> Iterator[Block]:
+    if explained.python is not None:
+        yield Heading("my_code.py")
+        for line in explained.python.splitlines():
+            yield Paragraph([Cell(line)], indent=2)
+    for title, command in (("wrong", explained.wrong), ("right", explained.right)):
+        if command is not None:
+            yield Heading(title)
+            yield Paragraph([Cell(command)], indent=2)
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")

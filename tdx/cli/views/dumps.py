@@ -1,0 +1,363 @@
+"""Dumps: summary, contents, verification, export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdx.cli.output.terminal import UNLIMITED, table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
+from tdx.cli.views.elements import count_text, stage_list
+from tdx.inspection.spec_text import shape_text
+from tdx.keys import format_key
+from tdx.rollouts.estimating import Estimate
+from tdx.rollouts.formats.results import Entry, Exported, Imported
+from tdx.rollouts.manifest import Manifest
+from tdx.rollouts.overview import Histogram, Listed, Overview, Spread, summary
+from tdx.rollouts.verification import Verification
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MAX_EPISODES = 20
+"""Episodes to show on a terminal; a pipe gets all of them."""
+
+
+def summary_view(path: str, manifest: Manifest) -> View:
+    """Lay out the summary of a new dump.
+
+    Args:
+        path: Folder of the dump.
+        manifest: Manifest of the dump.
+    """
+    data = summary(path, manifest)
+
+    def blocks(width: int) -> list[Block]:
+        return [dump_head(data), dump_facts(data)]
+
+    return View("rollout", data, [flat_summary(data)], blocks)
+
+
+def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
+    """Return the heading of a dump.
+
+    Args:
+        data: Summary of the dump.
+        name: Name of the dump. ``None``: its path.
+    """
+    state = "complete" if data["complete"] else f"unfinished: {_next_step(data['source'])}"
+    return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
+
+
+def _next_step(source: str | None) -> str:
+    """Return how to complete an unfinished dump; a replay cannot be resumed."""
+    return "--resume continues it" if source is None else f"replay {source} again with --force"
+
+
+def dump_facts(data: dict[str, Any]) -> Table:
+    """Return the summary of a dump as a table."""
+    goal, steps = data["goal"], f"{data['steps']:,}"
+    if goal["steps"] is not None and goal["steps"] != data["steps"]:
+        steps += f" of {goal['steps']:,}"
+    episodes = f"{data['episodes_ended']:,} ended"
+    if goal["episodes"] is not None and goal["episodes"] > data["episodes_ended"]:
+        episodes += f" of {goal['episodes']:,}"
+    if data["mean_return"] is not None:
+        episodes += f", mean return {_number(data['mean_return'])}"
+    if data["mean_length"] is not None:
+        episodes += f", mean length {_number(data['mean_length'])}"
+    batch = f" of each of {shape_text(data['batch_size'])} envs" if data["batch_size"] else ""
+    rows = {
+        "steps": f"{steps}{batch}",
+        "episodes": episodes,
+        "seed": str(data["seed"]),
+        "policy": data["policy"],
+        "size": f"{size_text(data['bytes'])} in {count_text(data['chunks'], 'chunk')}",
+    }
+    if data["not_stored"]:
+        rows["not stored"] = ", ".join(data["not_stored"])
+    if data["source"]:
+        rows["replay of"] = data["source"]
+    return Table(
+        [Column(fixed=True), Column()],
+        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
+    )
+
+
+def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a dump as a flat record."""
+    goal = data["goal"]
+    rest = {name: value for name, value in data.items() if name != "goal"}
+    return {**rest, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
+
+
+def estimate_view(estimate: Estimate) -> View:
+    """Lay out the estimated size of a dump.
+
+    Args:
+        estimate: Estimated size.
+    """
+    steps = estimate.goal.steps
+    records: list[dict[str, Any]] = [
+        {"file": file, "step_bytes": size, "bytes": None if steps is None else size * steps}
+        for file, size in estimate.entries.items()
+    ]
+
+    def blocks(width: int) -> list[Block]:
+        total = "" if estimate.size is None else f", {size_text(estimate.size)} in total"
+        sizes = f"{estimate.step_bytes:,} bytes per step{total}"
+        facts = f"{estimate.goal}  {sizes}  nothing is written"
+        rows = [
+            [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
+            for each in records
+        ]
+        columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
+        return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
+
+    return View("rollout_estimate", estimate.to_dict(), records, blocks)
+
+
+def _total_text(record: dict[str, Any]) -> str:
+    return "" if record["bytes"] is None else size_text(record["bytes"])
+
+
+def dump_view(overview: Overview, name: str | None = None) -> View:
+    """Lay out the contents of a dump.
+
+    Args:
+        overview: Overview of the dump.
+        name: Name of the dump. ``None``: its path.
+    """
+    data = overview.to_dict()
+    if name is not None:
+        data["path"] = name
+
+    def blocks(width: int) -> list[Block]:
+        result: list[Block] = [
+            dump_head(data, name),
+            *stage_list(overview.calls),
+            dump_facts(data),
+        ]
+        if overview.returns is not None or overview.lengths is not None:
+            result += [Heading("episodes"), _histograms(overview)]
+        result += [Heading("entries"), *_entries(overview.entries, width)]
+        return [*result, *_episodes(overview, width)]
+
+    return View("dump", data, [each.to_dict() for each in overview.episodes], blocks)
+
+
+def _histograms(overview: Overview) -> Table:
+    rows = []
+    for name, histogram in (("return", overview.returns), ("length", overview.lengths)):
+        if histogram is not None:
+            ends = (_number(histogram.low), _number(histogram.high))
+            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(bars(histogram))])
+    return Table([Column(), Column("min"), Column("max"), Column("histogram", fixed=True)], rows)
+
+
+def bars(histogram: Histogram | None) -> str:
+    """Return a histogram as a row of bars; an empty bin is a space."""
+    if histogram is None:
+        return ""
+    most, heights = max(histogram.counts), len(_BARS)
+    return "".join(
+        _BARS[-(-count * heights // most) - 1] if count else " " for count in histogram.counts
+    )
+
+
+def _entries(entries: Sequence[Spread], width: int) -> Iterator[Block]:
+    titles = ("key", "shape", "dtype", "min", "mean", "max", "nan", "histogram")
+    nans = any(each.nans for each in entries)
+    for dropped in ((), ("dtype",), ("dtype", "shape"), ("dtype", "shape", "histogram")):
+        kept = [t for t in titles if t not in dropped and (nans or t != "nan")]
+        rows = [[_entry(each)[title] for title in kept] for each in entries]
+        table = Table([Column(title, fixed=True) for title in kept], rows)
+        if table_width(table) <= width:
+            break
+    yield table
+
+
+def _entry(each: Spread) -> dict[str, Cell]:
+    histogram = each.histogram
+    return {
+        "key": Cell(format_key(each.key), "name"),
+        "shape": Cell(shape_text(each.shape)),
+        "dtype": Cell(each.dtype),
+        "min": Cell("" if histogram is None else _number(histogram.low)),
+        "mean": Cell("" if each.mean is None else _number(each.mean)),
+        "max": Cell("" if histogram is None else _number(histogram.high)),
+        "nan": Cell(str(each.nans) if each.nans else "", "bad"),
+        "histogram": Cell(bars(histogram)),
+    }
+
+
+def _episodes(overview: Overview, width: int) -> Iterator[Block]:
+    episodes = overview.episodes
+    shown = episodes if width >= UNLIMITED else episodes[:_MAX_EPISODES]
+    batched = bool(overview.manifest.batch_size)
+    titles = [*(["env"] if batched else []), "first step", "length", "return", "end"]
+    rows = []
+    for each in shown:
+        end = "terminated" if each.terminated else "truncated" if each.finished else "still running"
+        cells = [f"{each.start:,}", f"{each.length:,}", _number(each.total_reward), end]
+        rows.append([Cell(text) for text in ([str(each.row)] if batched else []) + cells])
+    yield Heading("each episode")
+    yield Table([Column(title) for title in titles], rows)
+    if len(shown) < len(episodes):
+        more = f"{len(episodes) - len(shown):,} more: --format json shows all"
+        yield Paragraph([Cell(more, "dim")])
+
+
+_PROBLEM = ("problem", "file", "chunk", "message")
+
+
+def verify_view(result: Verification) -> View:
+    """Lay out the problems of a dump.
+
+    Args:
+        result: Result of the verification.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
+        rest = "" if result.complete else f"; the dump is unfinished: {_next_step(result.source)}"
+        if result.is_fine:
+            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
+            return [Heading(result.path, level=1), verdict]
+        rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in result.problems]
+        count = count_text(len(rows), "problem")
+        table = Table([Column(fixed=True), Column()], rows)
+        return [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
+
+    records = [each.to_dict() for each in result.problems]
+    return View("verification", result.to_dict(), records, blocks, _PROBLEM)
+
+
+def list_view(dumps: Sequence[Listed], root: str) -> View:
+    """Lay out a list of dumps.
+
+    Args:
+        dumps: Dumps to list.
+        root: Folder that was searched.
+    """
+    records = [each.to_dict() for each in dumps]
+
+    def blocks(width: int) -> list[Block]:
+        if not dumps:
+            return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
+        problems = [each.problem for each in dumps if each.problem]
+        lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
+        return [_dumps(dumps, width), *lines]
+
+    rows = [{**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
+            for each in records]  # fmt: skip
+    return View("dumps", {"folder": root, "dumps": records}, rows, blocks)
+
+
+def _dumps(dumps: Sequence[Listed], width: int) -> Table:
+    titles = ("dump", "env", "steps", "episodes", "return", "size", "")
+    rows = [_listed(each) for each in dumps]
+    for dropped in ((), ("size",), ("size", "return", "episodes")):
+        kept = [index for index, title in enumerate(titles) if title not in dropped]
+        columns = [Column(titles[index], fixed=True) for index in kept]
+        table = Table(columns, [[row[index] for index in kept] for row in rows])
+        if table_width(table) <= width:
+            break
+    return table
+
+
+def _listed(each: Listed) -> list[Cell]:
+    if each.summary is None:
+        return [Cell(each.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
+    data = each.summary
+    mean = data["mean_return"]
+    return [
+        Cell(each.path, "name"),
+        Cell(data["env"]),
+        Cell(f"{data['steps']:,}"),
+        Cell(f"{data['episodes_ended']:,}"),
+        Cell("" if mean is None else _number(mean)),
+        Cell(size_text(data["bytes"])),
+        Cell("" if data["complete"] else "unfinished", "changed"),
+    ]
+
+
+def size_text(size: int) -> str:
+    """Return a size in MiB, or in bytes if it is small."""
+    return f"{size / 2**20:,.2f} MiB" if size >= 2**20 / 100 else f"{size:,} bytes"
+
+
+def _number(number: float) -> str:
+    return f"{number:.4g}"
+
+
+def export_view(result: Exported) -> View:
+    """Lay out an export, or what ``--dry-run`` would write.
+
+    Args:
+        result: Result of the export.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        facts = f"{result.format} of {result.source}"
+        aside = facts if result.written else f"{facts}  nothing is written"
+        head = Heading(result.path, aside, level=1)
+        return [
+            head,
+            _export_facts(result),
+            *_notes(result.notes),
+            Heading("entries"),
+            _export_entries(result, width),
+        ]
+
+    records = [{"path": result.path, **each.to_dict()} for each in result.entries]
+    return View("export", result.to_dict(), records, blocks)
+
+
+def _export_facts(result: Exported) -> Table:
+    batch = f" of each of {shape_text(result.batch_size)} envs" if result.batch_size else ""
+    rows = {"steps": f"{result.steps:,}{batch}", "episodes": f"{result.episodes:,}"}
+    if result.size is not None:
+        before = "" if result.written else " before compression"
+        rows["size"] = f"{size_text(result.size)}{before}"
+    return Table(
+        [Column(fixed=True), Column()],
+        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
+    )
+
+
+def _export_entries(result: Exported, width: int) -> Table:
+    titles = ("key", "exported as", "shape", "dtype")
+    for dropped in ((), ("dtype",), ("dtype", "shape")):
+        kept = [title for title in titles if title not in dropped]
+        rows = [[_export_entry(each)[title] for title in kept] for each in result.entries]
+        table = Table([Column(title, fixed=True) for title in kept], rows)
+        if table_width(table) <= width:
+            break
+    return table
+
+
+def _export_entry(each: Entry) -> dict[str, Cell]:
+    return {
+        "key": Cell(each.key, "name"),
+        "exported as": Cell(each.place),
+        "shape": Cell(shape_text(each.shape)),
+        "dtype": Cell(each.dtype),
+    }
+
+
+def _notes(notes: Sequence[str]) -> list[Block]:
+    return [Paragraph([Cell(note, "dim")]) for note in notes]
+
+
+def import_view(result: Imported) -> View:
+    """Lay out an imported dump.
+
+    Args:
+        result: Result of the import.
+    """
+    data = result.summary
+
+    def blocks(width: int) -> list[Block]:
+        return [dump_head(data), dump_facts(data), *_notes(result.notes)]
+
+    row = {**flat_summary(data), "imported": result.source, "format": result.format}
+    return View("import", result.to_dict(), [row], blocks)

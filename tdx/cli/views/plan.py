@@ -1,0 +1,215 @@
+"""Plan of a rollout: when each stage runs, and the writers and readers of each version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdx.cli.output.markdown import mermaid_label
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import NONE, fact, stage_list
+from tdx.core.plan import PlanStage, Version
+from tdx.inspection.plan_report import PlanReport
+from tdx.keys import format_key
+
+_STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
+_VERSION_TITLES = ("version", "written by", "read by")
+_ROWS = {"raw": "raw rows, without TensorDicts", "tensordict": "one TensorDict per step"}
+_WHEN: dict[str, Style] = {"now": "changed", "later": "good", "fused": "added"}
+_UNUSED = "none: unused"
+
+
+def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
+    """Lay out how a rollout runs.
+
+    Args:
+        report: Plan to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    data = report.to_dict()
+    for stage, call in zip(data["stages"], calls, strict=True):
+        stage["call"] = call
+
+    def blocks(width: int) -> list[Block]:
+        stages = _stage_table(report)
+        versions = _version_table(report)
+        wide = table_width(stages) <= width
+        narrow = [*_narrow_stages(report.plan.stages, calls)]
+        stage_blocks = [*stage_list(calls), *([stages] if calls else [])] if wide else narrow
+        fits = table_width(versions) <= width
+        version_blocks = [versions] if fits else [*_narrow_versions(report)]
+        head = Heading(report.env, report.plan.executor, level=1)
+        return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
+
+    return View("plan", data, list(_records(data)), blocks)
+
+
+def _facts(report: PlanReport) -> Iterator[Paragraph]:
+    plan = report.plan
+    if plan.why_eager:
+        yield fact("eager because", plan.why_eager, "changed")
+    if plan.policy_reads is None:
+        yield fact("policy reads", "nothing (random or recorded actions)")
+    else:
+        yield fact("policy reads", ", ".join(plan.policy_reads) or "nothing")
+    yield fact("actions", "one chunk at a time" if report.acts_by_chunk else "step by step")
+    yield fact("env output", _ROWS[plan.rows])
+
+
+def _stage_table(report: PlanReport) -> Table:
+    rows = [
+        [
+            Cell(report.place(stage.index), "name"),
+            _when(stage),
+            Cell(stage.behaviour),
+            _listed(stage.reads),
+            _listed(stage.writes),
+            _listed(stage.drops),
+            _listed(stage.inverse),
+            Cell(stage.why, "dim"),
+        ]
+        for stage in report.plan.stages
+    ]
+    return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
+
+
+def _when(stage: PlanStage) -> Cell:
+    return Cell(stage.when, _WHEN.get(stage.when, ""))
+
+
+def _listed(names: Sequence[str]) -> Cell:
+    return Cell(", ".join(names)) if names else Cell(NONE, "dim")
+
+
+def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterator[Block]:
+    """Yield each stage with its facts below, for narrow terminals."""
+    for stage, call in zip(stages, calls, strict=True):
+        yield Heading(f"{stage.index} {call}", stage.behaviour)
+        yield Paragraph([_when(stage), Cell(f": {stage.why}")], indent=2)
+        lists = {
+            "reads": stage.reads,
+            "writes": stage.writes,
+            "drops": stage.drops,
+            "inverse": stage.inverse,
+        }
+        for title, names in lists.items():
+            if names:
+                yield Paragraph([Cell(f"{title} ", "dim"), _listed(names)], indent=2)
+
+
+def _version_table(report: PlanReport) -> Table:
+    rows = [
+        [
+            Cell(version.name, "name"),
+            Cell(report.place(version.writer)),
+            _readers(report, version),
+        ]
+        for version in report.plan.versions
+    ]
+    return Table([Column(title, fixed=True) for title in _VERSION_TITLES], rows)
+
+
+def _readers(report: PlanReport, version: Version) -> Cell:
+    readers = ", ".join(report.readers(version))
+    return Cell(readers) if readers else Cell(_UNUSED, "bad")
+
+
+def _narrow_versions(report: PlanReport) -> Iterator[Block]:
+    """Yield each version with its facts below, for narrow terminals."""
+    for version in report.plan.versions:
+        yield Paragraph([Cell(version.name, "name")], indent=2)
+        writer = Cell(report.place(version.writer))
+        yield Paragraph([Cell("written by ", "dim"), writer], indent=4)
+        yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
+
+
+def _records(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a record for each stage, then one for each version."""
+    for stage in data["stages"]:
+        yield {"record": "stage", "executor": data["executor"], **stage}
+    for version in data["versions"]:
+        yield {"record": "version", "executor": data["executor"], **version}
+
+
+_NODE_STYLES = {
+    "now": "fill:#fde68a,stroke:#b45309,color:#111827",
+    "later": "fill:#dbeafe,stroke:#1d4ed8,color:#111827",
+    "fused": "fill:#dcfce7,stroke:#15803d,color:#111827",
+    "unused": "fill:#fee2e2,stroke:#b91c1c,color:#111827",
+}
+
+
+def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
+    """Return the plan as a Mermaid flow chart: solid arrows are versions, dotted ones are actions.
+
+    Args:
+        report: Plan to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    is_random = report.plan.policy_reads is None
+    source = "random or recorded actions" if is_random else "policy"
+    arrows = _merge_arrows(_forward(report))
+    lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
+    lines += [
+        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{stage.when}"]'
+        for stage, call in zip(report.plan.stages, calls, strict=True)
+    ]
+    lines += [f'    policy(["{source}"])', '    output(["output"])']
+    if any(end == "unused" for _, end, _ in arrows):
+        lines.append('    unused(["unused"])')
+    lines += [_arrow(start, end, label, "-->") for start, end, label in arrows]
+    lines += [_arrow(start, end, label, "-.->") for start, end, label in _inverse(report)]
+    lines += _node_classes(report, has_unused=any(end == "unused" for _, end, _ in arrows))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _arrow(start: str, end: str, label: str, line: str) -> str:
+    return f'    {start} {line}|"{mermaid_label(label)}"| {end}'
+
+
+def _forward(report: PlanReport) -> Iterator[tuple[str, str, str]]:
+    """Yield start, end and version of each forward arrow."""
+    for version in report.plan.versions:
+        start = _node(version.writer)
+        for reader in version.readers:
+            yield start, _node(reader), version.name
+        if version.policy:
+            yield start, "policy", version.name
+        if version.final:
+            yield start, "output", version.name
+        if version.dead:
+            yield start, "unused", version.name
+
+
+def _merge_arrows(arrows: Iterator[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Merge arrows with the same ends."""
+    merged: dict[tuple[str, str], list[str]] = {}
+    for start, end, label in arrows:
+        merged.setdefault((start, end), []).append(label)
+    return [(start, end, ", ".join(labels)) for (start, end), labels in merged.items()]
+
+
+def _inverse(report: PlanReport) -> Iterator[tuple[str, str, str]]:
+    """Yield start, end and keys of each arrow from the actions to the env."""
+    start, label = "policy", ", ".join(map(format_key, report.actions))
+    for stage in reversed(report.plan.stages):
+        if stage.inverse:
+            yield start, _node(stage.index), label
+            start, label = _node(stage.index), ", ".join(stage.inverse)
+    yield start, "env", label
+
+
+def _node(index: int) -> str:
+    return "env" if index < 0 else f"stage{index}"
+
+
+def _node_classes(report: PlanReport, *, has_unused: bool) -> Iterator[str]:
+    members = {
+        time: [_node(stage.index) for stage in stages] for time, stages in report.by_time.items()
+    }
+    if has_unused:
+        members["unused"] = ["unused"]
+    for name, nodes in members.items():
+        yield f"    classDef {name} {_NODE_STYLES[name]}"
+        yield f"    class {','.join(nodes)} {name}"

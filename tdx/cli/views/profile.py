@@ -1,0 +1,434 @@
+"""Profiles: the cost of each part of a rollout, memory, operators and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar
+
+from tdx.cli.output.terminal import UNLIMITED
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import NONE, count_text, fact
+from tdx.cli.views.profile_comparisons import (
+    advice_blocks,
+    advice_data,
+    comparison_blocks,
+    comparison_data,
+    marginal_blocks,
+    marginal_data,
+    verdict,
+)
+from tdx.cli.views.profile_table import (
+    MANY_STEPS_MARK,
+    Line,
+    cost_table,
+    histogram,
+    line_of,
+    micros,
+    number_table,
+    others_line,
+    specs_line,
+    total_line,
+    whole_number,
+)
+from tdx.core.meter import Lane
+from tdx.profiling.advice import Advised
+from tdx.profiling.compare import Comparison
+from tdx.profiling.limits import Limit
+from tdx.profiling.machine import Machine
+from tdx.profiling.marginal import Marginal
+from tdx.profiling.result import (
+    DeviceUse,
+    MemoryUse,
+    Mode,
+    ModeProfile,
+    OperatorUse,
+    Profile,
+    Row,
+)
+from tdx.profiling.saved import row_data, to_json
+
+Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
+
+_NOISE_STYLES: dict[str, Style] = {
+    "quiet": "good",
+    "fair": "",
+    "noisy": "bad",
+    "unknown": "changed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Rows of a profile to show, and their order.
+
+    Args:
+        order: ``chain``, or the column to sort by, largest first.
+        top: Number of rows. ``None``: all; otherwise the others are summed up in one row.
+        histograms: If True, show the distribution of times of each row.
+    """
+
+    order: Order = "chain"
+    top: int | None = None
+    histograms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Other measurements to show with a profile.
+
+    Args:
+        marginal: Cost of the chain without each of its stages, for each mode.
+        comparison: Comparison with a baseline.
+        limits: Limits of the comparison.
+        baseline: Name of the baseline.
+        advice: Changes that were tried, for each mode.
+    """
+
+    marginal: tuple[Marginal, ...] = ()
+    comparison: Comparison | None = None
+    limits: tuple[Limit, ...] = ()
+    baseline: str = ""
+    advice: tuple[tuple[Mode, Advised], ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """True if a limit of the comparison is exceeded."""
+        return self.comparison is not None and bool(self.comparison.failures)
+
+
+def profile_view(
+    profile: Profile, layout: Layout | None = None, extras: Extras | None = None
+) -> View:
+    """Lay out a profile.
+
+    Args:
+        profile: Profile to show.
+        layout: Rows to show and their order.
+        extras: Other measurements to show.
+    """
+    layout, extras = layout or Layout(), extras or Extras()
+
+    def blocks(width: int) -> list[Block]:
+        result: list[Block] = [*_head(profile)]
+        if len(profile.modes) > 1:
+            result += side_by_side(profile, width)
+        for mode in profile.modes:
+            result += _mode(mode, layout, width)
+        return [*result, *extra_blocks(extras, width)]
+
+    data = to_json(profile) | _extra_data(extras)
+    return View("profile", data, list(_records(profile, layout)), blocks)
+
+
+def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
+    """Yield the other measurements."""
+    for cost in extras.marginal:
+        yield from marginal_blocks(cost, width)
+    for mode, advice in extras.advice:
+        yield from advice_blocks(mode, advice)
+    if extras.comparison is not None:
+        result = verdict(extras.comparison, extras.limits)
+        yield Heading(f"comparison with {extras.baseline}", result)
+        yield from comparison_blocks(extras.comparison, extras.limits, width)
+
+
+def _extra_data(extras: Extras) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if extras.marginal:
+        data["marginal"] = [marginal_data(cost) for cost in extras.marginal]
+    if extras.advice:
+        data["advice"] = [advice_data(mode, advice) for mode, advice in extras.advice]
+    if extras.comparison is not None:
+        data["comparison"] = {"baseline": extras.baseline, **comparison_data(extras.comparison)}
+    return data
+
+
+def _head(profile: Profile) -> Iterator[Block]:
+    settings = profile.settings
+    yield Heading(profile.subject, "times in µs", level=1)
+    steps = f"{settings.steps:,} steps × {settings.repeats} after {settings.warmup:,} warm-up steps"
+    envs = count_text(settings.num_envs, "env")
+    seed = "" if settings.seed is None else f", seed {settings.seed}"
+    where = f" on {settings.device}" if settings.device else ""
+    sync = "; device synchronized around each part" if settings.sync else ""
+    yield fact("measured", f"{steps}; {envs}{where}, policy {settings.policy}{seed}{sync}")
+    yield fact("machine", machine_text(profile.machine))
+
+
+def machine_text(machine: Machine) -> str:
+    """Return the facts about a machine on one line."""
+    return "; ".join(value for _, value in machine_facts(machine))
+
+
+def machine_facts(machine: Machine) -> list[tuple[str, str]]:
+    """Return the facts about a machine with their titles."""
+    threads, cores = count_text(machine.threads, "thread"), count_text(machine.cores, "core")
+    memory = f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else ""
+    facts = [
+        ("processor", machine.processor),
+        ("cores", f"{cores}, torch uses {threads}"),
+        ("memory", memory),
+        ("accelerators", ", ".join(machine.accelerators)),
+        ("system", machine.system),
+        ("Python", f"Python {machine.python}"),
+        ("packages", ", ".join(f"{name} {which}" for name, which in machine.packages.items())),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
+    rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
+    yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
+    yield from mode_facts(mode)
+    rows = ordered(mode, layout)
+    table = cost_table(_lines(mode, rows), width)
+    yield table
+    if any(row.covers_many for row in rows):
+        has_column = any(column.title == "per" for column in table.columns)
+        mark = "per step:" if has_column else MANY_STEPS_MARK
+        note = f"{mark} one call ran many steps; the times are per step."
+        yield Paragraph([Cell(note, "dim")], indent=2)
+    if layout.histograms:
+        yield from histograms(rows)
+    yield from details(mode, width, rows)
+
+
+def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
+    """Yield the noise, notes and errors of a measurement."""
+    if mode.error is not None:
+        progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
+        yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
+    yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
+    for note in mode.notes:
+        yield fact("note", note)
+
+
+def mode_table(mode: ModeProfile) -> Table:
+    """Return a table of all rows and columns."""
+    return cost_table(_lines(mode, mode.rows), UNLIMITED)
+
+
+def ordered(mode: ModeProfile, layout: Layout) -> list[Row]:
+    """Return the rows to show in their order."""
+    rows = list(mode.rows)
+    if layout.top is not None and layout.top < len(rows):
+        largest = sorted(rows, key=lambda row: row.total_ns, reverse=True)[: layout.top]
+        kept = {id(row) for row in largest}
+        rows = [row for row in rows if id(row) in kept]
+    if layout.order == "share":
+        rows.sort(key=lambda row: row.total_ns, reverse=True)
+    elif layout.order != "chain":
+        name: str = layout.order
+        rows.sort(key=lambda row: float(getattr(row.statistics, name)), reverse=True)
+    return rows
+
+
+def _lines(mode: ModeProfile, rows: Sequence[Row]) -> list[Line]:
+    shown = {id(row) for row in rows}
+    others = [row for row in mode.rows if id(row) not in shown]
+    lines = [line_of(mode, row) for row in rows]
+    if others:
+        lines.append(others_line(mode, others))
+    lines.append(total_line(mode))
+    if len(mode.specs_ns):
+        lines.append(specs_line(mode))
+    return lines
+
+
+def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
+    """Yield a record for each row of each mode, with the results of the other passes."""
+    for mode in profile.modes:
+        for row in ordered(mode, layout):
+            memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
+            data = row_data(mode, row)
+            part = data.pop("part")
+            record = {"mode": mode.mode, "work": part["work"], "stage": part["index"], **data}
+            record["name"] = part["name"]
+            for prefix, found in (("memory", memory), ("device", use)):
+                values = {} if found is None else asdict(found)
+                record |= {f"{prefix}_{name}": value for name, value in values.items()}
+            yield record
+
+
+Use = TypeVar("Use")
+Key = tuple[str, Lane]
+
+_BINS, _BAR = 8, 30
+_OPTIONAL_COLUMNS = (
+    *("objects kept", "objects' peak", "kernel µs", "copy µs", "added", "peak", "launches"),
+    *("bytes out", "bytes in", "kernels", "bound", "lane"),
+)
+"""Columns that may be dropped, the first one first."""
+_TEXT_COLUMNS = ("part", "lane", "bound", "operator")
+_MAX_OPERATORS = 10
+"""Operators to show on a terminal; a pipe gets all of them."""
+
+
+def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
+    """Yield the time per step in each mode, in total and by part."""
+    first = profile.modes[0]
+    yield Heading("modes", f"µs per step; speedup over {first.mode} in parentheses")
+    names = {row.key: None for mode in profile.modes for row in mode.rows}
+    rows = [
+        [*_name_cells(key), *(_step_cell(mode, key) for mode in profile.modes)] for key in names
+    ]
+    totals = [_total_cell(mode, first) for mode in profile.modes]
+    rates = [Cell(whole_number(mode.frames_per_second)) for mode in profile.modes]
+    noise = [Cell(f"±{mode.noise.spread:.1%}", "dim") for mode in profile.modes]
+    rows.append([Cell("whole step", "name"), Cell(""), *totals])
+    rows.append([Cell("frames/s", "name"), Cell(""), *rates])
+    rows.append([Cell("noise", "dim"), Cell(""), *noise])
+    yield number_table(
+        ("part", "lane", *(mode.mode for mode in profile.modes)),
+        rows,
+        width,
+        _TEXT_COLUMNS,
+        _OPTIONAL_COLUMNS,
+    )
+
+
+def _name_cells(key: tuple[str, str]) -> tuple[Cell, Cell]:
+    return Cell(key[0], "name"), Cell(key[1], "dim")
+
+
+def _step_cell(mode: ModeProfile, key: tuple[str, str]) -> Cell:
+    row = next((row for row in mode.rows if row.key == key), None)
+    return Cell(NONE, "dim") if row is None else Cell(micros(mode.step_share_us(row)))
+
+
+def _total_cell(mode: ModeProfile, first: ModeProfile) -> Cell:
+    text = micros(mode.step_us)
+    if mode is not first and mode.step_us and first.step_us:
+        text = f"({first.step_us / mode.step_us:.2f} ×) {text}"
+    return Cell(text, "name")
+
+
+def histograms(rows: Sequence[Row]) -> Iterator[Block]:
+    """Yield the distribution of times of each row as bars."""
+    for row in rows:
+        if len(row.times_ns) < 2:
+            continue
+        counts, edges = histogram(row.samples_us, _BINS)
+        most = max(counts)
+        bars = [
+            [
+                Cell(f"  {micros(low)} … {micros(high)}" + (" and above" if last else ""), "dim"),
+                Cell(f"{each:,}"),
+                Cell("█" * -(-each * _BAR // most), "added"),
+            ]
+            for each, low, high, last in zip(
+                counts, edges[:-1], edges[1:], [False] * (_BINS - 1) + [True], strict=True
+            )
+        ]
+        per = "step" if row.covers_many else "call"
+        yield Heading(f"{row.part.label} {row.part.lane}", f"µs per {per}")
+        yield Table([Column(fixed=True)] * 3, bars)
+
+
+def details(mode: ModeProfile, width: int, rows: Sequence[Row] | None = None) -> Iterator[Block]:
+    """Yield the results of the other passes: device, memory, operators.
+
+    Args:
+        mode: Mode of the profile.
+        width: Maximum columns.
+        rows: Rows to show. ``None``: all.
+    """
+    keys = {row.key for row in rows} if rows is not None else None
+
+    def select(uses: Mapping[Key, Use]) -> dict[Key, Use]:
+        return {key: use for key, use in uses.items() if keys is None or key in keys}
+
+    device, memory = select(mode.on_device), select(mode.memory)
+    operators = select(mode.operators)
+    if device:
+        yield Heading("device", "per step")
+        yield _device(device, width)
+        yield from _syncs(device)
+    if memory:
+        yield Heading("memory", "bytes per step; peak above the level before a call")
+        yield _memory(memory, width)
+    if operators:
+        yield Heading("operators", "per step, measured in a separate, slower pass")
+        yield from _operators(operators, width)
+
+
+def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
+    rows = []
+    for key, use in uses.items():
+        copies = (use.to_device_bytes, use.to_host_bytes)
+        numbers = (use.kernels, use.launches, *copies, use.allocated_bytes, use.peak_bytes)
+        rows.append(
+            [
+                *_name_cells(key),
+                Cell(micros(use.time_us)),
+                Cell(micros(use.kernel_us)),
+                Cell(micros(use.copy_us)),
+                *(Cell(_number(number)) for number in numbers),
+                Cell(_number(sum(use.syncs.values())), "bad" if use.syncs else ""),
+                Cell("launch" if use.launch_bound else "", "changed"),
+            ]
+        )
+    titles = (
+        "µs",
+        "kernel µs",
+        "copy µs",
+        "kernels",
+        "launches",
+        "bytes in",
+        "bytes out",
+        "added",
+        "peak",
+        "syncs",
+        "bound",
+    )
+    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+
+
+def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
+    """Yield the lines of code that synchronize with the device."""
+    for (label, lane), use in uses.items():
+        for line, count in use.syncs.items():
+            times = "once" if count == 1 else f"{_number(count)} times"
+            text = Cell(f": waits for the device {times} per step at {line}")
+            yield Paragraph([Cell(f"{label} {lane}", "name"), text], indent=2)
+
+
+def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
+    rows = [
+        [
+            *_name_cells(key),
+            Cell(whole_number(use.allocated_bytes)),
+            Cell(whole_number(use.peak_bytes)),
+            Cell(_number(use.kept_bytes)),
+            Cell(whole_number(use.objects_peak_bytes)),
+            Cell(_number(use.objects_kept_bytes)),
+        ]
+        for key, use in uses.items()
+    ]
+    titles = ("allocated", "peak", "kept", "objects' peak", "objects kept")
+    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+
+
+def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
+    all_uses = [(key, use) for key, uses in operators.items() for use in uses]
+    if width != UNLIMITED:
+        all_uses.sort(key=lambda each: each[1].time_us, reverse=True)
+    left = 0 if width == UNLIMITED else max(0, len(all_uses) - _MAX_OPERATORS)
+    rows = [
+        [*_name_cells(key), Cell(micros(use.time_us)), Cell(_number(use.calls)), Cell(use.name)]
+        for key, use in all_uses[: len(all_uses) - left]
+    ]
+    yield number_table(
+        ("part", "lane", "µs", "calls", "operator"), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
+    )
+    if left:
+        note = f"{left} cheaper operators are shown in a pipe, for example with `| less`"
+        yield Paragraph([Cell(note, "dim")], indent=2)
+
+
+def _number(value: float) -> str:
+    """Return a number that is often an integer."""
+    if abs(value) < 0.005:
+        return "0"
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.2f}"

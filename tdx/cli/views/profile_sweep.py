@@ -1,0 +1,221 @@
+"""Sweeps: the cost of each combination of settings; and the estimate of ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tdx.cli.output.view import Block, Cell, Heading, Paragraph, View
+from tdx.cli.views.elements import NONE
+from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
+from tdx.profiling.estimate import Estimate
+from tdx.profiling.growth import TOTAL, Growth, growths
+from tdx.profiling.result import ModeProfile
+from tdx.profiling.run import ProfilePlan
+from tdx.profiling.saved import to_json
+from tdx.profiling.sweep import Cell as Setting
+from tdx.profiling.sweep import Sweep
+from tdx.profiling.sweep_axes import shown
+
+_OPTIONAL_COLUMNS = ("noise", "µs/frame")
+
+
+def sweep_view(subject: str, sweep: Sweep) -> View:
+    """Lay out a sweep.
+
+    Args:
+        subject: Pipeline.
+        sweep: Sweep to show.
+    """
+    growth = growths(sweep)
+
+    def blocks(width: int) -> list[Block]:
+        axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in sweep.axes)
+        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
+
+    data = {
+        "subject": subject,
+        "axes": [{"name": a.name, "values": [shown(v) for v in a.values]} for a in sweep.axes],
+        "interrupted": sweep.interrupted,
+        "cells": [
+            {
+                "point": _point(cell),
+                "problem": cell.problem,
+                "profile": None if cell.profile is None else to_json(cell.profile),
+            }
+            for cell in sweep.cells
+        ],
+        "growth": [_growth_data(each) for each in growth],
+    }
+    return View("profile-sweep", data, list(_records(sweep)), blocks)
+
+
+def sweep_blocks(sweep: Sweep, width: int) -> Iterator[Block]:
+    """Yield the table of combinations, then the growth along each numeric axis."""
+    yield _cells(sweep, width)
+    for cell in sweep.cells:
+        if cell.problem is not None:
+            cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
+            yield Paragraph(cells, indent=2)
+    if sweep.interrupted:
+        yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
+    for group in group_growths(growths(sweep)):
+        yield from growth_blocks(group, width)
+
+
+def _cells(sweep: Sweep, width: int) -> Block:
+    names = [axis.name for axis in sweep.axes]
+    titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
+    rows = [line for cell in sweep.cells for line in _lines(cell)]
+    text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
+    return number_table(titles, rows, width, text_columns, _OPTIONAL_COLUMNS)
+
+
+def _lines(cell: Setting) -> Iterator[list[Cell]]:
+    point = [Cell(shown(value), "name") for value in cell.point.values()]
+    modes = () if cell.profile is None else cell.profile.modes
+    if not modes:
+        yield [*point, *[Cell(NONE, "dim")] * 5]
+    for mode in modes:
+        yield [*point, *_figures(mode)]
+
+
+def _figures(mode: ModeProfile) -> list[Cell]:
+    rate = mode.frames_per_second
+    return [
+        Cell(mode.mode, "dim"),
+        Cell(micros(mode.step_us)),
+        Cell(micros(1e6 / rate if rate else None)),
+        Cell(whole_number(rate)),
+        Cell(f"±{mode.noise.spread:.1%}", "dim"),
+    ]
+
+
+def group_growths(growth: Sequence[Growth]) -> list[list[Growth]]:
+    """Group growths with the same axis, other settings and mode."""
+    groups: dict[tuple[str, ...], list[Growth]] = {}
+    for each in growth:
+        groups.setdefault((each.axis, other_settings(each), each.mode), []).append(each)
+    return list(groups.values())
+
+
+def part_name(growth: Growth) -> str:
+    """Return the name of the part."""
+    key = (growth.label, growth.lane)
+    return "whole step" if key == TOTAL else " ".join(key)
+
+
+def other_settings(growth: Growth) -> str:
+    """Return the settings that are constant along the axis."""
+    return " ".join(f"{name}={shown(value)}" for name, value in growth.others.items())
+
+
+def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
+    """Yield the time per step of each part at each value, and the fitted slope.
+
+    Args:
+        group: Growths along the same axis.
+        width: Maximum columns.
+    """
+    first = next((each for each in group if (each.label, each.lane) == TOTAL), group[0])
+    settings = f", {other_settings(first)}" if first.others else ""
+    aside = f"µs per step, {first.mode}{settings}; cost grows as {first.axis} ** slope"
+    yield Heading(f"along {first.axis}", aside)
+    values = [f"{value:g}" for value in first.values]
+    lines = []
+    for each in sorted(group, key=lambda each: each is first):
+        step_us = dict(zip(each.values, each.step_us, strict=True))
+        costs = [step_us.get(value) for value in first.values]
+        name = "whole step" if each is first else each.label
+        lane = "" if each is first else each.lane
+        slope = "" if each.slope is None else f"{each.slope:.2f}"
+        plot = sparkline([cost or 0.0 for cost in costs])
+        numbers = [Cell(micros(cost)) for cost in costs]
+        cells = [Cell(name, "name"), Cell(lane, "dim"), *numbers, Cell(slope), Cell(plot, "added")]
+        lines.append(cells)
+    titles = ("part", "lane", *values, "slope", "growth")
+    optional = ("growth", "lane", *values[1:-1])
+    yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
+
+
+def _point(cell: Setting) -> dict[str, Any]:
+    plain = (bool, int, float, str)
+    return {n: v if isinstance(v, plain) else shown(v) for n, v in cell.point.items()}
+
+
+def _growth_data(growth: Growth) -> dict[str, Any]:
+    return {
+        "axis": growth.axis,
+        "others": {name: shown(value) for name, value in growth.others.items()},
+        "mode": growth.mode,
+        "label": growth.label,
+        "lane": growth.lane,
+        "values": list(growth.values),
+        "step_us": list(growth.step_us),
+        "slope": growth.slope,
+    }
+
+
+def _records(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield a record for each part in each mode of each cell; one for a cell without modes."""
+    for cell in sweep.cells:
+        modes = () if cell.profile is None else cell.profile.modes
+        base = {**_point(cell), "problem": cell.problem}
+        if not modes:
+            yield {**base, "mode": None, "label": None, "lane": None, "step_us": None}
+        for mode in modes:
+            yield {**base, "mode": mode.mode, "label": "step", "lane": "step", **_whole(mode)}
+            for row in mode.rows:
+                cost = round(mode.step_share_us(row), 4)
+                yield {**base, "mode": mode.mode, "label": row.key[0], "lane": row.key[1]} | {
+                    "step_us": cost
+                }
+
+
+def _whole(mode: ModeProfile) -> dict[str, float]:
+    return {
+        "step_us": round(mode.step_us, 4),
+        "frames_per_second": round(mode.frames_per_second, 4),
+        "noise": round(mode.noise.spread, 4),
+    }
+
+
+_MIB = 1 << 20
+
+
+def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
+    """Lay out the estimated time of each mode and the size of its samples.
+
+    Args:
+        plan: Measurement to estimate.
+        estimates: Estimate of each mode.
+    """
+    seconds = sum(each.seconds for each in estimates)
+    records = [asdict(each) for each in estimates]
+    data = {"subject": plan.subject, "seconds": seconds, "modes": records}
+
+    def blocks(width: int) -> list[Block]:
+        titles = ("mode", "steps", "µs/step", "about", "samples")
+        rows = [
+            [
+                Cell(each.mode, "name"),
+                Cell(f"{each.steps:,}"),
+                Cell(micros(each.step_us)),
+                Cell(_time(each.seconds)),
+                Cell(f"{each.saved_bytes / _MIB:,.1f} MiB"),
+            ]
+            for each in estimates
+        ]
+        about = f"about {_time(seconds)}; nothing is measured"
+        table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
+        return [Heading(plan.subject, about, level=1), table]
+
+    return View("profile-estimate", data, records, blocks)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

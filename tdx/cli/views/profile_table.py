@@ -1,0 +1,275 @@
+"""Tables of costs, which drop columns to fit into narrow terminals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Cell, Column, Style, Table
+from tdx.profiling.result import ModeProfile, Row
+from tdx.profiling.statistics import Numbers, Statistics, statistics_of
+
+_BAR_WIDTH, _BINS = 12, 12
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_REQUIRED = 99
+"""Weight of columns that are never dropped."""
+MANY_STEPS_MARK = "*"
+"""Marks rows whose calls ran many steps, if the column ``per`` does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a cost table.
+
+    Args:
+        name: Name of the part.
+        lane: Which calls of the part.
+        statistics: Statistics of the calls. ``None``: only the sum is known.
+        samples: Times in µs, float64 ``[n]``.
+        step_us: Time per mean step. ``None``: not part of a step.
+        share: Share of the total time, 0 to 1. ``None``: not part of it.
+        frames_per_second: Rate if nothing else took time.
+        per: Unit of a sample.
+        device_us: Time on the device per mean step.
+        style: Style of the name.
+    """
+
+    name: str
+    lane: str
+    statistics: Statistics | None
+    samples: Numbers | None
+    step_us: float | None
+    share: float | None
+    frames_per_second: float | None
+    per: str = "call"
+    device_us: float | None = None
+    style: Style = "name"
+
+
+def line_of(mode: ModeProfile, row: Row) -> Line:
+    """Return the line of a part."""
+    step_us, use = mode.step_share_us(row), mode.on_device.get(row.key)
+    return Line(
+        name=row.part.label,
+        lane=row.part.lane,
+        statistics=row.statistics,
+        samples=row.samples_us,
+        step_us=step_us,
+        share=mode.share(row),
+        frames_per_second=_rate(mode, step_us),
+        per="step" if row.covers_many else "call",
+        device_us=None if use is None else use.time_us,
+        style="dim" if row.part.work == "engine" else "name",
+    )
+
+
+def others_line(mode: ModeProfile, rows: Sequence[Row]) -> Line:
+    """Return one line for the parts that are not shown separately."""
+    step_us = sum(mode.step_share_us(row) for row in rows)
+    uses = [mode.on_device[row.key].time_us for row in rows if row.key in mode.on_device]
+    return Line(
+        name=f"{len(rows)} other rows",
+        lane="",
+        statistics=None,
+        samples=None,
+        step_us=step_us,
+        share=sum(mode.share(row) for row in rows),
+        frames_per_second=_rate(mode, step_us),
+        device_us=sum(uses) if uses else None,
+        style="dim",
+    )
+
+
+def total_line(mode: ModeProfile) -> Line:
+    """Return the line of the whole step, with one sample per repeat."""
+    has_steps = mode.steps > 0
+    samples = mode.total_ns[has_steps] / mode.steps[has_steps] / 1000
+    device = sum(use.time_us for use in mode.on_device.values())
+    return Line(
+        name="whole step",
+        lane="",
+        statistics=statistics_of(samples) if len(samples) else None,
+        samples=None,
+        step_us=mode.step_us,
+        share=1.0,
+        frames_per_second=mode.frames_per_second,
+        per="repeat",
+        device_us=device if mode.on_device else None,
+    )
+
+
+def specs_line(mode: ModeProfile) -> Line:
+    """Return the line of computing the specs of the chain, which happens once."""
+    samples = mode.specs_ns / 1000
+    return Line(
+        "spec building", "once", statistics_of(samples), samples, None, None, None, style="dim"
+    )
+
+
+def _rate(mode: ModeProfile, step_us: float) -> float | None:
+    steps = int(mode.steps.sum())
+    return int(mode.frames.sum()) / steps / step_us * 1e6 if steps and step_us else None
+
+
+CellOf = Callable[[Line], Cell]
+
+
+def cost_table(lines: Sequence[Line], width: int) -> Table:
+    """Return a table of lines with as many columns as fit.
+
+    Args:
+        lines: Lines to show.
+        width: Maximum columns.
+    """
+    columns = list(_columns(lines))
+    while True:
+        table = _table(columns, lines)
+        lightest = min(columns, key=lambda column: column[1])
+        if table_width(table) <= width or lightest[1] == _REQUIRED:
+            return table
+        columns.remove(lightest)
+        if lightest[0] == "per":
+            columns[0] = ("part", _REQUIRED, _name_with_mark)
+
+
+def _name_with_mark(line: Line) -> Cell:
+    return Cell(f"{line.name} {MANY_STEPS_MARK}" if line.per == "step" else line.name, line.style)
+
+
+def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
+    """Yield title, weight and content of each column; the lightest is dropped first."""
+    largest = max((line.share or 0.0 for line in lines if line.name != "whole step"), default=0.0)
+    yield "part", _REQUIRED, lambda line: Cell(line.name, line.style)
+    yield "lane", 12, lambda line: Cell(line.lane, "dim")
+    yield "n", 4, _statistic("n")
+    if any(line.per == "step" for line in lines):
+        yield "per", 9.5, lambda line: Cell(line.per if line.statistics else "", "dim")
+    yield "mean", 10, _statistic("mean")
+    for name, weight in (("p50", 6), ("p90", 2), ("p95", 9), ("p99", 3), ("max", 5)):
+        yield name, weight, _statistic(name)
+    yield "IQR", 1, _statistic("iqr")
+    yield "µs/step", 11, lambda line: Cell(micros(line.step_us))
+    if any(line.device_us is not None for line in lines):
+        yield "device", 11.5, lambda line: Cell(micros(line.device_us))
+    yield "share", _REQUIRED, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
+    yield "", 8, lambda line: Cell(_bar(line, largest), "added")
+    yield "frames/s", 1.5, lambda line: Cell(whole_number(line.frames_per_second))
+    yield "histogram", 0, lambda line: Cell(_times(line.samples))
+
+
+def _statistic(name: str) -> CellOf:
+    def cell_of(line: Line) -> Cell:
+        if line.statistics is None:
+            return Cell("")
+        value = getattr(line.statistics, name)
+        return Cell(f"{value:,}" if name == "n" else micros(value))
+
+    return cell_of
+
+
+_LEFT_ALIGNED = ("part", "lane", "per", "", "histogram")
+
+
+def _table(columns: Sequence[tuple[str, float, CellOf]], lines: Sequence[Line]) -> Table:
+    cells = {title: [show(line) for line in lines] for title, _, show in columns}
+    titles = {title: title for title in cells}
+    for title, column in cells.items():
+        if title not in _LEFT_ALIGNED:
+            titles[title], cells[title] = right_aligned(title, column)
+    return Table(
+        [Column(titles[title], fixed=True) for title in cells],
+        [list(row) for row in zip(*cells.values(), strict=True)],
+    )
+
+
+def right_aligned(title: str, cells: Sequence[Cell]) -> tuple[str, list[Cell]]:
+    """Return the title and the cells of a column, right-aligned."""
+    width = max(len(title), *(len(cell.text) for cell in cells)) if cells else len(title)
+    return title.rjust(width), [Cell(cell.text.rjust(width), cell.style) for cell in cells]
+
+
+def number_table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    width: int,
+    text_columns: Sequence[str],
+    optional_columns: Sequence[str],
+) -> Table:
+    """Return a table of names and numbers, without columns that do not fit.
+
+    Args:
+        titles: Titles of the columns.
+        rows: One cell per column.
+        width: Maximum columns of the terminal.
+        text_columns: Titles of columns without numbers.
+        optional_columns: Titles of columns that may be dropped, the first one first.
+    """
+    columns = {}
+    for place, title in enumerate(titles):
+        cells = [row[place] for row in rows]
+        columns[title] = (title, cells) if title in text_columns else right_aligned(title, cells)
+    for dropped in (None, *optional_columns):
+        columns.pop(dropped or "no column", None)
+        lines = zip(*(cells for _, cells in columns.values()), strict=True)
+        heads = [Column(title, fixed=True) for title, _ in columns.values()]
+        table = Table(heads, [list(line) for line in lines])
+        if table_width(table) <= width:
+            break
+    return table
+
+
+def micros(value: float | None) -> str:
+    """Return a time in µs with three significant digits."""
+    if value is None:
+        return ""
+    if not value:
+        return "0"
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def whole_number(value: float | None) -> str:
+    """Return a large number without decimals."""
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _bar(line: Line, largest: float) -> str:
+    if line.share is None or not largest or line.name == "whole step":
+        return ""
+    halves = round(line.share / largest * _BAR_WIDTH * 2)
+    return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def _times(samples: Numbers | None) -> str:
+    """Return the histogram of the times, from the shortest to p99."""
+    if samples is None or len(samples) < 2:
+        return ""
+    return sparkline(histogram(samples, _BINS)[0])
+
+
+def sparkline(heights: Sequence[float]) -> str:
+    """Return heights as block characters, relative to the largest; 0 is a space."""
+    largest = max(heights, default=0)
+    levels = (math.ceil(h / largest * len(_BLOCKS)) - 1 if h else None for h in heights)
+    return "".join(" " if level is None else _BLOCKS[level] for level in levels)
+
+
+def histogram(samples: Numbers, bins: int) -> tuple[list[int], list[float]]:
+    """Count samples in bins; the last bin includes all samples above p99.
+
+    Args:
+        samples: Times in µs, float64 ``[n]``.
+        bins: Number of bins.
+
+    Returns:
+        Counts and the ``bins + 1`` edges.
+    """
+    low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
+    edges = np.linspace(low, high if high > low else low + 1e-3, bins + 1)
+    counts, _ = np.histogram(np.minimum(samples, edges[-1]), edges)
+    return counts.tolist(), edges.tolist()

@@ -1,0 +1,257 @@
+"""Specs before and after a chain, and after each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Style, Table, View
+from tdx.cli.views.elements import NONE, change_text, stage_list
+from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.spec_report import Change, KeyChange, SpecReport
+from tdx.inspection.spec_text import SpecText, shape_text
+from tdx.keys import format_key
+
+MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
+STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
+_SPEC_FIELDS = ("kind", "shape", "dtype", "device", "low", "high", "choices", "digest")
+
+
+def spec_columns(
+    prefix: str, spec: Mapping[str, Any] | None, *, with_part: bool = False
+) -> dict[str, Any]:
+    """Return a spec as columns of a record, such as ``before_kind`` and ``before_shape``.
+
+    Args:
+        prefix: Prefix of each column.
+        spec: Spec as plain data. ``None``: all columns are ``None``.
+        with_part: If True, add a column with the part of the env that the key belongs to.
+    """
+    names = ("part", *_SPEC_FIELDS) if with_part else _SPEC_FIELDS
+    return {f"{prefix}_{name}": (spec or {}).get(name) for name in names}
+
+
+def comparison_table(
+    changes: Sequence[KeyChange],
+    width: int,
+    names: Sequence[str] = (),
+    sides: tuple[str, str] = ("env", "after the chain"),
+) -> Table:
+    """Return a table of keys with their specs before and after, and a mark if they differ.
+
+    Args:
+        changes: Keys, grouped by part.
+        width: Maximum columns.
+        names: Transform of each stage, to show which stage changed a key.
+        sides: Titles of the two sides.
+    """
+    layouts: list[Callable[[], Table]] = [
+        lambda: _side_by_side(changes, names, sides),
+        lambda: _side_by_side(changes, [""] * len(names), sides),
+        lambda: _stacked(changes, names, whole=True),
+    ]
+    for layout in layouts:
+        table = layout()
+        if table_width(table) <= width:
+            return table
+    return _stacked(changes, names, whole=False)
+
+
+def spec_table(leaves: Sequence[LeafSpec], width: int) -> Table:
+    """Return a table of specs."""
+    for whole in (True, False):
+        text = SpecText(leaves, whole=whole)
+        rows = [
+            [Cell(part, "dim"), Cell(format_key(leaf.key)), Cell(text(leaf))]
+            for part, leaf in zip(_parts(leaves), leaves, strict=True)
+        ]
+        wide = Table([Column("part"), Column("key"), Column("spec")], rows)
+        if table_width(wide) <= width:
+            return wide
+    return _grouped(leaves, text)
+
+
+def _grouped(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
+    """Return the specs grouped by part, for narrow terminals."""
+    rows: list[list[Cell]] = []
+    for part, leaf in zip(_parts(leaves), leaves, strict=True):
+        if part:
+            rows.append([Cell(part, "dim"), Cell("")])
+        rows.append([Cell(f"  {format_key(leaf.key)}"), Cell(text(leaf))])
+    return Table([Column(), Column()], rows)
+
+
+def stage_names(stages: Sequence[int], names: Sequence[str]) -> str:
+    """Return stages with their indices: ``0 ToTensorImage, 1 Resize``."""
+    return ", ".join(f"{stage} {names[stage]}".rstrip() for stage in stages)
+
+
+def _side_by_side(
+    changes: Sequence[KeyChange], names: Sequence[str], sides: tuple[str, str]
+) -> Table:
+    left = SpecText([c.before for c in changes if c.before])
+    right = SpecText([c.after for c in changes if c.after and c.change != "same"])
+    rows = [
+        [
+            Cell(part, "dim"),
+            Cell(MARKS[change.change], STYLES[change.change]),
+            Cell(format_key(change.key), STYLES[change.change]),
+            _left(change, left),
+            _right(change, right),
+            *([Cell(stage_names(change.stages, names), "dim")] if names else []),
+        ]
+        for part, change in zip(_parts(changes), changes, strict=True)
+    ]
+    titles = ("part", "", "key", *sides, *(["by stage"] if names else []))
+    return Table([Column(title, fixed=True) for title in titles], rows)
+
+
+def _left(change: KeyChange, text: SpecText) -> Cell:
+    if change.before is None:
+        return Cell(NONE, "dim")
+    return Cell(text(change.before), STYLES[change.change] if change.after is None else "")
+
+
+def _right(change: KeyChange, text: SpecText) -> Cell:
+    if change.after is None:
+        return Cell(NONE, "dim")
+    if change.change == "same":
+        return Cell("=", "dim")
+    return Cell(text(change.after), STYLES[change.change])
+
+
+def _stacked(changes: Sequence[KeyChange], names: Sequence[str], *, whole: bool) -> Table:
+    sides = [side for change in changes for side in (change.before, change.after) if side]
+    text = SpecText(sides, whole=whole)
+    rows: list[list[Cell]] = []
+    for part, change in zip(_parts(changes), changes, strict=True):
+        if part:
+            rows.append([Cell(part, "dim"), Cell("")])
+        rows += _stacked_rows(change, text, names)
+    return Table([Column(), Column()], rows)
+
+
+def _stacked_rows(change: KeyChange, text: SpecText, names: Sequence[str]) -> Iterator[list[Cell]]:
+    style = STYLES[change.change]
+    key = Cell(f"{MARKS[change.change]} {format_key(change.key)}", style)
+    if change.before and change.after and change.change == "changed":
+        yield [key, Cell(text(change.before))]
+        yield [Cell("  →", style), Cell(text(change.after), style)]
+    else:
+        side = change.after or change.before
+        yield [key, Cell(text(side) if side else "", style)]
+    if change.stages and names:
+        yield [Cell(""), Cell(f"by {stage_names(change.stages, names)}", "dim")]
+
+
+def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
+    """Yield the part of each item; empty if it is the same as that of the previous item."""
+    previous = ""
+    for item in items:
+        yield "" if item.part == previous else item.part
+        previous = item.part
+
+
+def spec_view(
+    report: SpecReport, calls: Sequence[str], *, stages: bool = False, key: str | None = None
+) -> View:
+    """Lay out a spec report.
+
+    Args:
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
+        stages: If True, show the specs after each stage.
+        key: Show only this key, after each stage.
+
+    Raises:
+        KeyNotFoundError: No stage has this key.
+    """
+    selected = report if key is None else report.only(key)
+    each = stages or key is not None
+    data = selected.to_dict(each=each)
+    for stage, call in zip(data["stages"], calls, strict=True):
+        stage["call"] = call
+
+    def blocks(width: int) -> list[Block]:
+        if key is not None:
+            return [*_head(selected, calls), *_one_key(selected, width)]
+        if stages:
+            return [*_head(selected, calls), *_each_stage(selected, calls, width)]
+        return [*_head(selected, calls), _whole_chain(selected, width)]
+
+    return View("spec", data, list(_records(selected, calls, each=each)), blocks)
+
+
+def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
+    before, after = report.before, report.after
+    batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
+    facts = f"batch {batch}  device {change_text(before.device, after.device)}"
+    return [Heading(report.env, facts, level=1), *stage_list(calls)]
+
+
+def _whole_chain(report: SpecReport, width: int) -> Table:
+    if not report.stages:
+        return spec_table([change.after for change in report.changes if change.after], width)
+    return comparison_table(report.changes, width, [stage.name for stage in report.stages])
+
+
+def _each_stage(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
+    blocks: list[Block] = [Heading("env"), spec_table(_env_leaves(report), width)]
+    for stage, call in zip(report.stages, calls, strict=True):
+        blocks.append(Heading(f"after stage {stage.index}", call))
+        blocks.append(comparison_table(stage.changes, width, sides=("before", "after")))
+    return blocks
+
+
+def _env_leaves(report: SpecReport) -> list[LeafSpec]:
+    changes = report.stages[0].changes if report.stages else report.changes
+    return [change.before for change in changes if change.before]
+
+
+def _one_key(report: SpecReport, width: int) -> list[Block]:
+    """Follow a key through the chain, in one table for each part that it belongs to."""
+    changes = [*report.changes, *(change for stage in report.stages for change in stage.changes)]
+    blocks: list[Block] = []
+    for part in dict.fromkeys(change.part for change in changes):
+        steps = [change for change in changes if change.part == part]
+        sides = [side for change in steps for side in (change.before, change.after) if side]
+        blocks.append(Heading(format_key(steps[0].key), part))
+        table = _key_table(report, part, SpecText(sides))
+        if table_width(table) > width:
+            table = _key_table(report, part, SpecText(sides, whole=False))
+        blocks.append(table)
+    return blocks
+
+
+def _key_table(report: SpecReport, part: str, text: SpecText) -> Table:
+    return Table([Column(), Column("stage"), Column("spec")], list(_key_rows(report, part, text)))
+
+
+def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Cell]]:
+    first = next((leaf for leaf in _env_leaves(report) if leaf.part == part), None)
+    yield [Cell(""), Cell("env"), Cell(text(first) if first else NONE)]
+    for stage in report.stages:
+        change = next((c for c in stage.changes if c.part == part), None)
+        after = change.after if change else None
+        style = STYLES[change.change] if change else ""
+        mark = MARKS[change.change] if change else " "
+        spec = Cell(text(after), style) if after else Cell(NONE, "dim")
+        yield [Cell(mark, style), Cell(f"{stage.index} {stage.name}", style), spec]
+
+
+def _records(report: SpecReport, calls: Sequence[str], *, each: bool) -> Iterator[dict[str, Any]]:
+    """Yield a record for each key of the whole chain, then, if ``each`` is set, of each stage."""
+    for change in report.changes:
+        yield _record(change, {"stage": None, "transform": None, "call": None})
+    if each:
+        for stage, call in zip(report.stages, calls, strict=True):
+            place = {"stage": stage.index, "transform": stage.name, "call": call}
+            for change in stage.changes:
+                yield _record(change, place)
+
+
+def _record(change: KeyChange, place: dict[str, Any]) -> dict[str, Any]:
+    row = change.to_dict()
+    before, after = row.pop("before"), row.pop("after")
+    return {**place, **row, **spec_columns("before", before), **spec_columns("after", after)}

@@ -1,0 +1,180 @@
+"""Values that the stages of a chain write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdx.cli.output.terminal import table_width
+from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
+from tdx.cli.views.elements import count_text, stage_list
+from tdx.cli.views.specs import spec_columns
+from tdx.inspection.spec_text import domain_text, shape_text
+from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
+from tdx.inspection.value_stats import ValueStats
+from tdx.inspection.values_report import ValuesReport
+from tdx.keys import format_key
+
+_TITLES = ("", "stage", "version", "shape", "dtype", "min", "mean", "max", "nan", "outside", "spec")
+_VIOLATION, _SUSPECT = "!", "?"
+
+
+def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
+    """Lay out the values that each stage wrote, and its spec violations.
+
+    Args:
+        report: Report to show.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    data = report.to_dict()
+    data["calls"] = list(calls)
+
+    def blocks(width: int) -> list[Block]:
+        facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
+        batch = f"batch {shape_text(report.batch_size)}  {facts}"
+        result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
+        for phase in report.phases:
+            result.append(Heading(phase.phase, _phase_range(phase)))
+            result += _phase(phase, width)
+        if report.lies:
+            result.append(Heading("spec violations"))
+            result += [block for violation in report.lies for block in _violation(violation)]
+        return result
+
+    return View("values", data, list(_records(report)), blocks)
+
+
+def _phase_range(phase: PhaseValues) -> str:
+    if phase.count > 1:
+        return f"{phase.count} combined"
+    return f"before step {phase.first}" if phase.phase == "reset" else f"{phase.first}"
+
+
+def _phase(phase: PhaseValues, width: int) -> list[Block]:
+    for whole in (True, False):
+        table = _table(phase, whole=whole)
+        if table_width(table) <= width:
+            return [table]
+    return list(_narrow(phase))
+
+
+def _table(phase: PhaseValues, *, whole: bool) -> Table:
+    rows: list[list[Cell]] = []
+    previous = ""
+    for stage in phase.stages:
+        place = _place(stage)
+        for value in stage.values:
+            style, mark = _mark(stage, value)
+            rows.append(
+                [
+                    Cell(mark, style),
+                    Cell("" if place == previous else place, "dim"),
+                    Cell(value.version, style or "name"),
+                    Cell(shape_text(value.shape)),
+                    Cell(value.dtype),
+                    *(Cell(_number(v)) for v in (value.minimum, value.mean, value.maximum)),
+                    Cell(str(value.nans) if value.nans else "", "bad"),
+                    Cell(_share(value.outside), "bad" if value.outside else "dim"),
+                    Cell(_spec(value, whole=whole), "" if value.spec else "dim"),
+                ]
+            )
+            previous = place
+    values = [value for stage in phase.stages for value in stage.values]
+    is_shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
+    kept = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
+    columns = [Column(_TITLES[index], fixed=True) for index in kept]
+    return Table(columns, [[row[index] for index in kept] for row in rows])
+
+
+def _narrow(phase: PhaseValues) -> Iterator[Block]:
+    """Yield each value with its numbers below, for narrow terminals."""
+    for stage in phase.stages:
+        if stage.values:
+            yield Paragraph([Cell(_place(stage), "dim")])
+        for value in stage.values:
+            style, mark = _mark(stage, value)
+            kind = f"  {shape_text(value.shape)}  {value.dtype}"
+            name = Cell(f"{mark} {value.version}" if mark else value.version, style or "name")
+            yield Paragraph([name, Cell(kind)], indent=2)
+            numbers = (value.minimum, value.mean, value.maximum)
+            low, mean, high = map(_number, numbers)
+            nans = f"  nan {value.nans}" if value.nans else ""
+            outside = f"  outside {_share(value.outside)}" if value.outside else ""
+            text = f"{low} … {high}  mean {mean}{nans}{outside}" if low else ""
+            spec = [Cell("  spec ", "dim"), Cell(_spec(value, whole=False))]
+            yield Paragraph([Cell(text, style), *spec], indent=4)
+
+
+def _place(stage: StageValues) -> str:
+    return f"{stage.place} (inverse)" if _is_inverse(stage) else stage.place
+
+
+def _is_inverse(stage: StageValues) -> bool:
+    return stage.kind == "stage" and stage.direction == "inverse"
+
+
+def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
+    """Return the mark of a spec violation, or of a value that is only suspicious."""
+    if value.lies:
+        return "bad", _VIOLATION
+    if value.nans or value.key in stage.undeclared:
+        return "changed", _SUSPECT
+    return "", ""
+
+
+def _number(number: float | None) -> str:
+    if number is None:
+        return ""
+    if math.isinf(number):
+        return "∞" if number > 0 else "-∞"
+    return f"{number:.4g}"
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return ""
+    if share == 0:
+        return "0"
+    return "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def _spec(value: ValueStats, *, whole: bool) -> str:
+    return "none" if value.spec is None else domain_text(value.spec, whole=whole)
+
+
+def _violation(violation: ValueLie) -> Iterator[Paragraph]:
+    place = f"{violation.index} {violation.name}" if violation.kind == "stage" else violation.name
+    key = "" if violation.key is None else f", key {format_key(violation.key)!r}"
+    step = f"step {violation.step}"
+    first = step if violation.phase == "step" else f"the reset before {step}"
+    more = f" and {count_text(violation.count - 1, 'more time')}" if violation.count > 1 else ""
+    message = Cell(f"{violation.message} (in {first}{more})")
+    yield Paragraph([Cell(f"{violation.code} ", "bad"), Cell(f"{place}{key}: ", "name"), message])
+    if violation.spec is not None:
+        spec = violation.spec
+        text = f"{shape_text(spec.shape)} {spec.dtype} {domain_text(spec, whole=False)}"
+        yield Paragraph([Cell("spec: ", "dim"), Cell(f"{spec.kind} {text}")], indent=2)
+    if violation.hint:
+        yield Paragraph([Cell("hint: ", "dim"), Cell(violation.hint)], indent=2)
+
+
+def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
+    """Yield a record for each value."""
+    for phase in report.phases:
+        for stage in phase.stages:
+            for value in stage.values:
+                row = value.to_dict()
+                spec = row.pop("spec")
+                yield {
+                    "phase": phase.phase,
+                    "first": phase.first,
+                    "count": phase.count,
+                    "stage_kind": stage.kind,
+                    "stage": stage.index,
+                    "name": stage.name,
+                    "direction": stage.direction,
+                    **row,
+                    "undeclared": value.key in stage.undeclared,
+                    **spec_columns("spec", spec, with_part=True),
+                }

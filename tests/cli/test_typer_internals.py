@@ -1,0 +1,96 @@
+"""The private parts of Typer that tdx uses still exist and work."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from tdx.cli.typer_internals import (
+    TESTED_VERSIONS,
+    FastCommand,
+    bare_message,
+    is_help_without_arguments,
+    option_name,
+    unknown_command,
+    unknown_option,
+)
+
+CHANGED = "Typer changed {}: adapt tdx/cli/typer_internals.py and docs/decisions/0019"
+
+
+def test_installed_version_is_tested() -> None:
+    installed = tuple(map(int, version("typer").split(".")[:2]))
+    assert installed == TESTED_VERSIONS, CHANGED.format(f"its version to {version('typer')}")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (requirement,) = (each for each in project["dependencies"] if each.startswith("typer"))
+    major, minor = TESTED_VERSIONS
+    assert f">={major}.{minor}" in requirement
+    assert f"<{major}.{minor + 1}" in requirement
+
+
+def _command() -> Any:
+    app = typer.Typer(suggest_commands=False)
+
+    def show(
+        number: Annotated[int, typer.Option("--number", "-n", parser=lambda text: int(text) + 1)],
+    ) -> int:
+        return number
+
+    def fail() -> None:
+        raise typer.BadParameter("no good")
+
+    app.command("show", cls=FastCommand)(show)
+    app.command("fail", cls=FastCommand)(fail)
+    return get_command(app)
+
+
+def _error(*arguments: str) -> typer.TyperException:
+    with pytest.raises(typer.TyperException) as caught:
+        _command().main(args=list(arguments), prog_name="app", standalone_mode=False)
+    return caught.value
+
+
+def test_values_are_read_by_the_parser() -> None:
+    result = _command().main(args=["show", "-n", "3"], prog_name="app", standalone_mode=False)
+    assert result == 4, CHANGED.format("_runtime_param or type_descriptor.parameter_info")
+
+
+def test_replaced_attributes_exist() -> None:
+    (option, *_) = _command().commands["show"].params
+    for name in ("_runtime_param", "type_descriptor", "shell_complete"):
+        assert hasattr(option, name), CHANGED.format(f"{name} of parameters")
+    assert hasattr(option.type_descriptor, "parameter_info"), CHANGED.format("type_descriptor")
+
+
+def test_unknown_option() -> None:
+    assert unknown_option(_error("show", "--numbr", "3")) == "--numbr", CHANGED.format(
+        "NoSuchOption"
+    )
+
+
+def test_unknown_command() -> None:
+    assert unknown_command(_error("shwo")) == "shwo", CHANGED.format("'No such command'")
+
+
+def test_message_without_the_parameter() -> None:
+    assert bare_message(_error("fail")) == "no good", CHANGED.format("'Invalid value for'")
+
+
+def test_help_without_arguments() -> None:
+    app = typer.Typer(no_args_is_help=True)
+    app.command("a")(lambda: None)
+    app.command("b")(lambda: None)
+    with pytest.raises(typer.TyperException) as caught:
+        get_command(app).main(args=[], prog_name="app", standalone_mode=False)
+    assert is_help_without_arguments(caught.value), CHANGED.format("NoArgsIsHelpError")
+
+
+def test_option_name() -> None:
+    annotation = Annotated[int, typer.Option("--number", "-n")]
+    assert option_name(annotation) == "--number", CHANGED.format("the default of OptionInfo")
