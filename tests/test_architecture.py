@@ -23,16 +23,16 @@ IMPORTS_BY_STRING = {
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.
-    "tdx/inspection/docstring_example.py",
+    "tdx/inspection/transform_example.py",
     "tdx/pipeline/realise.py",
     # Plugins: rules of the linter, formats of a dump, tabs of the app and their jobs.
-    "tdx/inspection/lint/registry.py",
+    "tdx/inspection/lint/linter.py",
     "tdx/rollouts/formats/registry.py",
     "tdx/tui/app.py",
     "tdx/tui/backend/answering.py",
     "tdx/tui/tabs.py",
     # Commands that start the app, which is a layer beside the command line.
-    "tdx/cli/commands/serve.py",
+    "tdx/cli/commands/tui.py",
     "tdx/cli/commands/tui.py",
 }
 """Modules that load plugins, optional libraries or lazy names; each loads downwards only."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tdx.confined_files import open_below, open_folder
 from tdx.errors import TdxError
-from tdx.files import open_below, open_folder
 from tdx.pipeline.docstrings import plain
 from tdx.untrusted import parse_json
 
@@ -25,7 +25,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 def complete_env(incomplete: str) -> list[Completion]:
     """Complete env ids: by prefix, or else by substring."""
-    from tdx.inspection.env_list import list_envs
+    from tdx.inspection.envs import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
 
@@ -56,14 +56,14 @@ def complete_import(incomplete: str) -> list[Completion]:
 
 def complete_codes(incomplete: str) -> list[Completion]:
     """Complete codes of errors and rules: by prefix, or else by substring."""
-    from tdx.inspection.explanations import explanations
+    from tdx.inspection.explanations import all_explanations
 
-    return _matching(incomplete, [(each.code, each.title) for each in explanations()])
+    return _matching(incomplete, [(each.code, each.title) for each in all_explanations()])
 
 
 def complete_rules(incomplete: str) -> list[Completion]:
     """Complete the last of a comma-separated list of rule codes."""
-    from tdx.inspection.lint.registry import all_rules
+    from tdx.inspection.lint.linter import all_rules
 
     done, comma, word = incomplete.rpartition(",")
     matches = _matching(word, [(rule.code, rule.title) for rule in all_rules()])

@@ -15,10 +15,9 @@ from tdx.cli.output.view import Block, Cell, Heading, Paragraph
 from tdx.cli.streams import raw_stream
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.errors import ArgumentError, TdxError
-from tdx.inspection.leaf import INPUT_PARTS, LeafSpec
+from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
+from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.inspection.spec_report import inspect_spec
-from tdx.inspection.spec_text import SpecText
-from tdx.inspection.suggestion import Suggestion, env_leaves, suggest_stages
 from tdx.keys import format_key
 from tdx.pipeline import (
     EnvConfig,
@@ -82,7 +81,7 @@ class PipelineDialog:
                 self._env = replace(self._env, id=self._ask_env_id())
             try:
                 with third_party_code():
-                    leaves = env_leaves(self._env, self._allow_code)
+                    leaves = get_env_leaves(self._env, self._allow_code)
             except TdxError as error:
                 self._show_error(error)
                 self._env = replace(self._env, id="")

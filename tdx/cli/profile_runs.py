@@ -148,14 +148,14 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, A
 def _lint_fixes(request: ProfileRequest) -> list[Remedy]:
     """Return the fixes that the linter suggests."""
     from tdx.cli.pipelines import open_env
-    from tdx.inspection.lint.run import lint, lint_context
-    from tdx.inspection.stage_text import env_stage_count
+    from tdx.inspection.chain import count_env_stages
+    from tdx.inspection.lint.linter import build_lint_context, lint
     from tdx.profiling.remedies import Remedy
 
     config = request.config
     with open_env(config, request.options) as env:
-        findings = lint(lint_context(config, cast("TransformedEnv", env)))
-        first = env_stage_count(env, config)
+        findings = lint(build_lint_context(config, cast("TransformedEnv", env)))
+        first = count_env_stages(env, config)
     return [
         Remedy(
             "lint",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
-from tdx.keys import NestedKey, key_parts, unique_keys
+from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.pipeline import Pipeline, format_stage
 from tdx.results import Entries, Entry, Result, format_keys, key_entry, keys_entry
 
@@ -259,10 +259,10 @@ def _pair_keys(
         return {}
     sources_by_target: dict[NestedKey, NestedKey] = {}
     for source, target in zip(sources, targets, strict=True):
-        length = len(key_parts(source))
+        length = len(split_key(source))
         for leaf in _expand_groups([source], leaves):
-            rest = key_parts(leaf)[length:]
-            sources_by_target[(*key_parts(target), *rest) if rest else target] = leaf
+            rest = split_key(leaf)[length:]
+            sources_by_target[(*split_key(target), *rest) if rest else target] = leaf
     return sources_by_target
 
 
@@ -270,8 +270,8 @@ def _expand_groups(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]
     """Replace groups by their leaves; ignore unknown keys."""
     expanded: list[NestedKey] = []
     for key in keys:
-        parts = key_parts(key)
-        expanded += [leaf for leaf in leaves if key_parts(leaf)[: len(parts)] == parts]
+        parts = split_key(key)
+        expanded += [leaf for leaf in leaves if split_key(leaf)[: len(parts)] == parts]
     return unique_keys(expanded)
 
 
@@ -332,7 +332,7 @@ def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.core.stage_specs import stage_count
+    from tdx.core.chain_specs import stage_count
 
     return max(stage_count(env) - len(pipeline.transforms), 0)
 
@@ -353,7 +353,7 @@ def format_stages(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -
         >>> format_stages(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.stage_specs import chain_stages
+    from tdx.core.chain_specs import chain_stages
 
     stages = chain_stages(env)
     own = len(stages) - len(pipeline.transforms)

@@ -13,7 +13,7 @@ from tdx.results import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.inspection.lint.rule import Fix, Rule, Severity
     from tdx.pipeline import Pipeline
 
@@ -67,7 +67,9 @@ class Finding(Result):
         return cls(check, error.code, error.message, error.hint, error.where)
 
     @classmethod
-    def from_violation(cls, violation: SpecFinding, pipeline: Pipeline, first: int = 0) -> Finding:
+    def from_violation(
+        cls, violation: SpecViolation, pipeline: Pipeline, first: int = 0
+    ) -> Finding:
         """Convert a spec violation; the pipeline's stages start at index ``first``."""
         where = _where(pipeline, violation.stage, first)
         where = where.merged(Where(transform=violation.transform, key=violation.key))
@@ -223,9 +225,9 @@ def _check_built(
 
 def _check_env(
     env: TransformedEnv, pipeline: Pipeline, steps: bool
-) -> tuple[list[Finding], list[SpecFinding], bool]:
+) -> tuple[list[Finding], list[SpecViolation], bool]:
     """Return the findings of specs and steps, the violations, and whether steps were made."""
-    from tdx.envs.check import find_spec_lies
+    from tdx.core.spec_check import find_spec_violations
     from tdx.pipeline import check_specs
     from tdx.pipeline.validation import add_line
 
@@ -233,7 +235,7 @@ def _check_env(
     if findings or not steps:
         return findings, [], False
     try:
-        violations = find_spec_lies(env, seed=pipeline.env.seed)
+        violations = find_spec_violations(env, seed=pipeline.env.seed)
     except TdxError as error:
         return _findings([add_line(error, pipeline, env)], "steps"), [], True
     first = count_env_stages(env, pipeline)
@@ -243,12 +245,12 @@ def _check_env(
     return [Finding.from_violation(each, pipeline, first) for each in own], ruled, True
 
 
-def _is_in_env(violation: SpecFinding, first: int) -> bool:
+def _is_in_env(violation: SpecViolation, first: int) -> bool:
     """Return True if a violation is in a stage that the env itself has."""
     return violation.stage is not None and violation.stage < first
 
 
-def _relative_to(violation: SpecFinding, first: int) -> SpecFinding:
+def _relative_to(violation: SpecViolation, first: int) -> SpecViolation:
     """Return the violation with its stage counted from the pipeline's first stage."""
     if violation.stage is None:
         return violation

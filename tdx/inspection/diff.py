@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import named
 from tdx.pipeline.values import Value
@@ -338,7 +338,7 @@ def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, .
 
 
 def _rollout_leaves(tensordict: TensorDictBase) -> dict[str, Any]:
-    keys = map(normal_key, tensordict.keys(True, True))
+    keys = map(normalize_key, tensordict.keys(True, True))
     return {format_key(key): tensordict.get(key) for key in keys}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.results import Entries, Entry, Result, keys_entry
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def inspect_plan(
     """
     reads = None if policy_reads is None else _expand_groups(policy_reads, policy_keys(env))
     plan = plan_of(env, reads)
-    actions = tuple(map(normal_key, env.action_keys))
+    actions = tuple(map(normalize_key, env.action_keys))
     return PlanReport(name or plan.env, actions, plan)
 
 
@@ -151,15 +151,15 @@ def policy_keys(env: EnvBase) -> list[NestedKey]:
     Args:
         env: Env, with or without a chain.
     """
-    return [normal_key(key) for key in (*env.observation_keys, *env.done_keys)]
+    return [normalize_key(key) for key in (*env.observation_keys, *env.done_keys)]
 
 
 def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
     """Expand groups to the keys in them."""
     found: dict[NestedKey, None] = {}
     for key in requested:
-        parts = key_parts(key)
-        leaves = [leaf for leaf in known if key_parts(leaf)[: len(parts)] == parts]
+        parts = split_key(key)
+        leaves = [leaf for leaf in known if split_key(leaf)[: len(parts)] == parts]
         if not leaves:
             names = [format_key(leaf) for leaf in known]
             hint = did_you_mean(format_key(key), names, f"it receives {', '.join(names)}")

@@ -21,8 +21,8 @@ from tdx.results import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.envs.policies import Policy
-    from tdx.core.tracing import Promises
+    from tdx.core.envs.services import Policy
+    from tdx.core.tracing import TraceChecker
     from tdx.envs import EnvBase
 
 
@@ -90,12 +90,12 @@ def inspect_values(
         ()
     """
     from tdx.core import Tracer
-    from tdx.core.tracing import Promises
+    from tdx.core.tracing import TraceChecker
     from tdx.inspection.spec_report import unwrap_env
 
     if steps < 1:
         raise ArgumentError(f"steps must be at least 1, got {steps}", hint="pass steps=1 or more")
-    collector = _ValueCollector(Promises(env), each=each)
+    collector = _ValueCollector(TraceChecker(env), each=each)
     tracer = Tracer(env, policy)
     error: TdxError | None = None
     with seed_run(env, seed):
@@ -147,7 +147,7 @@ class _PhaseCollector:
 class _ValueCollector:
     """Groups the values and violations of traces by phase and stage."""
 
-    def __init__(self, promises: Promises, *, each: bool) -> None:
+    def __init__(self, promises: TraceChecker, *, each: bool) -> None:
         self._promises, self._per_step = promises, each
         self._phases: dict[tuple[str, int], _PhaseCollector] = {}
         self._violations: dict[tuple[object, ...], ValueViolation] = {}

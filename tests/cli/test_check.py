@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tdx.errors import ExitCode
-from tdx.inspection.explanations import explanations
+from tdx.inspection.explanations import all_explanations
 from tdx.pipeline import PipelineFile
 from tests.cli.conftest import WIDTHS, assert_complete, assert_fits
 from tests.cli.processes import run
@@ -90,7 +90,7 @@ def test_explanation_in_each_format(tdx: Tdx, golden: Golden, code: str, form: s
 def test_explain_lists_all_codes_and_suggests_the_nearest(tdx: Tdx) -> None:
     listed = tdx("explain", "--format", "json")
     assert [each["code"] for each in json.loads(listed.out)["codes"]] == [
-        each.code for each in explanations()
+        each.code for each in all_explanations()
     ]
     assert max(map(len, tdx("explain", columns=60).out.splitlines())) <= 60
     assert tdx("explain", "tdx421").out == tdx("explain", "clipped-before-scaled").out
@@ -214,9 +214,9 @@ def test_fixed_command_line(tdx: Tdx, option: str) -> None:
 def test_custom_policy_is_checked(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tdx.inspection.explanations import explanation
+    from tdx.inspection.explanations import explain_code
 
-    example = explanation("TDX481")
+    example = explain_code("TDX481")
     assert example.python is not None
     assert example.wrong is not None
     (tmp_path / "my_code.py").write_text(example.python)
@@ -232,7 +232,7 @@ def test_custom_policy_is_checked(
     "each",
     [
         each
-        for each in explanations()
+        for each in all_explanations()
         if each.kind == "error" and each.wrong and each.code != "TDX204"
     ],
     ids=lambda each: each.code,

@@ -15,8 +15,13 @@ from tdx.cli.choices import Color, Format
 from tdx.cli.options import OutputOptions
 from tdx.cli.output.write import render_view
 from tdx.cli.views.setup import doctor_view
-from tdx.inspection.doctor import Diagnosis, DoctorReport
-from tdx.inspection.doctor.surroundings import files, shell, terminal
+from tdx.inspection.doctor import (
+    Diagnosis,
+    DoctorReport,
+    check_folders,
+    check_shell,
+    check_terminal,
+)
 from tests.cli.conftest import assert_fits
 
 if TYPE_CHECKING:
@@ -91,7 +96,7 @@ def test_broken_settings(tmp_path: Path) -> None:
 def test_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "file" / "config.toml"))
-    config = next(each for each in files() if each.name == "config")
+    config = next(each for each in check_folders() if each.name == "config")
     assert (config.status, config.hint) == ("warn", "TDX_CONFIG=FILE puts it elsewhere")
 
 
@@ -99,12 +104,12 @@ def test_tdx_not_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/fish")
-    path, completion = shell()
+    path, completion = check_shell()
     assert (path.status, completion.status) == ("warn", "warn")
     script = tmp_path / ".config" / "fish" / "completions" / "tdx.fish"
     script.parent.mkdir(parents=True)
     script.write_text("")
-    assert [each.status for each in shell()] == ["warn", "ok"]
+    assert [each.status for each in check_shell()] == ["warn", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,6 @@ def test_terminal(
         monkeypatch.setenv(name, text)
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size(size))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    first, colors, unicode = terminal(sys.stdout)
+    first, colors, unicode = check_terminal(sys.stdout)
     assert [first.status, colors.value] == found
     assert unicode.status == "ok"

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tdx.cli.html.report import chain_diagram, episode_plot, reward_plot
-from tdx.inspection.report import Episode, PipelineReport, RewardCurve, gather
-from tdx.inspection.report.images import encode_png, is_image, png_of
+from tdx.inspection.report import EpisodeSummary, PipelineReport, RewardPlot, build_report
+from tdx.inspection.report.rollout import encode_png, is_image, to_png
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> Pip
     pipeline = Pipeline.of(env or EnvConfig("Pendulum-v1"), *stages)
     built = build_env(pipeline)
     try:
-        return gather(built, pipeline, "<pendulum> & co", steps=steps)
+        return build_report(built, pipeline, "<pendulum> & co", steps=steps)
     finally:
         built.close()
 
@@ -165,10 +165,10 @@ def test_names_are_escaped(tdx: Tdx, tmp_path: Path) -> None:
 
 
 def test_plots_of_one_value_and_of_none() -> None:
-    assert "<circle" in reward_plot([RewardCurve("reward", 0, (1.0,))])
-    assert reward_plot([RewardCurve("reward", 0, (float("nan"),))]) == ""
-    assert episode_plot([Episode(0, 0, 1, None, "cut")]) == ""
-    assert episode_plot([Episode(0, 0, 1, -3.0, "cut")]).count("<rect") == 1
+    assert "<circle" in reward_plot([RewardPlot("reward", 0, (1.0,))])
+    assert reward_plot([RewardPlot("reward", 0, (float("nan"),))]) == ""
+    assert episode_plot([EpisodeSummary(0, 0, 1, None, "cut")]) == ""
+    assert episode_plot([EpisodeSummary(0, 0, 1, -3.0, "cut")]).count("<rect") == 1
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -188,7 +188,7 @@ def test_image_detection() -> None:
 
 def test_values_outside_0_to_1_are_normalized() -> None:
     ramp = torch.linspace(-3, 5, 20 * 20).reshape(1, 20, 20)
-    decoded = decode_png(png_of(ramp, 0))
+    decoded = decode_png(to_png(ramp, 0))
     assert (int(decoded.min()), int(decoded.max())) == (0, 255)
 
 

@@ -44,7 +44,7 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.output.write import write_view
     from tdx.cli.views.catalog import envs_view
-    from tdx.inspection.env_list import find_envs
+    from tdx.inspection.envs import find_envs
     from tdx.text import escape_control_characters
 
     words = " ".join(search or ())
@@ -96,12 +96,12 @@ def explain(output: OutputOptions, code: Code = None) -> None:
     """
     from tdx.cli.output.write import write_view
     from tdx.cli.views.check import codes_view, explain_view
-    from tdx.inspection.explanations import explanation, explanations
+    from tdx.inspection.explanations import all_explanations, explain_code
 
     if code is None:
-        write_view(codes_view(explanations()), output)
+        write_view(codes_view(all_explanations()), output)
     else:
-        write_view(explain_view(explanation(code)), output)
+        write_view(explain_view(explain_code(code)), output)
 
 
 def schema(debug: DebugOptions) -> None:

@@ -18,7 +18,7 @@ from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport
-    from tdx.inspection.lint.mend import Mended
+    from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
 
@@ -98,9 +98,9 @@ def check(
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.pipelines import read_source, with_file
     from tdx.inspection.check_report import check_pipeline
-    from tdx.inspection.lint.select import chosen_rules
+    from tdx.inspection.lint.linter import select_rules
 
-    rules = chosen_rules(split_list(select), split_list(ignore))
+    rules = select_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
     config, source = read_source(options)
     if policy is not None:
@@ -180,7 +180,7 @@ class Fixes:
         original_text: Text of the file before the fixes.
     """
 
-    result: Mended
+    result: FixedPipeline
     file: PipelineFile | None
     original_text: str
 
@@ -199,14 +199,14 @@ class Fixes:
         Raises:
             ArgumentError: Some stages come from the file and some from options.
         """
-        from tdx.inspection.lint.mend import mend
+        from tdx.inspection.fixes import fix_pipeline
 
         if file is not None and options.transforms:
             raise ArgumentError(
                 "stages from --t cannot be fixed together with a file",
                 hint="add them to the file, or pass the whole chain with --env and --t",
             )
-        result = mend(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
+        result = fix_pipeline(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
         original_text = "" if file is None else file.text
         if file is not None:
             for _, fix in result.fixes:

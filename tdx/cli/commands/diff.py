@@ -43,7 +43,7 @@ def diff(
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.output.write import write_view
     from tdx.cli.views.diff import diff_view
-    from tdx.inspection.diff import compare
+    from tdx.inspection.diff import compare_pipelines
 
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
@@ -60,7 +60,7 @@ def diff(
             seed = next(s.dump.manifest.seed for s in sides if isinstance(s, DumpSide))
         else:
             sides = [stack.enter_context(closing(_side(path, allow_code))) for path in (a, b)]
-        report = compare(*sides, steps=steps, seed=seed or 0)
+        report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 

@@ -38,13 +38,13 @@ def init(
     from tdx.cli.init_dialog import commented_pipeline
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.output.write import STDOUT, check_target, write_file
-    from tdx.inspection.suggestion import env_leaves
+    from tdx.inspection.envs import get_env_leaves
 
     check_target(file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
     with third_party_code():
-        leaves = env_leaves(config.env, pipeline.allow_code)
+        leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
     if file != STDOUT:
         print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
@@ -54,7 +54,7 @@ def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
     """Return the pipeline of the options, with suggested stages if it has none, and comments."""
     from tdx.cli.init_dialog import stage_comments
     from tdx.cli.pipelines import open_env, read_pipeline
-    from tdx.inspection.suggestion import suggest_stages
+    from tdx.inspection.envs import suggest_stages
 
     config = read_pipeline(options)
     with open_env(config, options):

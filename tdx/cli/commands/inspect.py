@@ -54,13 +54,13 @@ def inspect_spec(
     from tdx.cli.output.write import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.specs import spec_view
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.spec_report import inspect_spec
-    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with open_env(config, pipeline) as env:
         report = inspect_spec(env, config.env.id)
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     write_view(spec_view(report, calls, stages=stages, key=key), output)
 
 
@@ -72,13 +72,12 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     from tdx.cli.output.write import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.chain import chain_view
-    from tdx.inspection.chain_report import inspect_chain
-    from tdx.inspection.stage_text import stage_texts
+    from tdx.inspection.chain import format_stages, inspect_chain
 
     config = read_pipeline(pipeline)
     with open_env(config, pipeline) as env:
         report = inspect_chain(env, config.env.id)
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     write_view(chain_view(report, calls), output)
 
 
@@ -90,13 +89,13 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     from tdx.cli.output.write import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.chain import lineage_diagram, lineage_view
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.lineage import inspect_keys
-    from tdx.inspection.stage_text import stage_texts
 
     config = read_pipeline(pipeline)
     with open_env(config, pipeline) as env:
         lineage = inspect_keys(env, config.env.id).only(list(keys or ()))
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
     else:
@@ -120,7 +119,7 @@ def inspect_values(
     from tdx.cli.output.write import write_view
     from tdx.cli.pipelines import load_policy, open_env, read_pipeline
     from tdx.cli.views.values import values_view
-    from tdx.inspection.stage_text import stage_texts
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.validation import add_line
 
@@ -130,7 +129,7 @@ def inspect_values(
         report = inspect_values(
             env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-        calls = stage_texts(env, config)
+        calls = format_stages(env, config)
         if report.error is not None:
             add_line(report.error, config, env)
     write_view(values_view(report, calls), output)
@@ -148,15 +147,15 @@ def inspect_plan(
     from tdx.cli.output.write import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
+    from tdx.inspection.chain import format_stages
     from tdx.inspection.plan_report import inspect_plan
-    from tdx.inspection.stage_text import stage_texts
-    from tdx.keys import normal_key
+    from tdx.keys import normalize_key
 
     config = read_pipeline(pipeline)
-    reads = [normal_key(tuple(key.split("."))) for key in policy_reads or ()] or None
+    reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None
     with open_env(config, pipeline) as env:
         report = inspect_plan(env, config.env.id, policy_reads=reads)
-        calls = stage_texts(env, config, expanded=True)
+        calls = format_stages(env, config, expanded=True)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(plan_diagram(report, calls))
     else:

@@ -39,13 +39,13 @@ def report(
     from tdx.cli.html.report import report_page
     from tdx.cli.output.write import STDOUT, check_target, write_file
     from tdx.cli.pipelines import open_env, read_pipeline, with_file
-    from tdx.inspection.report import gather
+    from tdx.inspection.report import build_report
 
     check_target(out, force=force)
     config = read_pipeline(with_file(pipeline, file))
     with open_env(config, pipeline) as env:
         name = config.file or config.env.id
-        result = gather(env, config, name, steps=steps, seed=config.env.seed or 0)
+        result = build_report(env, config, name, steps=steps, seed=config.env.seed or 0)
     write_file(out, report_page(result), force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)

@@ -41,10 +41,10 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
     tdx config init
     """
     from tdx.cli.output.write import write_file
-    from tdx.settings import config_path, template
+    from tdx.settings import config_path, config_template
 
     path = config_path()
-    write_file(path, template(), force=force, create_folder=True)
+    write_file(path, config_template(), force=force, create_folder=True)
     print(f"wrote {path}", file=sys.stderr)
 
 
@@ -58,12 +58,11 @@ def doctor(output: OutputOptions) -> int:
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.output.write import write_view
     from tdx.cli.views.setup import doctor_view
-    from tdx.inspection.doctor.examination import examine
-    from tdx.inspection.doctor.surroundings import terminal
+    from tdx.inspection.doctor import check_terminal, diagnose
 
     # third_party_code() replaces stdout.
-    terminal_checks = list(terminal(sys.stdout))
+    terminal_checks = list(check_terminal(sys.stdout))
     with third_party_code():
-        report = examine(terminal_checks)
+        report = diagnose(terminal_checks)
     write_view(doctor_view(report), output)
     return ExitCode.OK if report.ok else ExitCode.FINDINGS

@@ -14,10 +14,9 @@ from tdx.cli.output.terminal import UNLIMITED
 from tdx.cli.output.view import Table, View
 from tdx.cli.views.chain import chain_view, lineage_view
 from tdx.cli.views.specs import spec_view
-from tdx.inspection.leaf import LeafSpec
-from tdx.inspection.report import Episode, Picture, PipelineReport, RewardCurve
-from tdx.inspection.spec_text import SpecText
-from tdx.inspection.stage_flow import StageFlow
+from tdx.inspection.chain import StageFlow
+from tdx.inspection.leaf import LeafSpec, SpecText
+from tdx.inspection.report import EpisodeSummary, ImagePair, PipelineReport, RewardPlot
 from tdx.keys import NestedKey, format_key
 
 _END_TEXTS = {
@@ -60,7 +59,7 @@ def _table(view: View) -> Table | None:
     return next((block for block in blocks if isinstance(block, Table)), None)
 
 
-def _image(image: Picture, report: PipelineReport) -> dict[str, Any]:
+def _image(image: ImagePair, report: PipelineReport) -> dict[str, Any]:
     return {
         "call": f"{image.stage} {report.calls[image.stage]}",
         "key": image.key,
@@ -171,7 +170,7 @@ _LINE_COLORS = 8
 """Number of line colors in the stylesheet."""
 
 
-def reward_plot(curves: Sequence[RewardCurve]) -> str:
+def reward_plot(curves: Sequence[RewardPlot]) -> str:
     """Return a plot of the rewards at one key, with a line per env.
 
     Args:
@@ -196,7 +195,7 @@ def reward_plot(curves: Sequence[RewardCurve]) -> str:
     return svg_image(_WIDTH, _HEIGHT, parts, f"{curves[0].key} at each step")
 
 
-def episode_plot(episodes: Sequence[Episode]) -> str:
+def episode_plot(episodes: Sequence[EpisodeSummary]) -> str:
     """Return a bar plot of the return of each episode, in the order in which they ended."""
     totals = [each.total for each in episodes if each.total is not None]
     totals = [total for total in totals if math.isfinite(total)]

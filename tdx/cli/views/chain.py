@@ -10,11 +10,9 @@ from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.elements import NONE, change_text, count_text, stage_list
 from tdx.cli.views.specs import spec_columns
-from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec
-from tdx.inspection.lineage import KeyVersion, Lineage, Place
-from tdx.inspection.spec_text import SpecText, shape_text
-from tdx.inspection.stage_flow import KeyWrite, Lane, StageFlow
+from tdx.inspection.chain import ChainReport, KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
+from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.keys import NestedKey, format_key
 
 _LANES = ("forward", "inverse")
@@ -77,14 +75,14 @@ def _stage_table(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table
     return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
 
 
-def _lanes(stage: StageFlow) -> list[tuple[str, Lane]]:
+def _lanes(stage: StageFlow) -> list[tuple[str, KeyFlow]]:
     """Return the lanes in which a stage has an effect; forward if it has none."""
     lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
     active = [(name, lane) for name, lane in lanes if not lane.idle]
     return active or lanes[:1]
 
 
-def _reads(stage: StageFlow, lane: Lane, lane_name: str) -> str:
+def _reads(stage: StageFlow, lane: KeyFlow, lane_name: str) -> str:
     """Return the keys that a stage reads; marks those of the previous step."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
@@ -98,7 +96,7 @@ def _listed(keys: Sequence[NestedKey]) -> str:
     return ", ".join(map(format_key, keys))
 
 
-def _effects(lane: Lane, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
+def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
     """Yield a row for each key that is written, renamed or dropped, or one empty row."""
     before, after = texts
     for write in lane.writes:
@@ -263,7 +261,7 @@ def _readers(version: KeyVersion) -> str:
     return ", ".join(readers) or "none"
 
 
-def _reader(place: Place) -> str:
+def _reader(place: FlowNode) -> str:
     return f"{place} (next step)" if place.next_step else str(place)
 
 
@@ -318,5 +316,5 @@ def _arrows(versions: Sequence[KeyVersion]) -> Iterator[tuple[str, str, str]]:
             yield _node(version.writer), label, f"{'-.' if place.next_step else ''}{_node(place)}"
 
 
-def _node(place: Place) -> str:
+def _node(place: FlowNode) -> str:
     return f"stage{place.stage}" if place.kind == "stage" else place.kind

@@ -8,7 +8,7 @@ from typing import Any
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.elements import NONE
 from tdx.cli.views.specs import comparison_table
-from tdx.inspection.diff import DiffReport, EnvChange, StageChange, ValueChange
+from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
 from tdx.inspection.spec_report import KeyChange
 
 _MARKS = {"same": " ", "changed": "~", "moved": "→", "added": "+", "removed": "-"}
@@ -54,7 +54,7 @@ def diff_view(report: DiffReport) -> View:
     return View("diff", report.to_dict(), list(_records(report)), blocks, list(_record("", "", "")))
 
 
-def _settings(changes: Sequence[EnvChange]) -> Iterator[Block]:
+def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
     if changes:
         rows = [
             [Cell("~", "changed"), Cell(each.name), Cell(f"{each.a} → {each.b}", "changed")]

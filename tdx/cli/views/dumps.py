@@ -8,7 +8,7 @@ from typing import Any
 from tdx.cli.output.terminal import UNLIMITED, table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.elements import count_text, stage_list
-from tdx.inspection.spec_text import shape_text
+from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.estimating import Estimate
 from tdx.rollouts.formats.results import Entry, Exported, Imported

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.elements import NONE, count_text
-from tdx.inspection.doctor.report import Diagnosis, DoctorReport, Status
-from tdx.settings import Found, Settings
+from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
+from tdx.settings import Settings, SettingValue
 
 
 def config_view(settings: Settings) -> View:
@@ -26,7 +26,7 @@ def config_view(settings: Settings) -> View:
     return View("config", settings.to_dict(), records, blocks)
 
 
-def _row(setting: Found) -> list[Cell]:
+def _row(setting: SettingValue) -> list[Cell]:
     names = {"environment": setting.setting.variable, "file": "file", "default": "default"}
     value = NONE if setting.value is None else str(setting.value)
     is_set = setting.source != "default"

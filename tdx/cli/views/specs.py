@@ -8,9 +8,8 @@ from typing import Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Style, Table, View
 from tdx.cli.views.elements import NONE, change_text, stage_list
-from tdx.inspection.leaf import LeafSpec
+from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
-from tdx.inspection.spec_text import SpecText, shape_text
 from tdx.keys import format_key
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}

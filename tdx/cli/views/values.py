@@ -10,9 +10,8 @@ from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.elements import count_text, stage_list
 from tdx.cli.views.specs import spec_columns
-from tdx.inspection.spec_text import domain_text, shape_text
-from tdx.inspection.stage_values import PhaseValues, StageValues, ValueLie
-from tdx.inspection.value_stats import ValueStats
+from tdx.inspection.leaf import domain_text, shape_text
+from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import ValuesReport
 from tdx.keys import format_key
 
@@ -143,7 +142,7 @@ def _spec(value: ValueStats, *, whole: bool) -> str:
     return "none" if value.spec is None else domain_text(value.spec, whole=whole)
 
 
-def _violation(violation: ValueLie) -> Iterator[Paragraph]:
+def _violation(violation: ValueViolation) -> Iterator[Paragraph]:
     place = f"{violation.index} {violation.name}" if violation.kind == "stage" else violation.name
     key = "" if violation.key is None else f", key {format_key(violation.key)!r}"
     step = f"step {violation.step}"

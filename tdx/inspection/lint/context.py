@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.lineage import VersionRecord, VersionTracker
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.coercion import coerce, read
 from tdx.pipeline.entries import TransformInfo
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.core.transforms import Transform
     from tdx.specs import Composite, TensorSpec
 
@@ -70,7 +70,7 @@ class KeySpecs:
 def _leaves(spec: Composite | None) -> dict[NestedKey, TensorSpec]:
     if spec is None:
         return {}
-    return {normal_key(key): spec[key] for key in spec.keys(True, True)}
+    return {normalize_key(key): spec[key] for key in spec.keys(True, True)}
 
 
 @dataclass(frozen=True)
@@ -121,21 +121,21 @@ class LintStage:
     def in_keys(self) -> list[NestedKey]:
         """Output keys of the env that it reads."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.in_keys]
+            return [normalize_key(key) for key in self.transform.in_keys]
         return self._keys_argument("in_keys") or self._default_keys()
 
     @cached_property
     def out_keys(self) -> list[NestedKey]:
         """Keys that it writes, one per in-key."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.out_keys]
+            return [normalize_key(key) for key in self.transform.out_keys]
         return self._keys_argument("out_keys") or self.in_keys
 
     @cached_property
     def in_keys_inv(self) -> list[NestedKey]:
         """Input keys of the env that it maps."""
         if self.transform is not None:
-            return [normal_key(key) for key in self.transform.in_keys_inv]
+            return [normalize_key(key) for key in self.transform.in_keys_inv]
         return self._keys_argument("in_keys_inv")
 
     @property
@@ -147,7 +147,7 @@ class LintStage:
         value = self.arguments.get(argument)
         if isinstance(value, str):
             return [value]
-        return [normal_key(key) for key in value] if isinstance(value, list | tuple) else []
+        return [normalize_key(key) for key in value] if isinstance(value, list | tuple) else []
 
     def _default_keys(self) -> list[NestedKey]:
         if self.info is None:
@@ -181,7 +181,7 @@ class LintContext:
     stages: Sequence[LintStage]
     env: TransformedEnv | None = None
     policy: nn.Module | None = None
-    spec_violations: Sequence[SpecFinding] = field(default=())
+    spec_violations: Sequence[SpecViolation] = field(default=())
 
     @cached_property
     def versions(self) -> ChainVersions:
@@ -265,10 +265,10 @@ def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[Neste
     for argument in _EXTRA_KEY_ARGUMENTS:
         value = stage.arguments.get(argument)
         if isinstance(value, str | tuple):
-            keys.append(normal_key(value))
-    heads = {key_parts(key) for key in keys}
+            keys.append(normalize_key(value))
+    heads = {split_key(key) for key in keys}
     for key in current:
-        parts = key_parts(key)
+        parts = split_key(key)
         if any(parts[:length] in heads for length in range(1, len(parts) + 1)):
             yield key
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_findings import SpecFinding
+    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.pipeline import Pipeline
 
 
@@ -137,7 +137,7 @@ def build_lint_context(
     env: TransformedEnv | None = None,
     *,
     policy: nn.Module | None = None,
-    spec_violations: Sequence[SpecFinding] = (),
+    spec_violations: Sequence[SpecViolation] = (),
 ) -> LintContext:
     """Prepare a pipeline for the rules.
 

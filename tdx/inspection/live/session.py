@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.core.tracing import Promises, StepTrace, Stop, TraceHistory, Tracer, parse_stop
-from tdx.core.tracing.stop_text import keys_of
+from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
+from tdx.core.tracing.stop_parser import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.episodes import EpisodeTracker
 from tdx.inspection.live.images import find_images
@@ -31,7 +31,7 @@ from tdx.inspection.live.views import (
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.policies import Policy
+    from tdx.core.envs.services import Policy
     from tdx.core.tracing import Tracer
     from tdx.envs import EnvBase
     from tdx.keys import NestedKey
@@ -119,7 +119,7 @@ class LiveSession:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer = Tracer(env, policy, history=self.history, clock=clock)
-        self.promises = Promises(env)
+        self.promises = TraceChecker(env)
         self.episode_tracker = EpisodeTracker(env)
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         capacity = max(100, min(max_traces, _MAX_TRACKED // self.episode_tracker.rows))

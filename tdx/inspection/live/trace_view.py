@@ -27,7 +27,7 @@ from tdx.keys import NestedKey, format_key
 if TYPE_CHECKING:
     import numpy as np
 
-    from tdx.core.tracing import Promises, StageTrace, StepTrace, ValueVersion
+    from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
 
 _LARGE_SIZE = 4_096
 Messages = Mapping[tuple[int, str], Sequence[str]]
@@ -159,7 +159,7 @@ def view_trace(
     *,
     against: StepTrace | None = None,
     row: int | None = None,
-    promises: Promises | None = None,
+    promises: TraceChecker | None = None,
     numbers: StageNumbers = TRACED_NUMBERS,
 ) -> TraceView:
     """Convert the trace of a reset or step.
@@ -190,7 +190,7 @@ class _TraceReader:
         trace: StepTrace,
         against: StepTrace | None,
         row: int | None,
-        promises: Promises | None,
+        promises: TraceChecker | None,
         numbers: StageNumbers,
     ) -> None:
         self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
@@ -269,7 +269,7 @@ class _TraceReader:
         return index
 
 
-def _violation_messages(trace: StepTrace, promises: Promises) -> Messages:
+def _violation_messages(trace: StepTrace, promises: TraceChecker) -> Messages:
     """Return the messages of all spec violations, by hook index and key."""
     number = {id(stage): at for at, stage in enumerate(trace.stages)}
     messages: dict[tuple[int, str], list[str]] = {}
@@ -283,7 +283,7 @@ def _violation_messages(trace: StepTrace, promises: Promises) -> Messages:
 
 
 def find_problems(
-    trace: StepTrace, promises: Promises, numbers: StageNumbers = TRACED_NUMBERS
+    trace: StepTrace, promises: TraceChecker, numbers: StageNumbers = TRACED_NUMBERS
 ) -> tuple[str, ...]:
     """Return the problems of a trace, one line each: NaN, infinities and spec violations.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.seeding import seed_run
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,7 +145,7 @@ class _RolloutRecorder:
         self._count = min(env.batch_size.numel(), MAX_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
-        self._flags = [key for key in env.done_keys if len(key_parts(key)) == 1]
+        self._flags = [key for key in env.done_keys if len(split_key(key)) == 1]
         self._flags = self._flags or list(env.done_keys)
         self._episode_ends: list[list[str]] = []
 
@@ -158,7 +158,7 @@ class _RolloutRecorder:
         ends = [""] * self._count
         for key in self._flags:
             flags = self._rows(following.get(key)).any(-1).tolist()
-            kind = key_parts(key)[-1]
+            kind = split_key(key)[-1]
             for row, flag in enumerate(flags):
                 if flag and (kind != "done" or not ends[row]):
                     ends[row] = kind

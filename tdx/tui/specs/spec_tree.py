@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tdx.inspection.chain import Direction
 from tdx.inspection.spec_report import KeyChange
-from tdx.inspection.stage_flow import LaneName
 from tdx.keys import format_key, split_key
 from tdx.tui.specs.spec_lines import PlaceSpecs
 
 Path = tuple[str, ...]
 Kind = Literal["place", "lane", "part", "group", "key", "nothing"]
-LANES: tuple[LaneName, ...] = ("forward", "inverse")
+LANES: tuple[Direction, ...] = ("forward", "inverse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Line:
     is_folded: bool = False
 
     @property
-    def lane(self) -> LaneName:
+    def lane(self) -> Direction:
         """The direction that it belongs to."""
         return "inverse" if "inverse" in self.path[:2] else "forward"
 

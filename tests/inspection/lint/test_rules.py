@@ -49,7 +49,7 @@ def write_module(
 
 def run_lint(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
     """Return the findings; rules see only the text if the env cannot be built."""
-    from tdx.envs.check import find_spec_lies
+    from tdx.core.spec_check import find_spec_violations
 
     assert not check_arguments(pipeline, allow_code=True)
     policy = import_policy(pipeline, allow_code=True)
@@ -59,7 +59,7 @@ def run_lint(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
         pytest.skip(str(error))
     except TdxError:
         return lint(build_lint_context(pipeline, policy=policy))
-    violations = find_spec_lies(env) if steps else []
+    violations = find_spec_violations(env) if steps else []
     try:
         return lint(build_lint_context(pipeline, env, policy=policy, spec_violations=violations))
     finally:

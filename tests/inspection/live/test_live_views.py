@@ -22,7 +22,7 @@ from tdx import (
     Tracer,
     TransformedEnv,
 )
-from tdx.core.tracing import Promises
+from tdx.core.tracing import TraceChecker
 from tdx.inspection.live.arrays import (
     RowSelector,
     count_bins,
@@ -82,7 +82,7 @@ def test_view_of_one_row() -> None:
 
 def test_view_attributes_violations_and_nan() -> None:
     env = pendulum(At(0, writes_too_much), At(1, writes_nan))
-    tracer, promises = Tracer(env), Promises(env)
+    tracer, promises = Tracer(env), TraceChecker(env)
     tracer.reset()
     first = view_trace(tracer.step(), promises=promises)
     assert value(first, "observation@0").violations == ()
@@ -120,7 +120,7 @@ def test_view_is_small_and_free_of_torch() -> None:
 
 def test_missing_key_is_attributed_to_its_stage() -> None:
     env = pendulum(At(0, lambda tensordict: tensordict.exclude("terminated")))
-    tracer, promises = Tracer(env), Promises(env)
+    tracer, promises = Tracer(env), TraceChecker(env)
     tracer.reset()
     trace = tracer.step()
     view = view_trace(trace, promises=promises)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import Violation, move_stage, remove_stage, rule
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 
 _UNBOUNDED = '''
 from tdx import Bounded, GymEnv, Unbounded
@@ -44,7 +44,7 @@ def bounded():
 def discretizer_without_bounds(context: LintContext) -> Iterator[Violation]:
     """Find discretizers of unbounded actions."""
     for stage in context.stages_named("ActionDiscretizer"):
-        key = normal_key(stage.arguments.get("action_key", "action"))
+        key = normalize_key(stage.arguments.get("action_key", "action"))
         spec = None if stage.before is None else stage.before.inputs.get(key)
         if spec is None or spec.dtype is None or not spec.dtype.is_floating_point:
             continue

@@ -16,7 +16,7 @@ from tdx.inspection.lint.rule import (
     remove_stage,
     rule,
 )
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 _DECLARED_ONLY = '''
 import torch
@@ -146,10 +146,10 @@ def _unavailable_in_keys(context: LintContext) -> Iterator[tuple[LintStage, Nest
             continue
         if stage.transform.missing_tolerance:
             continue
-        available = {key_parts(key) for key in (*stage.before.outputs, *stage.before.inputs)}
+        available = {split_key(key) for key in (*stage.before.outputs, *stage.before.inputs)}
         heads = {parts[:length] for parts in available for length in range(1, len(parts) + 1)}
         for key in stage.in_keys:
-            if key_parts(key) not in heads:
+            if split_key(key) not in heads:
                 yield stage, key
 
 
@@ -300,8 +300,8 @@ def _keep_keys(stage: LintStage, keys: Collection[NestedKey], switch: str) -> Fi
     """Return a fix that keeps the keys."""
     if stage.name == "SelectTransform":
         return change_arguments(stage.index, stage.config, **{switch: None})
-    kept = {key_parts(key) for key in keys}
-    excluded = [key for key in stage.config.args if key_parts(normal_key(key)) not in kept]
+    kept = {split_key(key) for key in keys}
+    excluded = [key for key in stage.config.args if split_key(normalize_key(key)) not in kept]
     if not excluded:
         return remove_stage(stage.index, stage.config)
     if len(excluded) == len(stage.config.args):

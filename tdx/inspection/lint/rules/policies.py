@@ -8,7 +8,7 @@ from typing import Any
 from tdx.errors import did_you_mean
 from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.rule import Violation, insert_stage, rule
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.pipeline.model import StageConfig
 
 _STATE = "recurrent_state"
@@ -104,11 +104,11 @@ def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     if context.policy is None or available is None:
         return
     recurrent = {*_recurrent_keys(context), "is_init"}
-    written = {normal_key(key) for key in getattr(context.policy, "out_keys", ())}
-    heads = {key_parts(key)[:n] for key in available for n in range(1, len(key_parts(key)) + 1)}
+    written = {normalize_key(key) for key in getattr(context.policy, "out_keys", ())}
+    heads = {split_key(key)[:n] for key in available for n in range(1, len(split_key(key)) + 1)}
     for raw_key in getattr(context.policy, "in_keys", ()):
-        key = normal_key(raw_key)
-        if key_parts(key) not in heads and key not in recurrent and key not in written:
+        key = normalize_key(raw_key)
+        if split_key(key) not in heads and key not in recurrent and key not in written:
             known = [format_key(each) for each in available]
             hint = did_you_mean(format_key(key), known) or f"available keys: {', '.join(known)}"
             message = f"the policy reads {format_key(key)!r}, which is not written"
@@ -155,10 +155,10 @@ def _recurrent_keys(context: LintContext) -> list[NestedKey]:
         return []
     factories = (getattr(each, "make_tensordict_primer", None) for each in context.policy.modules())
     primers = [make() for make in factories if make is not None]
-    return [normal_key(key) for primer in primers for key in primer.primers.keys(True, True)]
+    return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
 
 
 def _writes_recurrent_state(stage: Any) -> bool:
     primers = stage.arguments.get("primers")
     names = [*(primers or {}), *stage.arguments] if hasattr(primers, "keys") else stage.arguments
-    return any(key_parts(normal_key(name))[-1].startswith(_STATE) for name in names)
+    return any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names)
