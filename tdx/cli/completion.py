@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdx.cli.views.prose import plain
+from tdx.pipeline.docstrings import strip_markup
 
 if TYPE_CHECKING:
-    from tdx.pipeline.types import Type
+    from tdx.pipeline.catalog import Type
 
 Offer = tuple[str, str]
 """What is put in the place of the word, and what it is."""
@@ -25,10 +25,10 @@ def complete_env(incomplete: str) -> list[Offer]:
 
 def complete_name(incomplete: str) -> list[Offer]:
     """Names of transforms; where none begins with the word, those that contain it."""
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     return _matching(
-        incomplete, [(info.name, plain(info.summary)) for info in catalogue().transforms]
+        incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
     )
 
 
@@ -70,10 +70,10 @@ def complete_transform(incomplete: str) -> list[Offer]:
         >>> complete_transform("StepCounter(ma")[0][0]
         'StepCounter(max_steps='
     """
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     name, bracket, inside = incomplete.partition("(")
-    info = catalogue().find(name.strip())
+    info = load_catalog().find(name.strip())
     if not bracket or info is None:
         return [] if bracket else complete_name(incomplete)
     arguments = split_arguments(inside)
@@ -95,7 +95,7 @@ def complete_transform(incomplete: str) -> list[Offer]:
         if parameter.name.startswith(word) and parameter.name not in named
         if parameter.kind in ("positional", "keyword")
     ]
-    offers = [(f"{before}{one.name}=", plain(one.help)) for one in found]
+    offers = [(f"{before}{one.name}=", strip_markup(one.help)) for one in found]
     if len(found) == 1 and found[0].default is not None:
         # A shell closes the quotes after the only offer; a second one keeps them open.
         offers.append((f"{before}{found[0].name}={found[0].default}", "the default"))
@@ -136,7 +136,7 @@ def split_arguments(inside: str) -> list[str] | None:
 
 def _values(kind: Type) -> Iterator[str]:
     """The values of an argument that can be listed."""
-    from tdx.pipeline.formatting import format_value
+    from tdx.pipeline.grammar import format_value
 
     for option in kind.options:
         if option.name == "literal":

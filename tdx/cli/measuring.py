@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.profiling.advice import Advised
-    from tdx.profiling.marginal import Marginal
-    from tdx.profiling.remedies import Remedy
+    from tdx.profiling.candidates import Candidate
+    from tdx.profiling.marginal import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
-    from tdx.profiling.sweep import Sweep
+    from tdx.profiling.suggestions import Suggestions
+    from tdx.profiling.sweep import SweepResult
 
 INTERRUPTED = "interrupted"
 
@@ -68,7 +68,7 @@ def subject_of(config: Pipeline) -> str:
 
 def measured(
     request: Request, *, with_marginal: bool = False
-) -> tuple[Profile, tuple[Marginal, ...]]:
+) -> tuple[Profile, tuple[MarginalCosts, ...]]:
     """Build the env and measure it, and what each stage costs the others if that is asked for.
 
     Raises:
@@ -80,7 +80,7 @@ def measured(
     from tdx.profiling.run import profile_env
 
     found: list[Profile] = []
-    costs: list[Marginal] = []
+    costs: list[MarginalCosts] = []
     try:
         with (
             counting_on(sys.stderr) as on_progress,
@@ -96,18 +96,18 @@ def measured(
     return found[0], tuple(costs)
 
 
-def _marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[Marginal]:
-    from tdx.profiling.marginal import marginal
+def _marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[MarginalCosts]:
+    from tdx.profiling.marginal import measure_marginal_costs
 
-    found: list[Marginal] = []
+    found: list[MarginalCosts] = []
     for mode in modes:
-        found.append(marginal(env, mode, plan))
+        found.append(measure_marginal_costs(env, mode, plan))
         if found[-1].error is not None:
             break
     return found
 
 
-def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Advised], ...]:
+def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Suggestions], ...]:
     """Try what may make the pipeline cheaper, in each mode that was measured.
 
     Args:
@@ -116,15 +116,15 @@ def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Advised], ...
     """
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.progress import counting_on
-    from tdx.profiling.advice import Advised, advise
+    from tdx.profiling.suggestions import Suggestions, try_changes
 
-    tried: list[tuple[Mode, Advised]] = []
+    tried: list[tuple[Mode, Suggestions]] = []
     try:
         with counting_on(sys.stderr) as on_progress, foreign_code():
             plan = replace(request.plan, on_progress=on_progress)
             further = _mended(request)
             for mode in found.modes:
-                advice = advise(
+                advice = try_changes(
                     request.config,
                     mode,
                     plan,
@@ -137,23 +137,23 @@ def advised(request: Request, found: Profile) -> tuple[tuple[Mode, Advised], ...
                     break
     except KeyboardInterrupt:
         if not any(advice.interrupted for _, advice in tried):
-            tried.append((found.modes[-1].mode, Advised((), (), (), interrupted=True)))
+            tried.append((found.modes[-1].mode, Suggestions((), (), (), interrupted=True)))
     return tuple(tried)
 
 
-def _mended(request: Request) -> list[Remedy]:
+def _mended(request: Request) -> list[Candidate]:
     """What the linter would change."""
     from tdx.cli.source import built_env
     from tdx.inspection.lint.run import lint, lint_context
     from tdx.inspection.stage_text import env_stage_count
-    from tdx.profiling.remedies import Remedy
+    from tdx.profiling.candidates import Candidate
 
     config = request.config
     with built_env(config, request.options) as env:
         findings = lint(lint_context(config, cast("TransformedEnv", env)))
         first = env_stage_count(env, config)
     return [
-        Remedy(
+        Candidate(
             "lint",
             () if each.found.stage is None else (first + each.found.stage,),
             f"{each.rule.code}: {each.found.message}",
@@ -165,7 +165,7 @@ def _mended(request: Request) -> list[Remedy]:
     ]
 
 
-def swept(request: Request, texts: list[str]) -> Sweep:
+def swept(request: Request, texts: list[str]) -> SweepResult:
     """Measure the pipeline with every combination of some settings.
 
     Args:
@@ -177,15 +177,15 @@ def swept(request: Request, texts: list[str]) -> Sweep:
     """
     from tdx.cli.foreign_code import foreign_code
     from tdx.cli.progress import counting_on
-    from tdx.profiling.sweep import sweep
+    from tdx.profiling.sweep import run_sweep
     from tdx.profiling.sweep_axes import parse_sweep
 
     axes = parse_sweep(texts, request.config)
-    found: list[Sweep] = []
+    found: list[SweepResult] = []
     try:
         with counting_on(sys.stderr) as on_progress, foreign_code():
             found.append(
-                sweep(
+                run_sweep(
                     request.config,
                     axes,
                     request.modes,

@@ -87,7 +87,7 @@ class Mending:
             ArgumentError: both are asked for.
             PipelineError: the file on disk is no longer what was read, or cannot be written.
         """
-        from tdx.pipeline.pipeline_file import PipelineFile
+        from tdx.pipeline.file.pipeline_file import PipelineFile
 
         if shown_only:
             raise ArgumentError("--diff and --fix are given", hint="--diff shows, --fix writes")

@@ -72,23 +72,23 @@ class ProfileFiles:
 
 
 def _saved(found: Profile, extras: Extras) -> str:
-    from tdx.profiling.saved import profile_text
+    from tdx.profiling.saved import format_profile
 
-    return profile_text(found)
+    return format_profile(found)
 
 
 def _trace(found: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import chrome_trace
+    from tdx.profiling.traces import to_chrome_trace
 
     _say_what_is_cut(found, "--trace")
-    return json.dumps(chrome_trace(found), allow_nan=False) + "\n"
+    return json.dumps(to_chrome_trace(found), allow_nan=False) + "\n"
 
 
 def _speedscope(found: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import speedscope
+    from tdx.profiling.traces import to_speedscope
 
     _say_what_is_cut(found, "--speedscope")
-    return json.dumps(speedscope(found), allow_nan=False) + "\n"
+    return json.dumps(to_speedscope(found), allow_nan=False) + "\n"
 
 
 def _page(found: Profile, extras: Extras) -> str:
@@ -98,9 +98,9 @@ def _page(found: Profile, extras: Extras) -> str:
 
 
 def _say_what_is_cut(found: Profile, option: str) -> None:
-    from tdx.profiling.traces import cut_note
+    from tdx.profiling.traces import describe_omitted_calls
 
-    note = cut_note(found)
+    note = describe_omitted_calls(found)
     if note is not None:
         print(f"note: {option} has {note}; make fewer --steps to see all", file=sys.stderr)
 

@@ -54,7 +54,7 @@ def read_source(
 ) -> tuple[Pipeline, PipelineFile | None]:
     """The pipeline as :func:`read_pipeline` gives it, and the file that it comes from, if any."""
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.pipeline.pipeline_file import PipelineFile
+    from tdx.pipeline.file.pipeline_file import PipelineFile
 
     stages = read_stages(options.transforms or [])
     file = None

@@ -181,10 +181,10 @@ def check_pipeline(
         EnvError: the env cannot be made, or raises when it is reset or stepped.
     """
     from tdx.pipeline import check_arguments
-    from tdx.pipeline.validation import policy_errors
+    from tdx.pipeline.build import check_policy
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
-    policy = _findings(policy_errors(pipeline, allow_code), "arguments")
+    policy = _findings(check_policy(pipeline, allow_code), "arguments")
     if findings:
         return _report(pipeline, ("arguments",), [*findings, *policy])
     if policy:
@@ -201,7 +201,7 @@ def check_pipeline(
 
 
 def _missing_device(pipeline: Pipeline) -> Finding | None:
-    from tdx.pipeline.env_making import check_device
+    from tdx.pipeline.envs import check_device
 
     if pipeline.env.device is None:
         return None
@@ -218,12 +218,12 @@ def _check_built(
     pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule], steps: bool
 ) -> CheckReport:
     from tdx.inspection.lint.policy import imported_policy
-    from tdx.pipeline.build import assemble
+    from tdx.pipeline.build import assemble_env
 
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
         policy = imported_policy(pipeline, allow_code)
-        env = assemble(pipeline, allow_code)
+        env = assemble_env(pipeline, allow_code)
     except TdxError as error:
         broken = _findings([error], "specs")
         found = lint(lint_context(pipeline), rules)
@@ -249,7 +249,7 @@ def _checked_env(
     """What specs and steps show, the lies seen, and whether there were steps."""
     from tdx.envs.check import find_spec_lies
     from tdx.pipeline import check_specs
-    from tdx.pipeline.validation import add_line
+    from tdx.pipeline.build import add_source_line
 
     findings = _findings(check_specs(env, pipeline), "specs")
     if findings or not steps:
@@ -257,7 +257,7 @@ def _checked_env(
     try:
         lies = find_spec_lies(env, seed=pipeline.env.seed)
     except TdxError as error:
-        return _findings([add_line(error, pipeline, env)], "steps"), [], True
+        return _findings([add_source_line(error, pipeline, env)], "steps"), [], True
     first = env_stage_count(env, pipeline)
     # No rule speaks of stages that the env itself has.
     plain = [lie for lie in lies if lie.code not in _RULED or _is_of_env(lie, first)]

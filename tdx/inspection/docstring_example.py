@@ -14,7 +14,7 @@ from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.pipeline.entries import TransformInfo
+    from tdx.pipeline.catalog import TransformInfo
 
 Sides = tuple[tuple[LeafSpec, ...], tuple[LeafSpec, ...]]
 

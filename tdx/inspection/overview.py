@@ -214,13 +214,13 @@ class _Look:
         return [n for n in range(len(self.pipeline.transforms)) if n not in self.problems]
 
     def _made(self, working: Sequence[int]) -> list[Transform]:
-        from tdx.pipeline.realise import Realiser
+        from tdx.pipeline.resolver import ValueResolver
 
         made = []
         for index in working:
             try:
                 made.append(
-                    Realiser(self.bench.allow_code).transform(self.pipeline.transforms[index])
+                    ValueResolver(self.bench.allow_code).transform(self.pipeline.transforms[index])
                 )
             except TdxError as error:
                 self._failed(index, error)

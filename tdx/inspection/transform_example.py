@@ -14,7 +14,7 @@ from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
 
 if TYPE_CHECKING:
-    from tdx.pipeline.entries import TransformInfo
+    from tdx.pipeline.catalog import TransformInfo
 
 _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
 _SETTINGS = (
@@ -102,9 +102,9 @@ def _run(info: TransformInfo) -> TransformExample | None:
 
 def _fitted(stage: StageConfig, key: str) -> StageConfig:
     """The stage, reading ``key`` where its one in-key is the name of no part of an env."""
-    from tdx.pipeline.arguments import named
+    from tdx.pipeline.arguments import name_arguments
 
-    kwargs = dict(named(stage).kwargs)
+    kwargs = dict(name_arguments(stage).kwargs)
     if not isinstance(kwargs.get("in_keys"), tuple) or kwargs["in_keys"] in _KNOWN_KEYS:
         return stage
     return StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})

@@ -1,11 +1,4 @@
-"""Read the text of ``--t``: one call with literals, parsed and never evaluated.
-
-Example:
-    >>> from tdx.pipeline import parse_stage
-    >>> stage = parse_stage('CatFrames(4, dim=-1, in_keys=["observation"])')
-    >>> stage.name, stage.args, stage.kwargs["in_keys"]
-    ('CatFrames', (4,), ('observation',))
-"""
+"""Parse and format the text form of stages and values, as ``--t`` takes it."""
 
 from __future__ import annotations
 
@@ -17,23 +10,30 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tdx.errors import PipelineError, Where, did_you_mean
-from tdx.pipeline.formatting import shortened
-from tdx.pipeline.model import StageConfig
-from tdx.pipeline.values import DTYPES, TENSOR, Call, DictKey, Dtype, Value
+from tdx.pipeline.values import (
+    DTYPES,
+    TENSOR,
+    Call,
+    CodeReference,
+    DictKey,
+    Dtype,
+    StageConfig,
+    Value,
+)
 from tdx.untrusted import MAX_INTEGER_BITS, MAX_NESTING, MAX_PIPELINE_BYTES
 
 _CODE_STAGE = re.compile(r"\s*([A-Za-z_][\w.]*:[A-Za-z_][\w.]*)\s*(?=\(|$)")
-_NAMED: Mapping[str, Value] = {
+_CONSTANTS: Mapping[str, Value] = {
     **{"inf": math.inf, "nan": math.nan, "torch.inf": math.inf, "torch.nan": math.nan},
     **{"math.inf": math.inf, "math.nan": math.nan, "np.inf": math.inf, "np.nan": math.nan},
     **{"true": True, "false": False, "null": None},
 }
-_SYNTAX = (
+_SYNTAX_PROBLEMS = (
     *("'(' was never closed", "'[' was never closed", "'{' was never closed"),
     *("unterminated string literal", "too many nested parentheses"),
     *("positional argument follows keyword argument", "unmatched ')'"),
 )
-_SHOWN = 200
+_MAX_SHOWN = 200
 _TOO_DEEP = f"it is nested more than {MAX_NESTING} levels deep"
 _NO_NESTING = "a stage needs no such nesting"
 _STAGE_FORM = "write a stage as Name or Name(argument=value)"
@@ -53,9 +53,9 @@ def parse_stage(text: str) -> StageConfig:
     if code:
         start, end = code.span(1)
         stand_in = " " * start + "X" * (end - start) + text[end:]
-        call = _Reader(text, stand_in).stage()
+        call = _Parser(text, stand_in).stage()
         return StageConfig(code.group(1), call.args, call.kwargs)
-    call = _Reader(text).stage()
+    call = _Parser(text).stage()
     return StageConfig(call.name, call.args, call.kwargs)
 
 
@@ -69,7 +69,7 @@ def parse_value(text: str) -> Value:
         >>> parse_value("(-inf, 'agents', torch.float32)")
         (-inf, 'agents', Dtype(name='float32'))
     """
-    return _Reader(text).whole_value()
+    return _Parser(text).whole_value()
 
 
 def parse_kwargs(text: str) -> dict[str, Value]:
@@ -83,16 +83,16 @@ def parse_kwargs(text: str) -> dict[str, Value]:
         True
     """
     if text.lstrip().startswith("{"):
-        return _Reader(text).names_map()
+        return _Parser(text).names_map()
     prefix = "kwargs("
-    reader = _Reader(text, f"{prefix}{text})", shift=len(prefix))
+    reader = _Parser(text, f"{prefix}{text})", shift=len(prefix))
     call = reader.stage()
     if call.args:
         reader.fail("each value needs a name", hint="write name=value, name=value")
     return dict(call.kwargs)
 
 
-def checked_integer(value: int) -> int:
+def check_integer(value: int) -> int:
     """Refuse an integer that no argument can take, before it is converted or shown.
 
     Raises:
@@ -106,7 +106,7 @@ def checked_integer(value: int) -> int:
 _TOO_LARGE, _FLOAT = "an integer has too many digits", "write a float, such as 1e300"
 
 
-class _Reader:
+class _Parser:
     """Turns the syntax tree of one text into values; every failure knows its column."""
 
     def __init__(self, text: str, source: str | None = None, shift: int = 0) -> None:
@@ -143,7 +143,7 @@ class _Reader:
         """Raise, with the column (from 1) of ``node`` or the one given."""
         if node is not None:
             column = self._column(node)
-        message = f"cannot read {shortened(self.text, _SHOWN)!r}: {problem}"
+        message = f"cannot read {shorten(self.text, _MAX_SHOWN)!r}: {problem}"
         raise PipelineError(message, hint=hint or _STAGE_FORM, where=Where(column=column))
 
     def _column(self, node: ast.AST) -> int:
@@ -168,7 +168,7 @@ class _Reader:
             self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         except ValueError as error:
             self.fail(str(error), column=1)
-        if _is_deep(tree):
+        if _is_too_deep(tree):
             self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         return tree
 
@@ -179,7 +179,7 @@ class _Reader:
         column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
         if "integer string conversion" in error.msg:
             self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
-        told = next((text for text in _SYNTAX if text in error.msg), "invalid syntax")
+        told = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), "invalid syntax")
         self.fail(told, column=column, hint=_STAGE_FORM)
 
     def _call(self, node: ast.Call) -> Call:
@@ -227,7 +227,7 @@ class _Reader:
             return self._called(node)
         if isinstance(node, ast.Name | ast.Attribute):
             return self._named(node)
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _constant(self, node: ast.Constant) -> Value:
         value = node.value
@@ -235,7 +235,7 @@ class _Reader:
             self.fail(_TOO_LARGE, node, _FLOAT)
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _signed(self, node: ast.UnaryOp) -> Value:
         operand = self._value(node.operand)
@@ -244,7 +244,7 @@ class _Reader:
                 return -operand
             if isinstance(node.op, ast.UAdd):
                 return operand
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _dict(self, node: ast.Dict) -> dict[DictKey, Value]:
         result: dict[DictKey, Value] = {}
@@ -261,7 +261,7 @@ class _Reader:
         strings = self._strings(key) if isinstance(key, tuple) else None
         if not strings:
             hint = "a key of a dict is a string, a tuple of strings or a whole number"
-            self.fail(f"{_source(node)} cannot be a key of a dict", node, hint)
+            self.fail(f"{_shown_source(node)} cannot be a key of a dict", node, hint)
         return strings
 
     @staticmethod
@@ -275,18 +275,18 @@ class _Reader:
             try:
                 return float(argument)  # type: ignore[arg-type]
             except (TypeError, ValueError, OverflowError):
-                self.fail(f"{_source(node)} is not a number", node, _LITERALS)
+                self.fail(f"{_shown_source(node)} is not a number", node, _LITERALS)
         call = self._call(node)
         if call.name[0].isupper() or call.name == TENSOR:
             return call
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _named(self, node: ast.expr) -> Value:
         name = self._dotted(node)
         if name is None:
-            self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
-        if name in _NAMED:
-            return _NAMED[name]
+            self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
         dtype = Dtype.named(name)
         if dtype is not None:
             return dtype
@@ -299,15 +299,15 @@ class _Reader:
         self.fail(f"the name {name} is not a literal", node, hint)
 
 
-def _source(node: ast.expr) -> str:
+def _shown_source(node: ast.expr) -> str:
     """An expression as a message shows it."""
     try:
-        return shortened(ast.unparse(node))
+        return shorten(ast.unparse(node))
     except ValueError:
         return "a number with too many digits"
 
 
-def _is_deep(tree: ast.expr) -> bool:
+def _is_too_deep(tree: ast.expr) -> bool:
     """True if expressions are nested more than :data:`MAX_NESTING` levels deep."""
     level: list[ast.AST] = [tree]
     for _ in range(MAX_NESTING + 1):
@@ -315,3 +315,81 @@ def _is_deep(tree: ast.expr) -> bool:
         if not level:
             return False
     return True
+
+
+def format_stage(stage: StageConfig) -> str:
+    """The text of ``--t`` for a stage.
+
+    Example:
+        >>> format_stage(StageConfig("CatFrames", (4,), {"in_keys": ("pixels",)}))
+        'CatFrames(4, in_keys=["pixels"])'
+        >>> format_stage(StageConfig("RewardSum"))
+        'RewardSum'
+    """
+    arguments = format_arguments(stage.args, stage.kwargs)
+    return f"{stage.name}({arguments})" if arguments else stage.name
+
+
+def format_arguments(args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> str:
+    """What stands between the brackets; a list that is itself an argument gets square ones."""
+    positional = [format_argument(value) for value in args]
+    named = [f"{name}={format_argument(value)}" for name, value in kwargs.items()]
+    return ", ".join([*positional, *named])
+
+
+def format_argument(value: Value) -> str:
+    """A value where it is an argument of a transform."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(format_value(item) for item in value)}]"
+    return format_value(value)
+
+
+def format_value(value: Value) -> str:
+    """A value inside another one.
+
+    Example:
+        >>> format_value({"hidden": Call("Unbounded", (), {"shape": (3,)})})
+        '{"hidden": Unbounded(shape=(3,))}'
+    """
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, float):
+        return _format_float(value)
+    if isinstance(value, tuple):
+        items = ", ".join(format_value(item) for item in value)
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, Mapping):
+        pairs = (f"{format_value(key)}: {format_value(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, Dtype):
+        return f"torch.{value.name}"
+    if isinstance(value, Call):
+        named = (f"{name}={format_value(item)}" for name, item in value.kwargs.items())
+        return f"{value.name}({', '.join([*map(format_value, value.args), *named])})"
+    if isinstance(value, CodeReference):
+        return quote(str(value))
+    return repr(value)
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """The beginning of a text that is too long for a message.
+
+    Example:
+        >>> shorten("0123456789", 8)
+        '01234...'
+    """
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def quote(text: str) -> str:
+    """A string literal, in double quotes where that needs no escape."""
+    literal = repr(text)
+    if literal[0] == '"' or '"' in text:
+        return literal
+    return f'"{literal[1:-1]}"'
+
+
+def _format_float(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    return repr(value)

@@ -1,4 +1,4 @@
-"""What a pipeline is: an env and the stages of its chain, as plain data."""
+"""A pipeline as plain data: env, stages, policy and rollout defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from tdx.pipeline.values import CodeReference, Value
+from tdx.pipeline.grammar import parse_stage
+from tdx.pipeline.values import CodeReference, StageConfig, Value
 
 Batching = Literal["vector", "serial", "parallel"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)
@@ -14,29 +15,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class StageConfig:
-    """One stage of the chain: a transform and what it is made with.
-
-    Args:
-        name: class name of the transform, or ``module:name`` for one in Python code.
-        args: positional arguments.
-        kwargs: named arguments.
-        line: its line in the pipeline file, from 1; not part of its identity.
-    """
-
-    name: str
-    args: tuple[Value, ...] = ()
-    kwargs: Mapping[str, Value] = field(default_factory=dict)
-    line: int | None = field(default=None, compare=False)
-
-    @property
-    def code(self) -> CodeReference | None:
-        """The Python object that it refers to, where it is not a transform of tdx."""
-        return CodeReference.of(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class OffStage:
+class DisabledStage:
     """A stage that is switched off: it only keeps its place for whoever edits the pipeline.
 
     Args:
@@ -126,7 +105,7 @@ class Pipeline:
     rollout: RolloutConfig = RolloutConfig()
     version: int = VERSION
     file: str | None = field(default=None, compare=False)
-    off: tuple[OffStage, ...] = field(default=(), compare=False)
+    off: tuple[DisabledStage, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, env: str | EnvConfig, *stages: str | StageConfig) -> Pipeline:
@@ -135,8 +114,6 @@ class Pipeline:
         Raises:
             PipelineError: a stage cannot be read.
         """
-        from tdx.pipeline.grammar import parse_stage
-
         config = EnvConfig(env) if isinstance(env, str) else env
         read = (parse_stage(stage) if isinstance(stage, str) else stage for stage in stages)
         return cls(config, tuple(read))

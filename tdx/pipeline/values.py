@@ -1,8 +1,4 @@
-"""The values an argument can have in a pipeline: plain data, so that no torch is needed.
-
-Lists and tuples are one thing here, a ``tuple``: a YAML file knows only one of them, and the
-declared type of an argument decides what its constructor gets.
-"""
+"""Values and stages of a pipeline as plain data, without torch."""
 
 from __future__ import annotations
 
@@ -83,3 +79,25 @@ class CodeReference:
 
     def __str__(self) -> str:
         return f"{self.module}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """One stage of the chain: a transform and what it is made with.
+
+    Args:
+        name: class name of the transform, or ``module:name`` for one in Python code.
+        args: positional arguments.
+        kwargs: named arguments.
+        line: its line in the pipeline file, from 1; not part of its identity.
+    """
+
+    name: str
+    args: tuple[Value, ...] = ()
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    line: int | None = field(default=None, compare=False)
+
+    @property
+    def code(self) -> CodeReference | None:
+        """The Python object that it refers to, where it is not a transform of tdx."""
+        return CodeReference.of(self.name)

@@ -1,24 +1,23 @@
-"""The clean pass: when each call began and ended, by a monotonic clock, and nothing else."""
+"""Record when each call starts and ends with a monotonic clock; the pass that measures time."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from tdx.core.meter import AnyFunction, Part
+from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part
+from tdx.profiling.result import Counts, Row
 
 Clock = Callable[[], int]
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CallTimes:
     """The calls of one part.
 
     Args:
@@ -45,7 +44,7 @@ class ClockMeter:
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
-        self._logs: dict[Part, _Log] = {}
+        self._logs: dict[Part, _CallLog] = {}
         self._turns: dict[tuple[Part, ...], list[int]] = {}
 
     def timed(
@@ -54,12 +53,12 @@ class ClockMeter:
         """See :class:`~tdx.core.meter.Meter`."""
         if getattr(function, "is_timed", False):
             return function
-        log = self._logs.setdefault(part, _Log())
+        log = self._logs.setdefault(part, _CallLog())
         made: Any
         if steps is not None:
-            made = _counting(function, self._clock, log, steps)
+            made = _time_and_count(function, self._clock, log, steps)
         else:
-            wrap = _BY_ARITY.get(_arity(function), _any)
+            wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
             made = wrap(function, self._clock, log.stamps.append)
         made.is_timed, made.part, made.inside = True, part, function
         return cast(AnyFunction, made)
@@ -71,7 +70,9 @@ class ClockMeter:
             return functions
         stamps = self._turns.setdefault(tuple(each.part for each in given), [])
         made: list[Any] = [
-            _turn(each.inside, self._clock, stamps.append, len(given) - place, not place)
+            _time_in_sequence(
+                each.inside, self._clock, stamps.append, len(given) - place, not place
+            )
             for place, each in enumerate(given)
         ]
         return made
@@ -89,7 +90,7 @@ class ClockMeter:
                     mine += (start, end)
             stamps.clear()
 
-    def taken(self) -> list[Times]:
+    def taken(self) -> list[CallTimes]:
         """What was noted since the last time that this was asked, by part."""
         self._sort_turns()
         for log in self._logs.values():
@@ -106,17 +107,17 @@ class ClockMeter:
             log.steps.clear()
         if not parts:
             return []
-        owned = own_times(np.concatenate(stamps))
+        owned = exclude_nested_time(np.concatenate(stamps))
         lengths = np.cumsum([len(each) for each in stamps])[:-1]
         return [
-            Times(part, own, each[:, 0], each[:, 1], covered)
+            CallTimes(part, own, each[:, 0], each[:, 1], covered)
             for part, own, each, covered in zip(
                 parts, np.split(owned, lengths), stamps, steps, strict=True
             )
         ]
 
 
-class _Log:
+class _CallLog:
     """The calls of one part: when each began and ended, in turns, and how many steps it was."""
 
     __slots__ = ("stamps", "steps")
@@ -137,7 +138,7 @@ def _drop_unfinished(stamps: list[int], every: int) -> None:
     del stamps[len(stamps) - len(stamps) % every :]
 
 
-def own_times(calls: Counts) -> Counts:
+def exclude_nested_time(calls: Counts) -> Counts:
     """How long each call took without the calls inside it.
 
     Args:
@@ -162,7 +163,7 @@ def own_times(calls: Counts) -> Counts:
 # The functions below run in each step. They differ in how they take their arguments: to pass
 # on any number of them costs as much as to read the clock.
 
-Add = Callable[[int], None]
+Append = Callable[[int], None]
 Function = Callable[..., Any]
 
 
@@ -179,7 +180,7 @@ def _arity(function: Function) -> int | None:
     return len(parameters) if plain else None
 
 
-def _one(function: Function, clock: Clock, add: Add) -> Function:
+def _time_one_argument(function: Function, clock: Clock, add: Append) -> Function:
     def run(tensordict: Any) -> Any:
         start = clock()
         try:
@@ -195,7 +196,7 @@ def _one(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-def _two(function: Function, clock: Clock, add: Add) -> Function:
+def _time_two_arguments(function: Function, clock: Clock, add: Append) -> Function:
     def run(tensordict: Any, next_tensordict: Any) -> Any:
         start = clock()
         try:
@@ -211,7 +212,9 @@ def _two(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-def _turn(function: Function, clock: Clock, add: Add, left: int, is_first: bool) -> Function:
+def _time_in_sequence(
+    function: Function, clock: Clock, add: Append, left: int, is_first: bool
+) -> Function:
     """One of some that are called in turns; ``left`` of them, itself included, end after this."""
 
     def run(entries: Any, fields: Any) -> None:
@@ -233,7 +236,7 @@ def _turn(function: Function, clock: Clock, add: Add, left: int, is_first: bool)
     return begin
 
 
-def _any(function: Function, clock: Clock, add: Add) -> Function:
+def _time_any_arguments(function: Function, clock: Clock, add: Append) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         start = clock()
         try:
@@ -249,10 +252,15 @@ def _any(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-_BY_ARITY: dict[int | None, Callable[[Function, Clock, Add], Function]] = {1: _one, 2: _two}
+_BY_ARITY: dict[int | None, Callable[[Function, Clock, Append], Function]] = {
+    1: _time_one_argument,
+    2: _time_two_arguments,
+}
 
 
-def _counting(function: Function, clock: Clock, log: _Log, steps: Callable[..., int]) -> Function:
+def _time_and_count(
+    function: Function, clock: Clock, log: _CallLog, steps: Callable[..., int]
+) -> Function:
     """The same for calls that stand for several steps."""
 
     def run(*args: Any) -> Any:
@@ -265,3 +273,45 @@ def _counting(function: Function, clock: Clock, log: _Log, steps: Callable[..., 
             log.steps.append(covered)
 
     return run
+
+
+_WORK_ORDER = {"policy": 0, "env": 1, "wrapper": 2, "stage": 3, "engine": 4}
+_LANE_ORDER = ("reset", "inverse", "step", "forward", "specs")
+
+
+def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -> tuple[Row, ...]:
+    """One row for each part, in the order of the chain.
+
+    Args:
+        repeats: what the clock noted in each repeat.
+        began_ns: when each of them began, by the same clock.
+    """
+    found: dict[Part, list[tuple[int, int, CallTimes]]] = {}
+    for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
+        for each in times:
+            found.setdefault(each.part, []).append((number, began, each))
+    return tuple(_make_row(part, found[part]) for part in _sort_parts(found))
+
+
+def _make_row(part: Part, noted: list[tuple[int, int, CallTimes]]) -> Row:
+    def joined(columns: Iterable[Counts]) -> Counts:
+        return np.concatenate(list(columns))
+
+    return Row(
+        part=part,
+        times_ns=joined(each.own_ns for _, _, each in noted),
+        starts_ns=joined(each.start_ns - began for _, began, each in noted),
+        spans_ns=joined(each.end_ns - each.start_ns for _, _, each in noted),
+        steps=joined(each.steps for _, _, each in noted),
+        repeats=joined(np.full(len(each.own_ns), number) for number, _, each in noted),
+    )
+
+
+def _sort_parts(parts: Iterable[Part]) -> list[Part]:
+    """The policy, the env and the chain as data flows, then the engine's own work."""
+
+    def place(part: Part) -> tuple[int, int, int, str]:
+        last = part.name == UNATTRIBUTED
+        return _WORK_ORDER[part.work] + last, part.index, _LANE_ORDER.index(part.lane), part.name
+
+    return sorted(parts, key=place)

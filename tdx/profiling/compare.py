@@ -1,24 +1,94 @@
-"""Two profiles beside each other, row by row: what has become slower, and by more than noise."""
+"""Compare two profiles row by row and check limits on growth."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tdx.errors import ArgumentError, did_you_mean
-from tdx.profiling.limits import FIGURES, Limit
-from tdx.profiling.result import Mode, ModeProfile, Profile, Row
-from tdx.profiling.statistics import Statistics
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
 
-TOTAL = "step"
-"""The label of the whole step, beside those of the rows."""
-Key = tuple[str, str]
+FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
+_UNITS = {"%": 0.01, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+_AMOUNT = re.compile(r"\s*\+?(\d+(?:\.\d+)?|\.\d+)\s*(\D*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Limit:
+    """How much a figure of some rows may grow.
+
+    Args:
+        figure: which: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` or ``max``.
+        most: the share, from 0, or the time in µs.
+        is_share: whether it is a share of what it was.
+        row: whose: a stage's class name, its place, or the label of a row; all by default.
+        text: as it was given.
+    """
+
+    figure: str
+    most: float
+    is_share: bool
+    row: str | None
+    text: str
+
+    def allows(self, before_us: float, after_us: float) -> bool:
+        """Whether a figure may grow from one to the other."""
+        grown = after_us - before_us
+        return grown <= (self.most * before_us if self.is_share else self.most)
+
+    def concerns(self, label: str) -> bool:
+        """Whether a row of this label is held to it."""
+        return self.row is None or self.row in (label, *label.split(" "))
+
+
+def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
+    """Limits from their texts; one text may hold several, with commas between.
+
+    Args:
+        texts: each ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; an amount is a share in ``%`` or a
+            time in ``ns``, ``us``, ``ms`` or ``s``.
+
+    Raises:
+        ArgumentError: one of them is not of that form.
+        UnknownNameError: there is no such figure or unit.
+
+    Example:
+        >>> [(limit.row, limit.figure, limit.most) for limit in parse_limits(
+        ...     ["p95:10%, CatFrames.mean:2ms"])]
+        [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
+    """
+    given = [each.strip() for text in texts for each in text.split(",")]
+    return tuple(_parse_limit(text) for text in given if text)
+
+
+def _parse_limit(text: str) -> Limit:
+    what, colon, amount = text.rpartition(":")
+    if not colon:
+        raise ArgumentError(f"{text!r} is no limit", hint="for example p95:10% or mean:1ms")
+    row, _, figure = what.strip().rpartition(".")
+    if figure not in FIGURES:
+        hint = did_you_mean(figure, FIGURES, f"there is {', '.join(FIGURES)}")
+        raise UnknownNameError(f"there is no figure {figure!r} in {text!r}", hint=hint)
+    read = _AMOUNT.fullmatch(amount)
+    if read is None:
+        raise ArgumentError(f"{amount!r} is no amount in {text!r}", hint="for example 10% or 1ms")
+    number, unit = float(read[1]), read[2].strip()
+    if unit not in _UNITS:
+        hint = did_you_mean(unit, _UNITS, f"there is {', '.join(_UNITS)}")
+        raise UnknownNameError(f"there is no unit {unit!r} in {text!r}", hint=hint)
+    return Limit(figure, number * _UNITS[unit], unit == "%", row or None, text)
+
+
+TOTAL_LABEL = "step"
+"""The label of the whole step, beside those of the rows."""
+RowKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
     """One figure of one row in two profiles.
 
     Args:
@@ -53,7 +123,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LimitViolation:
     """A change that a limit does not allow.
 
     Args:
@@ -62,7 +132,7 @@ class Failure:
     """
 
     limit: Limit
-    change: Change
+    change: FigureChange
 
     @property
     def message(self) -> str:
@@ -76,7 +146,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """Two profiles beside each other.
 
     Args:
@@ -87,11 +157,11 @@ class Comparison:
         failures: what no limit allows.
     """
 
-    changes: tuple[Change, ...]
-    gone: tuple[Key, ...]
-    new: tuple[Key, ...]
+    changes: tuple[FigureChange, ...]
+    gone: tuple[RowKey, ...]
+    new: tuple[RowKey, ...]
     differences: tuple[str, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[LimitViolation, ...]
 
     @property
     def failing(self) -> tuple[str, ...]:
@@ -99,9 +169,9 @@ class Comparison:
         return tuple(dict.fromkeys(failure.change.label for failure in self.failures))
 
 
-def compare(
+def compare_profiles(
     before: Profile, after: Profile, limits: Sequence[Limit] = (), *, force: bool = False
-) -> Comparison:
+) -> ProfileComparison:
     """Hold a profile against an earlier one.
 
     Args:
@@ -115,7 +185,7 @@ def compare(
         ArgumentError: pipeline, machine, versions or settings differ, or they have no mode in
             common; or a limit concerns no row.
     """
-    differences = tuple(differences_of(before, after))
+    differences = tuple(find_differences(before, after))
     if differences and not force:
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         raise ArgumentError(
@@ -126,27 +196,27 @@ def compare(
     pairs = [(mode, modes[mode.mode]) for mode in before.modes if mode.mode in modes]
     if not pairs:
         raise ArgumentError(
-            f"the profiles have no mode in common: {_modes(before)} and {_modes(after)}",
+            f"the profiles have no mode in common: {_format_modes(before)} and {_format_modes(after)}",
             hint="measure both with the same --mode",
         )
-    changes = [change for pair in pairs for change in _changes(*pair)]
+    changes = [change for pair in pairs for change in _list_changes(*pair)]
     known = [{row.key for row in mode.rows} for pair in pairs for mode in pair]
     old, now = set().union(*known[::2]), set().union(*known[1::2])
     _check_limits(limits, changes)
-    return Comparison(
+    return ProfileComparison(
         tuple(changes),
         tuple(sorted(old - now)),
         tuple(sorted(now - old)),
         differences,
-        tuple(_failures(limits, changes)),
+        tuple(_find_violations(limits, changes)),
     )
 
 
-def _modes(profile: Profile) -> str:
+def _format_modes(profile: Profile) -> str:
     return ", ".join(mode.mode for mode in profile.modes) or "none"
 
 
-def differences_of(before: Profile, after: Profile) -> Iterator[str]:
+def find_differences(before: Profile, after: Profile) -> Iterator[str]:
     """Why two profiles can tell little about each other, each reason a sentence."""
     if before.subject != after.subject:
         yield f"pipeline: {before.subject} and {after.subject}"
@@ -157,42 +227,42 @@ def differences_of(before: Profile, after: Profile) -> Iterator[str]:
         if one != other:
             yield f"{field.name}: {one} and {other}"
     yield from before.machine.differences(after.machine)
-    one, other = _modes(before), _modes(after)
+    one, other = _format_modes(before), _format_modes(after)
     if one != other:
         yield f"modes: {one} and {other}"
 
 
-def _changes(before: ModeProfile, after: ModeProfile) -> Iterator[Change]:
+def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureChange]:
     rows = {row.key: row for row in after.rows}
     for row in before.rows:
         if row.key in rows:
-            yield from _row_changes(before.mode, row, rows[row.key])
+            yield from _list_row_changes(before.mode, row, rows[row.key])
     steps = before.step_us, after.step_us
     if all(steps):
         noise = max(before.noise.spread, after.noise.spread)
-        yield Change(before.mode, TOTAL, TOTAL, "mean", *steps, noise)
+        yield FigureChange(before.mode, TOTAL_LABEL, TOTAL_LABEL, "mean", *steps, noise)
 
 
-def _row_changes(mode: Mode, before: Row, after: Row) -> Iterator[Change]:
+def _list_row_changes(mode: Mode, before: Row, after: Row) -> Iterator[FigureChange]:
     for figure in FIGURES:
         one, other = getattr(before.statistics, figure), getattr(after.statistics, figure)
-        noise = max(noise_floor(before, figure), noise_floor(after, figure))
-        yield Change(mode, *before.key, figure, one, other, noise)
+        noise = max(compute_noise_floor(before, figure), compute_noise_floor(after, figure))
+        yield FigureChange(mode, *before.key, figure, one, other, noise)
 
 
-def noise_floor(row: Row, figure: str) -> float:
+def compute_noise_floor(row: Row, figure: str) -> float:
     """How far a figure is off between the repeats: half their range by their median; 0 for one.
 
     Args:
         row: measured in some repeats.
         figure: ``mean``, ``p50``, ...
     """
-    each = [getattr(found, figure) for found in _by_repeat(row)]
+    each = [getattr(found, figure) for found in _statistics_per_repeat(row)]
     middle = float(np.median(each))
     return (max(each) - min(each)) / 2 / middle if middle else 0.0
 
 
-def _by_repeat(row: Row) -> list[Statistics]:
+def _statistics_per_repeat(row: Row) -> list[Statistics]:
     found = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat
@@ -208,7 +278,7 @@ def _by_repeat(row: Row) -> list[Statistics]:
     return found
 
 
-def _check_limits(limits: Sequence[Limit], changes: Sequence[Change]) -> None:
+def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:
     known = {name for change in changes for name in change.label.split(" ")}
     for limit in limits:
         if not any(limit.concerns(change.label) for change in changes):
@@ -218,10 +288,12 @@ def _check_limits(limits: Sequence[Limit], changes: Sequence[Change]) -> None:
             )
 
 
-def _failures(limits: Sequence[Limit], changes: Sequence[Change]) -> Iterator[Failure]:
+def _find_violations(
+    limits: Sequence[Limit], changes: Sequence[FigureChange]
+) -> Iterator[LimitViolation]:
     for limit in limits:
         for change in changes:
             if limit.figure == change.figure and limit.concerns(change.label):
                 allowed = limit.allows(change.before_us, change.after_us)
                 if not allowed and change.is_significant:
-                    yield Failure(limit, change)
+                    yield LimitViolation(limit, change)

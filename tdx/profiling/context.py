@@ -17,13 +17,10 @@ from tdx.core.meter import CHUNKS
 from tdx.core.plan.forms import flattened
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
-from tdx.profiling.attach import STEP, chain_stages, measured
-from tdx.profiling.clock import ClockMeter, Times
-from tdx.profiling.gym_wrappers import gym_name
-from tdx.profiling.machine import this_machine
-from tdx.profiling.quiet import quiet
+from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
+from tdx.profiling.instrument import STEP_PART, attach_meter, format_gym_name, iterate_stages
+from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.result import ModeProfile, Profile, Settings
-from tdx.profiling.rows import rows_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,14 +72,16 @@ class profile:  # noqa: N801 - it is used like a function
             )
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
         self._meter = ClockMeter()
-        self._blocks: list[list[Times]] = []
+        self._blocks: list[list[CallTimes]] = []
         self._began: list[int] = []
         self._open: ExitStack | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(quiet(self.threads))
-            stack.enter_context(measured(self.target, self._meter, all_wrappers=self.all_wrappers))
+            stack.enter_context(quiet_environment(self.threads))
+            stack.enter_context(
+                attach_meter(self.target, self._meter, all_wrappers=self.all_wrappers)
+            )
             self._open = stack.pop_all()
         self._began.append(time.perf_counter_ns())
         return self
@@ -117,31 +116,31 @@ class profile:  # noqa: N801 - it is used like a function
             device, envs = str(target.device), target.batch_size.numel()
             subject = getattr(base, "_name", None) or type(base).__name__
         elif isinstance(target, gymnasium.Env):
-            stages, device, envs, subject = (), "cpu", 1, gym_name(target)
+            stages, device, envs, subject = (), "cpu", 1, format_gym_name(target)
         else:
-            stages, device, envs = tuple(chain_stages(target)), "", 1
+            stages, device, envs = tuple(iterate_stages(target)), "", 1
             subject = type(target).__name__
-        steps = np.array([_steps_of(block) for block in self._blocks], np.int64)
+        steps = np.array([_count_steps(block) for block in self._blocks], np.int64)
         found = ModeProfile(
             mode="observed",
-            rows=rows_of(self._blocks, self._began[: len(self._blocks)]),
-            total_ns=np.array([_outermost(block) for block in self._blocks], np.int64),
+            rows=make_rows(self._blocks, self._began[: len(self._blocks)]),
+            total_ns=np.array([_sum_own_times(block) for block in self._blocks], np.int64),
             steps=steps,
             frames=steps * max(envs, 1),
         )
         names = tuple(type(stage).__name__ for stage in stages)
         count = int(steps.sum())
         settings = Settings(count, 0, len(self._blocks), "its own", device, envs)
-        return Profile(subject, names, settings, this_machine(), (found,))
+        return Profile(subject, names, settings, detect_machine(), (found,))
 
 
-def _outermost(block: list[Times]) -> int:
+def _sum_own_times(block: list[CallTimes]) -> int:
     """The time of all calls that are inside no other: the sum of everybody's own times."""
     return sum(int(times.own_ns.sum()) for times in block)
 
 
-def _steps_of(block: list[Times]) -> int:
+def _count_steps(block: list[CallTimes]) -> int:
     """How many steps were made, or how often a chain was called."""
     steps = {times.part: int(times.steps.sum()) for times in block}
-    made = sum(steps.get(part, 0) for part in (STEP, CHUNKS))
+    made = sum(steps.get(part, 0) for part in (STEP_PART, CHUNKS))
     return made or max(steps.values(), default=0)

@@ -11,9 +11,14 @@ from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.errors import TdxError
+from tdx.profiling.interleaved import (
+    Contender,
+    InterleavedTimes,
+    TimeDifference,
+    measure_interleaved,
+)
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.side_by_side import Contender, Difference, Turns, side_by_side
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class MarginalCost:
     index: int
     name: str
     own_us: float
-    cost: Difference | None
+    cost: TimeDifference | None
     needed: str | None = None
 
     @property
@@ -42,7 +47,7 @@ class MarginalCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Marginal:
+class MarginalCosts:
     """The marginal cost of every stage of a chain.
 
     Args:
@@ -59,11 +64,11 @@ class Marginal:
     error: str | None = None
 
 
-def marginal(
+def measure_marginal_costs(
     env: EnvBase,
     mode: Mode = "planned",
     plan: ProfilePlan | None = None,
-) -> Marginal:
+) -> MarginalCosts:
     """Measure the chain with and without each of its stages, in turns.
 
     The env inside is the same for all, and it is reset for each rollout; the chains are copies.
@@ -76,29 +81,33 @@ def marginal(
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> env = TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())
-        >>> found = marginal(env, "planned", ProfilePlan(steps=50, warmup=10, repeats=2))
+        >>> found = measure_marginal_costs(env, "planned", ProfilePlan(steps=50, warmup=10, repeats=2))
         >>> [(stage.name, stage.needed) for stage in found.stages]
         [('RewardSum', None)]
     """
     plan = plan or ProfilePlan()
     _, stages = flattened(env)
-    whole = with_stages(env, range(len(stages)))
+    whole = copy_with_stages(env, range(len(stages)))
     (own,) = profile_env(whole, [mode], replace(plan, passes=())).modes
     ending, contenders = own.error, _Contenders([whole], {}, {})
     if ending is None:
-        contenders = _contenders(env, whole, len(stages))
-        turns = side_by_side([Contender(each, plan.policy) for each in contenders.envs], mode, plan)
+        contenders = _make_contenders(env, whole, len(stages))
+        turns = measure_interleaved(
+            [Contender(each, plan.policy) for each in contenders.envs], mode, plan
+        )
         ending = "interrupted" if turns.interrupted else turns.failures.get(0)
     else:
-        turns = Turns(np.zeros((0, 1)))
+        turns = InterleavedTimes(np.zeros((0, 1)))
     found = []
     for index, stage in enumerate(stages):
         place, why = contenders.places.get(index), contenders.needed.get(index)
         if place is not None:
             why = turns.failures.get(place)
-        cost = None if place is None or why is not None else _cost(turns, place)
-        found.append(MarginalCost(index, type(stage).__name__, _own_us(own, index), cost, why))
-    return Marginal(mode, own.step_us, tuple(found), ending)
+        cost = None if place is None or why is not None else _find_cost(turns, place)
+        found.append(
+            MarginalCost(index, type(stage).__name__, _sum_own_time(own, index), cost, why)
+        )
+    return MarginalCosts(mode, own.step_us, tuple(found), ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +125,11 @@ class _Contenders:
     needed: dict[int, str]
 
 
-def _contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
+def _make_contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
     found = _Contenders([whole], {}, {})
     for index in range(stages):
         try:
-            shorter = with_stages(env, [each for each in range(stages) if each != index])
+            shorter = copy_with_stages(env, [each for each in range(stages) if each != index])
             _ = shorter.output_spec, shorter.input_spec
         except TdxError as error:
             found.needed[index] = str(error)
@@ -130,11 +139,11 @@ def _contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
     return found
 
 
-def _cost(turns: Turns, place: int) -> Difference | None:
+def _find_cost(turns: InterleavedTimes, place: int) -> TimeDifference | None:
     return turns.difference(0, place) if len(turns.step_us) and 0 not in turns.failures else None
 
 
-def _own_us(profile: ModeProfile, index: int) -> float:
+def _sum_own_time(profile: ModeProfile, index: int) -> float:
     """What the calls of a stage take in a step; its share of those of which it is a part."""
     found = 0.0
     for row in profile.rows:
@@ -144,7 +153,7 @@ def _own_us(profile: ModeProfile, index: int) -> float:
     return found
 
 
-def with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
+def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
     """The env before all chains with copies of some of its stages around it.
 
     Args:

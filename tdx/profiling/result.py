@@ -1,4 +1,4 @@
-"""What a profile says: plain results, which faces render and files keep."""
+"""Results of a profile: timings, memory, operators and device work of each part."""
 
 from __future__ import annotations
 
@@ -7,10 +7,126 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
+from tdx.errors import ArgumentError
 from tdx.profiling.machine import Machine
-from tdx.profiling.statistics import Counts, Noise, Numbers, Statistics, noise_of, statistics_of
+
+Numbers = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Times in µs of one call each, or of one step each where a call stands for many.
+
+    Args:
+        n: how many calls were timed.
+        mean: the mean.
+        p50: the median.
+        p90: nine in ten are at most this.
+        p95: the same for 95 %.
+        p99: the same for 99 %.
+        max: the largest.
+        iqr: from the first to the third quartile.
+    """
+
+    n: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+    iqr: float
+
+
+def compute_statistics(times: Numbers, weights: Counts | None = None) -> Statistics:
+    """Statistics of times ``[n]``.
+
+    Args:
+        times: in µs.
+        weights: how often each counts, ``[n]``; once by default.
+
+    Raises:
+        ArgumentError: there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> compute_statistics(np.array([1.0, 2.0, 9.0])).p50
+        2.0
+    """
+    if not len(times):
+        raise ArgumentError("no call was timed", hint="make more steps")
+    quartiles = compute_percentiles(times, (25, 50, 75, 90, 95, 99), weights)
+    low, p50, high, p90, p95, p99 = quartiles
+    mean = float(np.average(times, weights=weights))
+    return Statistics(len(times), mean, p50, p90, p95, p99, float(times.max()), high - low)
+
+
+def compute_percentiles(
+    times: Numbers, wanted: tuple[float, ...], weights: Counts | None = None
+) -> list[float]:
+    """The smallest times that so many per cent of all are at most, each in 0 to 100.
+
+    Args:
+        times: ``[n]``.
+        wanted: which percentiles.
+        weights: how often each time counts, ``[n]``; once by default.
+    """
+    order = np.argsort(times, kind="stable")
+    counted = np.ones(len(times), np.int64) if weights is None else weights[order]
+    reached = np.cumsum(counted)
+    places = np.searchsorted(reached, np.array(wanted) / 100 * reached[-1], side="left")
+    return [float(each) for each in times[order][np.minimum(places, len(times) - 1)]]
+
+
+NoiseLevel = Literal["unknown", "quiet", "fair", "noisy"]
+MAX_QUIET, MAX_FAIR = 0.03, 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far the repeats of a measurement are apart.
+
+    Args:
+        spread: half the distance between the fastest and the slowest repeat, by their median.
+        judgement: ``quiet`` below 3 %, ``fair`` below 10 %, ``noisy`` above, ``unknown`` for a
+            single repeat.
+    """
+
+    spread: float
+    judgement: NoiseLevel
+
+    @property
+    def message(self) -> str:
+        """What a person should know of it."""
+        if self.judgement == "unknown":
+            return "one repeat says nothing of the noise; use more"
+        told = f"the repeats are within ±{self.spread:.1%} of each other"
+        if self.judgement == "noisy":
+            return f"{told}: close other programs, or measure longer"
+        return told
+
+
+def compute_noise(per_repeat: list[float]) -> Noise:
+    """The noise between the repeats of a measurement.
+
+    Args:
+        per_repeat: the time of a step in each.
+
+    Example:
+        >>> compute_noise([10.0, 10.2, 10.1]).judgement
+        'quiet'
+    """
+    if len(per_repeat) < 2:
+        return Noise(0.0, "unknown")
+    middle = float(np.median(per_repeat))
+    spread = (max(per_repeat) - min(per_repeat)) / 2 / middle if middle else 0.0
+    quiet: NoiseLevel = "quiet" if spread < MAX_QUIET else "fair" if spread < MAX_FAIR else "noisy"
+    return Noise(spread, quiet)
+
 
 Mode = Literal["eager", "planned", "compiled", "observed"]
 MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
@@ -85,7 +201,7 @@ class Row:
     @cached_property
     def statistics(self) -> Statistics:
         """Mean, percentiles and so on of :attr:`samples_us`."""
-        return statistics_of(self.samples_us, self.steps if self.covers_many else None)
+        return compute_statistics(self.samples_us, self.steps if self.covers_many else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +319,7 @@ class ModeProfile:
     def noise(self) -> Noise:
         """How far the repeats are apart."""
         made = self.steps > 0
-        return noise_of((self.total_ns[made] / self.steps[made]).tolist())
+        return compute_noise((self.total_ns[made] / self.steps[made]).tolist())
 
     def share(self, row: Row) -> float:
         """How much of all the time a row took, from 0 to 1."""

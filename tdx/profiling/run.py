@@ -1,4 +1,4 @@
-"""Profile an env: rollouts in each mode, a clean pass for time and others for all else."""
+"""Profile rollouts of an env: one pass for time, others for memory, operators and devices."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from tdx.core.envs import EnvBase
 from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
-from tdx.profiling.attach import ROLLOUT, measured
-from tdx.profiling.clock import Clock, ClockMeter, Times
-from tdx.profiling.machine import this_machine
+from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
+from tdx.profiling.instrument import ROLLOUT_PART, AttributePatches, attach_meter
+from tdx.profiling.machine import detect_machine, quiet_environment
+from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
+    MAX_HOST_STEPS,
     PASSES,
-    Found,
+    AcceleratorLookup,
     PassName,
-    accelerator_of,
-    most_steps,
-    passes_of,
+    find_accelerator,
+    make_observers,
+    max_recorded_steps,
 )
-from tdx.profiling.passes.device import WAITING
+from tdx.profiling.passes.device import WAITING_PART
 from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.synchronised import NOTHING_TO_WAIT_FOR, SYNC, synchronised
-from tdx.profiling.patches import Patches
-from tdx.profiling.quiet import quiet
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
-from tdx.profiling.rows import rows_of
+from tdx.profiling.traces import count_calls
 
 OnProgress = Callable[[str, int, int], Any]
 """Told what is being measured, how much of it is done, and how much there is."""
@@ -121,10 +120,10 @@ def profile_env(
                 f"mode must be one of {', '.join(MODES)}, got {mode!r}", hint=f"pass {MODES[0]!r}"
             )
     base, stages = flattened(env)
-    device, found = accelerator_of(env, plan.policy), []
+    device, found = find_accelerator(env, plan.policy), []
     for mode in modes:
         try:
-            with running(env, mode), quiet(plan.threads):
+            with rollout_mode(env, mode), quiet_environment(plan.threads):
                 found.append(_Measurement(env, mode, plan, device).made())
         except KeyboardInterrupt:
             if not found:
@@ -145,15 +144,15 @@ def profile_env(
             plan.seed,
             plan.sync,
         ),
-        machine=this_machine(),
+        machine=detect_machine(),
         modes=tuple(found),
     )
 
 
 @contextmanager
-def running(env: EnvBase, mode: Mode) -> Iterator[None]:
+def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
     """Have the env's rollouts run in this mode."""
-    patches = Patches()
+    patches = AttributePatches()
     level: Any = env
     while level is not None:
         patches.put(level, "planned", mode != "eager")
@@ -165,20 +164,22 @@ def running(env: EnvBase, mode: Mode) -> Iterator[None]:
         patches.undo()
 
 
-_REPEAT = replace(ROLLOUT, upto=0)
+_REPEAT_PART = replace(ROLLOUT_PART, upto=0)
 """A whole repeat; no part's call may be inside another call of the same part."""
 
 
-def _as_rollout(times: Times) -> Times:
-    return replace(times, part=ROLLOUT) if times.part == _REPEAT else times
+def _relabel_repeat(times: CallTimes) -> CallTimes:
+    return replace(times, part=ROLLOUT_PART) if times.part == _REPEAT_PART else times
 
 
 class _Measurement:
     """The measurement of one mode."""
 
-    def __init__(self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: Found) -> None:
+    def __init__(
+        self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: AcceleratorLookup
+    ) -> None:
         self._env, self._mode, self._plan = env, mode, plan
-        self._repeats: list[list[Times]] = []
+        self._repeats: list[list[CallTimes]] = []
         self._began: list[int] = []
         self._totals: list[int] = []
         self._steps: list[int] = []
@@ -199,10 +200,10 @@ class _Measurement:
         plan = self._plan
         try:
             accelerator = self._device.accelerator if plan.sync else None
-            meter = ClockMeter(synchronised(plan.clock, accelerator))
+            meter = ClockMeter(synchronized_clock(plan.clock, accelerator))
             self._seed()
             self._time_specs()
-            with measured(self._env, meter, all_wrappers=plan.all_wrappers):
+            with attach_meter(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
                     plan.told(f"{self._mode}: warm-up", 0, plan.warmup)
                     sum(self._rolled(plan.warmup))
@@ -214,7 +215,7 @@ class _Measurement:
         except KeyboardInterrupt:
             self._error = "interrupted"
         except Exception as error:
-            self._error = _told(error)
+            self._error = _describe_error(error)
         return self._profile()
 
     def _seed(self) -> None:
@@ -243,9 +244,9 @@ class _Measurement:
 
         start = self._plan.clock()
         try:
-            meter.timed(_REPEAT, repeat)()
+            meter.timed(_REPEAT_PART, repeat)()
         finally:
-            taken = [_as_rollout(times) for times in meter.taken()]
+            taken = [_relabel_repeat(times) for times in meter.taken()]
             # All that was done is inside that one call, so that the rows are the total.
             self._totals.append(sum(int(times.own_ns.sum()) for times in taken))
             self._steps.append(made)
@@ -256,7 +257,7 @@ class _Measurement:
     def _wait(self, meter: ClockMeter) -> None:
         """Have the accelerator do what it was given, if there is one."""
         if self._device.accelerator is not None:
-            meter.timed(WAITING, self._device.accelerator.synchronize)()
+            meter.timed(WAITING_PART, self._device.accelerator.synchronize)()
 
     def _rolled(self, steps: int) -> Iterator[int]:
         """Make steps; yields how many, chunk after chunk."""
@@ -268,7 +269,7 @@ class _Measurement:
         envs = max(self._env.batch_size.numel(), 1)
         return ModeProfile(
             mode=self._mode,
-            rows=rows_of(self._repeats, self._began),
+            rows=make_rows(self._repeats, self._began),
             total_ns=np.array(self._totals, np.int64),
             steps=steps,
             frames=steps * envs,
@@ -280,10 +281,10 @@ class _Measurement:
     def _notes(self) -> tuple[str, ...]:
         if not self._plan.sync:
             return self._device.notes
-        return (*self._device.notes, SYNC if self._device.accelerator else NOTHING_TO_WAIT_FOR)
+        return (*self._device.notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
 
     def _with(self, name: PassName, profile: ModeProfile) -> ModeProfile:
-        for observer in passes_of(name, self._device.accelerator):
+        for observer in make_observers(name, self._device.accelerator):
             if profile.error is None:
                 self._plan.told(f"{self._mode}: {name}", 0, 1)
                 profile = self._observed(observer, profile)
@@ -294,10 +295,10 @@ class _Measurement:
         if why is not None:
             return replace(profile, notes=(*profile.notes, why))
         plan, made, error = self._plan, 0, None
-        steps = min(plan.steps, most_steps(observer))
+        steps = min(plan.steps, max_recorded_steps(observer))
         try:
             self._seed()
-            with measured(self._env, observer, all_wrappers=self._plan.all_wrappers):
+            with attach_meter(self._env, observer, all_wrappers=self._plan.all_wrappers):
                 # What a first call sets up is no part of what a step takes.
                 sum(self._rolled(max(1, min(plan.warmup, steps))))
                 with observer.recording():
@@ -306,14 +307,79 @@ class _Measurement:
         except KeyboardInterrupt:
             error = "interrupted"
         except Exception as raised:
-            error = _told(raised)
+            error = _describe_error(raised)
         found = observer.found(profile, made) if made else profile
         return replace(found, error=error)
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """An error in words, with where it was raised."""
     if isinstance(error, TdxError):
         return str(error)
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+
+
+_SHORT_STEPS, _SHORT_WARMUP = 50, 10
+_PASS_SLOWDOWN = 3.0
+"""How many times as long a step takes in a pass that is not the clean one, about."""
+_SAMPLE_BYTES = 8
+"""What the samples of a call take in a file, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long one mode would take.
+
+    Args:
+        mode: which.
+        steps: that it would make in all, in the clean pass and with warm-up.
+        step_us: what a step of a short rollout took.
+        seconds: all passes together.
+        calls: that would be timed.
+        saved_bytes: what they would take in a file.
+    """
+
+    mode: Mode
+    steps: int
+    step_us: float
+    seconds: float
+    calls: int
+    saved_bytes: int
+
+
+def shorten_plan(plan: ProfilePlan) -> ProfilePlan:
+    """The same plan with as few steps as tell how long all of them take."""
+    return replace(
+        plan,
+        steps=min(plan.steps, _SHORT_STEPS),
+        warmup=min(plan.warmup, _SHORT_WARMUP),
+        repeats=1,
+        passes=(),
+    )
+
+
+def estimate_duration(short: Profile, plan: ProfilePlan) -> tuple[Estimate, ...]:
+    """How long each mode would take.
+
+    Args:
+        short: measured with :func:`shorten_plan`.
+        plan: what is to be measured.
+    """
+    found = []
+    for mode in short.modes:
+        steps = plan.warmup + plan.steps * plan.repeats
+        slowed = min(plan.steps, MAX_HOST_STEPS) * _PASS_SLOWDOWN * len(plan.passes)
+        made = max(int(mode.steps.sum()), 1)
+        calls = round(count_calls(mode) / made * plan.steps * plan.repeats)
+        found.append(
+            Estimate(
+                mode=mode.mode,
+                steps=steps,
+                step_us=mode.step_us,
+                seconds=(steps + slowed) * mode.step_us / 1e6,
+                calls=calls,
+                saved_bytes=calls * _SAMPLE_BYTES,
+            )
+        )
+    return tuple(found)

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from tdx.errors import ArgumentError, PipelineError, TdxError, UnknownNameError, did_you_mean
-from tdx.pipeline import Dtype, Pipeline, StageConfig, catalogue, format_value, parse_value
-from tdx.pipeline.arguments import named
+from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import BATCHINGS
 from tdx.pipeline.values import DTYPES, Value
 from tdx.profiling.result import MODES
 
-Point = Mapping[str, Value]
+SweepPoint = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """One setting and the values that it takes.
 
     Args:
@@ -35,14 +35,14 @@ class Axis:
         return all(isinstance(value, (int, float)) and value is not True for value in self.values)
 
 
-def shown(value: Value) -> str:
+def format_setting(value: Value) -> str:
     """A value as it is given in a sweep."""
     if isinstance(value, Dtype):
         return value.name
     return value if isinstance(value, str) else format_value(value)
 
 
-def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[Axis, ...]:
+def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ...]:
     """The axes of a sweep from their texts.
 
     Args:
@@ -59,7 +59,7 @@ def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[Axis, ...]:
         >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
         (Axis(name='num_envs', values=(1, 8)), Axis(name='device', values=('cpu',)))
     """
-    axes = [_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
+    axes = [_parse_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
     names = [axis.name for axis in axes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -83,21 +83,21 @@ def _split(text: str, at: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _axis(text: str, pipeline: Pipeline) -> Axis:
+def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
     name, sign, given = text.partition("=")
     if not sign or not given:
         raise ArgumentError(f"{text!r} is no part of a sweep", hint="for example num_envs=1,8,64")
-    read = _READERS.get(name)
+    read = _PARSERS.get(name)
     if read is None:
         _check_argument(name, pipeline)
-        read = _argument
+        read = _parse_argument
     values = tuple(read(name, each) for each in _split(given, ",") if each)
-    if len(set(map(shown, values))) < len(values):
+    if len(set(map(format_setting, values))) < len(values):
         raise ArgumentError(f"{text!r} has the same value twice", hint="give each once")
-    return Axis(name, values)
+    return SweepAxis(name, values)
 
 
-def _whole(name: str, text: str) -> Value:
+def _parse_positive(name: str, text: str) -> Value:
     if not text.replace("_", "").isdecimal() or not int(text):
         raise ArgumentError(
             f"{name} takes whole numbers of at least 1, got {text!r}",
@@ -106,7 +106,7 @@ def _whole(name: str, text: str) -> Value:
     return int(text)
 
 
-def _one_of(known: Sequence[str]) -> Callable[[str, str], Value]:
+def _make_choice_parser(known: Sequence[str]) -> Callable[[str, str], Value]:
     def read(name: str, text: str) -> Value:
         if text not in known:
             hint = did_you_mean(text, known, f"there is {', '.join(known)}")
@@ -116,7 +116,7 @@ def _one_of(known: Sequence[str]) -> Callable[[str, str], Value]:
     return read
 
 
-def _dtype(name: str, text: str) -> Value:
+def _parse_dtype(name: str, text: str) -> Value:
     found = Dtype.named(text)
     if found is None:
         hint = did_you_mean(text, DTYPES, "for example float32")
@@ -124,49 +124,49 @@ def _dtype(name: str, text: str) -> Value:
     return found
 
 
-def _text(name: str, text: str) -> Value:
+def _parse_text(name: str, text: str) -> Value:
     return text
 
 
-def _argument(name: str, text: str) -> Value:
+def _parse_argument(name: str, text: str) -> Value:
     with suppress(PipelineError):
         return parse_value(text)
     return text
 
 
-_READERS: dict[str, Callable[[str, str], Value]] = {
-    "num_envs": _whole,
-    "device": _text,
-    "dtype": _dtype,
-    "batching": _one_of(BATCHINGS),
-    "mode": _one_of(MODES),
-    "steps": _whole,
-    "threads": _whole,
+_PARSERS: dict[str, Callable[[str, str], Value]] = {
+    "num_envs": _parse_positive,
+    "device": _parse_text,
+    "dtype": _parse_dtype,
+    "batching": _make_choice_parser(BATCHINGS),
+    "mode": _make_choice_parser(MODES),
+    "steps": _parse_positive,
+    "threads": _parse_positive,
 }
 
 
 def _check_argument(name: str, pipeline: Pipeline) -> None:
     stage, dot, argument = name.rpartition(".")
-    known = [*_READERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
-    concerned = [pipeline.transforms[place] for place in _places(stage, pipeline)]
+    known = [*_PARSERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
+    concerned = [pipeline.transforms[place] for place in _find_stages(stage, pipeline)]
     if not dot or not concerned:
         hint = did_you_mean(stage or name, known, f"there is {', '.join(known)}")
         raise UnknownNameError(f"there is no setting {name!r} to sweep", hint=hint)
-    info = catalogue().find(concerned[0].name)
+    info = load_catalog().find(concerned[0].name)
     if info is not None and info.parameter(argument) is None:
         names = [each.name for each in info.parameters]
         hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
         raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
 
 
-def _places(stage: str, pipeline: Pipeline) -> list[int]:
+def _find_stages(stage: str, pipeline: Pipeline) -> list[int]:
     """Where the stages of a name, or of a place in digits, are."""
     if stage.isdecimal():
         return [int(stage)] if int(stage) < len(pipeline.transforms) else []
     return [at for at, each in enumerate(pipeline.transforms) if each.name == stage]
 
 
-def points_of(axes: Sequence[Axis]) -> list[dict[str, Value]]:
+def list_points(axes: Sequence[SweepAxis]) -> list[dict[str, Value]]:
     """Every combination of their values; the last axis runs fastest."""
     names = [axis.name for axis in axes]
     return [
@@ -174,7 +174,7 @@ def points_of(axes: Sequence[Axis]) -> list[dict[str, Value]]:
     ]
 
 
-def placed(pipeline: Pipeline, point: Point) -> Pipeline:
+def apply_point(pipeline: Pipeline, point: SweepPoint) -> Pipeline:
     """The pipeline with the settings of a point that concern it.
 
     Raises:
@@ -184,7 +184,7 @@ def placed(pipeline: Pipeline, point: Point) -> Pipeline:
     made = replace(pipeline, env=replace(pipeline.env, **of_env))  # type: ignore[arg-type]
     for name, value in point.items():
         stage, dot, argument = name.rpartition(".")
-        for place in _places(stage, made) if dot else ():
+        for place in _find_stages(stage, made) if dot else ():
             made = _with_argument(made, place, argument, value)
     dtype = point.get("dtype")
     return _with_dtype(made, dtype) if isinstance(dtype, Dtype) else made
@@ -192,7 +192,7 @@ def placed(pipeline: Pipeline, point: Point) -> Pipeline:
 
 def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> Pipeline:
     stages = list(pipeline.transforms)
-    full = named(stages[place])
+    full = name_arguments(stages[place])
     if full.args:
         raise TdxError(f"the arguments of {full.name} cannot be named", hint="name them yourself")
     stages[place] = replace(full, kwargs={**full.kwargs, name: value})
@@ -202,7 +202,7 @@ def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> P
 def _with_dtype(pipeline: Pipeline, dtype: Dtype) -> Pipeline:
     """Floats of that dtype: from the stage that makes them, or cast before the first stage."""
     for place, stage in enumerate(pipeline.transforms):
-        info = catalogue().find(stage.name)
+        info = load_catalog().find(stage.name)
         if info is not None and info.parameter("dtype") is not None:
             return _with_argument(pipeline, place, "dtype", dtype)
     if dtype.name == "float32":

@@ -1,39 +1,163 @@
-"""Profiles in the formats of programs that draw time lines and flame charts."""
+"""The calls of a rollout: in order, as a tree, and in the formats of trace viewers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
-from tdx import __version__
-from tdx.profiling.calls import Call, call_count, calls_of
-from tdx.profiling.result import ModeProfile, Profile
+import numpy as np
 
-MOST = 200_000
+from tdx import __version__
+from tdx.core.meter import UNATTRIBUTED
+from tdx.profiling.result import ModeProfile, Profile, Row
+
+WHOLE_STEP = "whole step"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """One call of one part.
+
+    Args:
+        row: the part's row.
+        place: the row's place among those of its mode.
+        repeat: in which repeat it was.
+        start_ns: when it began, from the beginning of that repeat.
+        end_ns: when it ended.
+        own_ns: its time without the other parts inside it.
+        steps: how many steps it stands for.
+        depth: how many others it is inside of.
+    """
+
+    row: Row
+    place: int
+    repeat: int
+    start_ns: int
+    end_ns: int
+    own_ns: int
+    steps: int
+    depth: int
+
+
+def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedCall]:
+    """The calls of all repeats as they began; what is inside another one never outlasts it.
+
+    Args:
+        mode: whose.
+        most: how many; all by default.
+    """
+    counts = [len(row.times_ns) for row in mode.rows]
+    if not sum(counts):
+        return
+    place = np.repeat(np.arange(len(counts)), counts)
+    start, span, own, steps, repeat = (
+        np.concatenate([getattr(row, name) for row in mode.rows])
+        for name in ("starts_ns", "spans_ns", "times_ns", "steps", "repeats")
+    )
+    order = np.lexsort((-span, start, repeat))[:most]
+    columns = (place, repeat, start, start + span, own, steps)
+    inside: list[int] = []
+    before = -1
+    for row, number, begun, over, alone, covered in zip(
+        *(column[order].tolist() for column in columns), strict=True
+    ):
+        if number != before:
+            inside, before = [], number
+        while inside and inside[-1] <= begun:
+            inside.pop()
+        ended = min(over, inside[-1]) if inside else over
+        yield TimedCall(mode.rows[row], row, number, begun, ended, alone, covered, len(inside))
+        inside.append(ended)
+
+
+def count_calls(mode: ModeProfile) -> int:
+    """How many calls were timed."""
+    return sum(len(row.times_ns) for row in mode.rows)
+
+
+@dataclass(slots=True)
+class CallNode:
+    """What one part takes of the mean step inside of another one.
+
+    Args:
+        label: the part's.
+        lane: which of its calls.
+        work: what kind of thing it is.
+        step_us: its time in a mean step, with what is inside it.
+        own_us: without that.
+        calls: in a step.
+        children: what is inside it, in the order of the first calls.
+    """
+
+    label: str
+    lane: str
+    work: str
+    step_us: float = 0.0
+    own_us: float = 0.0
+    calls: float = 0.0
+    children: dict[tuple[str, str], CallNode] = field(default_factory=dict)
+
+    def depth(self) -> int:
+        """How many levels there are below and with this one."""
+        return 1 + max((child.depth() for child in self.children.values()), default=0)
+
+
+def build_mean_step(mode: ModeProfile) -> CallNode:
+    """The mean step as a tree of who is called inside of whom.
+
+    Example:
+        >>> import tdx
+        >>> env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardSum())
+        >>> with tdx.profile(env) as measured:
+        ...     _ = env.rollout(20)
+        >>> tree = build_mean_step(measured.result.modes[0])
+        >>> tree.step_us > sum(child.own_us for child in tree.children.values())
+        True
+    """
+    steps = max(int(mode.steps.sum()), 1)
+    root = CallNode(WHOLE_STEP, "", "engine", mode.step_us, calls=1.0)
+    inside = [root]
+    for call in iterate_calls(mode):
+        del inside[call.depth + 1 :]
+        if call.row.part.name == UNATTRIBUTED:
+            # What holds all the others is the step itself.
+            inside.append(inside[-1])
+            continue
+        key, work = call.row.key, call.row.part.work
+        node = inside[-1].children.setdefault(key, CallNode(*key, work))
+        node.step_us += (call.end_ns - call.start_ns) / steps / 1000
+        node.own_us += call.own_ns / steps / 1000
+        node.calls += 1 / steps
+        inside.append(node)
+    root.own_us = max(root.step_us - sum(each.step_us for each in root.children.values()), 0.0)
+    return root
+
+
+MAX_CALLS = 200_000
 """Calls that a file holds; about 25 MiB."""
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _THREAD = 1
 
 
-def cut_note(profile: Profile, most: int = MOST) -> str | None:
+def describe_omitted_calls(profile: Profile, most: int = MAX_CALLS) -> str | None:
     """What is left out of a file that holds so many calls; none where all fit.
 
     Args:
         profile: what the file is of.
         most: calls that it holds.
     """
-    every = sum(call_count(mode) for mode in profile.modes)
-    kept = sum(min(call_count(mode), _each(profile, most)) for mode in profile.modes)
+    every = sum(count_calls(mode) for mode in profile.modes)
+    kept = sum(min(count_calls(mode), _calls_per_mode(profile, most)) for mode in profile.modes)
     return f"the first {kept:,} of {every:,} calls" if kept < every else None
 
 
-def _each(profile: Profile, most: int) -> int:
+def _calls_per_mode(profile: Profile, most: int) -> int:
     return max(most // max(len(profile.modes), 1), 1)
 
 
-def chrome_trace(profile: Profile, most: int = MOST) -> dict[str, Any]:
+def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
     """The calls as Chrome's trace events, which Perfetto and ``chrome://tracing`` open.
 
     A process for each mode, and in it one thread, the rollout, with a slice for each repeat.
@@ -44,16 +168,18 @@ def chrome_trace(profile: Profile, most: int = MOST) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
-        events += _names(number, mode)
-        for repeat, offset, calls in _repeats(mode, _each(profile, most)):
+        events += _process_events(number, mode)
+        for repeat, offset, calls in _iterate_repeats(mode, _calls_per_mode(profile, most)):
             whole = {"steps": int(mode.steps[repeat])}
             length = int(mode.total_ns[repeat])
-            events.append(_slice(number, f"repeat {repeat}", "repeat", offset, length, whole))
+            events.append(_slice_event(number, f"repeat {repeat}", "repeat", offset, length, whole))
             for call in calls:
                 args = {"own_us": call.own_ns / 1000, "steps": call.steps}
                 begun, length = offset + call.start_ns, call.end_ns - call.start_ns
                 work = call.row.part.work
-                events.append(_slice(number, name_of(call), work, begun, length, args))
+                events.append(
+                    _slice_event(number, format_slice_name(call), work, begun, length, args)
+                )
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
@@ -62,25 +188,25 @@ def chrome_trace(profile: Profile, most: int = MOST) -> dict[str, Any]:
             "subject": profile.subject,
             "settings": asdict(profile.settings),
             "machine": asdict(profile.machine),
-            "cut": cut_note(profile, most),
+            "cut": describe_omitted_calls(profile, most),
         },
     }
 
 
-def name_of(call: Call) -> str:
+def format_slice_name(call: TimedCall) -> str:
     """What a slice is called: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
     part = call.row.part
     return part.label if part.work == "engine" else f"{part.label} {part.lane}"
 
 
-def _names(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
+def _process_events(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
     place = {"ph": "M", "pid": number, "tid": _THREAD}
     yield {**place, "name": "process_name", "args": {"name": mode.mode}}
     yield {**place, "name": "process_sort_index", "args": {"sort_index": number}}
     yield {**place, "name": "thread_name", "args": {"name": "rollout"}}
 
 
-def _slice(
+def _slice_event(
     number: int, name: str, category: str, begun_ns: int, length_ns: int, args: dict[str, Any]
 ) -> dict[str, Any]:
     return {
@@ -95,14 +221,16 @@ def _slice(
     }
 
 
-def _repeats(mode: ModeProfile, most: int) -> Iterator[tuple[int, int, Iterator[Call]]]:
+def _iterate_repeats(
+    mode: ModeProfile, most: int
+) -> Iterator[tuple[int, int, Iterator[TimedCall]]]:
     """Each repeat, when it begins if they follow each other, and its calls."""
     begins = [0, *mode.total_ns.cumsum().tolist()]
-    for repeat, calls in groupby(calls_of(mode, most), key=lambda call: call.repeat):
+    for repeat, calls in groupby(iterate_calls(mode, most), key=lambda call: call.repeat):
         yield repeat, begins[repeat], calls
 
 
-def speedscope(profile: Profile, most: int = MOST) -> dict[str, Any]:
+def to_speedscope(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
     """The calls as a file of ``www.speedscope.app``: a profile for each mode.
 
     Args:
@@ -110,18 +238,21 @@ def speedscope(profile: Profile, most: int = MOST) -> dict[str, Any]:
         most: calls that it holds.
     """
     frames: dict[str, int] = {}
-    note = cut_note(profile, most)
+    note = describe_omitted_calls(profile, most)
     return {
-        "$schema": SCHEMA,
+        "$schema": SPEEDSCOPE_SCHEMA,
         "exporter": f"tdx {__version__}",
         "name": f"{profile.subject} ({note})" if note else profile.subject,
         "activeProfileIndex": 0,
-        "profiles": [_evented(mode, frames, _each(profile, most)) for mode in profile.modes],
+        "profiles": [
+            _speedscope_profile(mode, frames, _calls_per_mode(profile, most))
+            for mode in profile.modes
+        ],
         "shared": {"frames": [{"name": name} for name in frames]},
     }
 
 
-def _evented(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, Any]:
+def _speedscope_profile(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     opened: list[tuple[int, int]] = []
 
@@ -130,11 +261,11 @@ def _evented(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, 
             frame, end = opened.pop()
             events.append({"type": "C", "frame": frame, "at": end})
 
-    for _, offset, calls in _repeats(mode, most):
+    for _, offset, calls in _iterate_repeats(mode, most):
         for call in calls:
             begun = offset + call.start_ns
             close(begun)
-            frame = frames.setdefault(name_of(call), len(frames))
+            frame = frames.setdefault(format_slice_name(call), len(frames))
             events.append({"type": "O", "frame": frame, "at": begun})
             opened.append((frame, offset + call.end_ns))
         close(None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import PipelineError, StorageError
 from tdx.files import open_below, open_folder
-from tdx.pipeline.policy_source import PolicySource, parse_policy
+from tdx.pipeline.policies import PolicySource, parse_policy
 from tdx.untrusted import MAX_POLICY_BYTES
 
 if TYPE_CHECKING:

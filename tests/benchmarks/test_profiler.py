@@ -10,9 +10,9 @@ import torch
 
 from tdx import Compose, TransformedEnv
 from tdx.core.meter import Lane
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.quiet import quiet
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.benchmarks.bars import (
@@ -44,10 +44,10 @@ def test_profiled_rollout(note: Note, bar: Bar, left: Bar, mode: Mode, steps: in
     env = chain_6_env("tdx", planned=mode == "planned")
     meter = ClockMeter()
     times: list[tuple[float, float]] = []
-    with quiet():
+    with quiet_environment():
         for _ in range(ROUNDS + 1):
             plain = _rolled(env, steps)
-            with measured(env, meter):
+            with attach_meter(env, meter):
                 times.append((plain, _rolled(env, steps)))
             meter.taken()
     plain_s, profiled_s = np.array(times[1:]).T / steps

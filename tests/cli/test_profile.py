@@ -14,9 +14,9 @@ import pytest
 from tdx.cli.html.profile_page import profile_page
 from tdx.cli.html.profile_plots import flame_chart, growth_plot
 from tdx.cli.progress import counting_on
-from tdx.profiling.calls import mean_step
 from tdx.profiling.result import Profile
-from tdx.profiling.saved import profile_text, read_profile
+from tdx.profiling.saved import format_profile, read_profile
+from tdx.profiling.traces import build_mean_step
 from tests.cli.test_report import BROWSERS, Page
 from tests.profiling.stand_in import mode_profile, on_device, stand_in
 
@@ -75,7 +75,7 @@ def test_time_line_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> N
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
     scope = json.loads(tdx(*PENDULUM, "--speedscope", "-").out)
     assert scope["profiles"][0]["events"][0]["type"] == "O"
-    golden("profile_flames.svg", flame_chart(mean_step(mode_profile())) + "\n")
+    golden("profile_flames.svg", flame_chart(build_mean_step(mode_profile())) + "\n")
 
 
 def test_page_needs_nothing_but_itself() -> None:
@@ -131,7 +131,7 @@ def test_a_real_one_in_all_its_forms(tdx: Tdx, tmp_path: Path) -> None:
     assert saved.subject == "--env Pendulum-v1 --t RewardSum"
     assert saved.settings.seed == 0
     assert all(mode.steps.tolist() == [8, 8] for mode in saved.modes)
-    assert profile_text(saved) == Path(names["save"]).read_text()
+    assert format_profile(saved) == Path(names["save"]).read_text()
     refused = tdx(*QUICK, "--save", names["save"])
     assert refused.code == 2
     assert "already exists" in refused.err

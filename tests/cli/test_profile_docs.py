@@ -52,8 +52,8 @@ def test_examples_begin_as_the_page_says(
     tdx: Tdx, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tdx.profiling.run.this_machine", lambda: MACHINE)
-    monkeypatch.setattr("tdx.profiling.machine.this_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.run.detect_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
     for part in re.split(r"^\$ ", sessions()[number], flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")
         found = tdx(*shlex.split(command)[1:], columns=COLUMNS)

@@ -10,14 +10,14 @@ import pytest
 
 from tdx.cli.html.profile_page import sweep_page
 from tdx.pipeline import Pipeline
-from tdx.profiling.advice import Advice, Advised
-from tdx.profiling.marginal import Marginal, MarginalCost
-from tdx.profiling.remedies import Remedy
+from tdx.profiling.candidates import Candidate
+from tdx.profiling.interleaved import TimeDifference
+from tdx.profiling.marginal import MarginalCost, MarginalCosts
 from tdx.profiling.result import Profile
-from tdx.profiling.saved import profile_text
-from tdx.profiling.side_by_side import Difference
-from tdx.profiling.sweep import Cell, Sweep
-from tdx.profiling.sweep_axes import Axis
+from tdx.profiling.saved import format_profile
+from tdx.profiling.suggestions import Suggestions, TriedChange
+from tdx.profiling.sweep import SweepCell, SweepResult
+from tdx.profiling.sweep_axes import SweepAxis
 from tests.cli.test_report import Page
 from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 WIDTHS = pytest.mark.parametrize("columns", [60, None], ids=["60", "pipe"])
 PENDULUM = ("profile", "--env", "Pendulum-v1", "--t", "RewardSum", "--t", "ActionScaling")
 ALIKE = ("--steps", "40", "--warmup", "10", "--repeat", "3")
-GAIN = Difference(80.0, 60.0, 20.0, 1.5, 5)
-NO_GAIN = Difference(80.0, 79.0, 1.0, 2.5, 5)
+GAIN = TimeDifference(80.0, 60.0, 20.0, 1.5, 5)
+NO_GAIN = TimeDifference(80.0, 79.0, 1.0, 2.5, 5)
 
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have results in the place of those that are measured."""
-    monkeypatch.setattr("tdx.profiling.machine.this_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
 
     def use(name: str, result: Any) -> None:
         monkeypatch.setattr(f"tdx.profiling.{name}", lambda *_, **__: result)
@@ -52,7 +52,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "other": Profile("--env CartPole-v1", (), stand_in().settings, MACHINE, (mode_profile(),)),
     }
     for name, profile in kept.items():
-        Path(f"{name}.json").write_text(profile_text(profile), encoding="utf-8")
+        Path(f"{name}.json").write_text(format_profile(profile), encoding="utf-8")
     return tmp_path
 
 
@@ -134,14 +134,16 @@ def test_marginal_costs_and_advice(
         MarginalCost(0, "RewardSum", 13.6, GAIN),
         MarginalCost(1, "ActionScaling", 10.2, None, "the policy gives no such action"),
     )
-    stand_ins("marginal.marginal", Marginal("eager", 80.0, costs))
+    stand_ins("marginal.measure_marginal_costs", MarginalCosts("eager", 80.0, costs))
     bare = Pipeline.of("Pendulum-v1", "ActionScaling")
     tried = [
-        Advice(Remedy("dead", (0,), "nobody reads it", "remove RewardSum", bare), saving, "same")
+        TriedChange(
+            Candidate("dead", (0,), "nobody reads it", "remove RewardSum", bare), saving, "same"
+        )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Advised((tried[0],), (tried[1],), ("swap them: other values come out",))
-    stand_ins("advice.advise", advice)
+    advice = Suggestions((tried[0],), (tried[1],), ("swap them: other values come out",))
+    stand_ins("suggestions.try_changes", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)
     assert (shown.code, shown.err) == (0, "")
@@ -154,19 +156,19 @@ def test_marginal_costs_and_advice(
     assert "remove RewardSum" in Page(html).text
 
 
-def swept() -> Sweep:
+def swept() -> SweepResult:
     """Three numbers of envs, of which one does not fit."""
     cells = [
-        Cell({"num_envs": number}, stand_in(mode_profile("planned", scale=scale)))
+        SweepCell({"num_envs": number}, stand_in(mode_profile("planned", scale=scale)))
         for number, scale in ((1, 1), (8, 2))
     ]
-    cells.append(Cell({"num_envs": 64}, None, "does not fit into memory"))
-    return Sweep((Axis("num_envs", (1, 8, 64)),), tuple(cells))
+    cells.append(SweepCell({"num_envs": 64}, None, "does not fit into memory"))
+    return SweepResult((SweepAxis("num_envs", (1, 8, 64)),), tuple(cells))
 
 
 @WIDTHS
 def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
-    stand_ins("sweep.sweep", swept())
+    stand_ins("sweep.run_sweep", swept())
     shown = tdx(*PENDULUM, "--sweep", "num_envs=1,8,64", columns=columns)
     assert (shown.code, shown.err) == (0, "")
     if columns is not None:
@@ -175,7 +177,7 @@ def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) ->
 
 
 def test_sweep_as_data_and_as_a_page(tdx: Tdx, golden: Golden, stand_ins: Any) -> None:
-    stand_ins("sweep.sweep", swept())
+    stand_ins("sweep.run_sweep", swept())
     arguments = (*PENDULUM, "--sweep", "num_envs=1,8,64")
     document = json.loads(tdx(*arguments, "--format", "json").out)
     assert [cell["problem"] for cell in document["cells"]] == [
@@ -191,13 +193,13 @@ def test_sweep_as_data_and_as_a_page(tdx: Tdx, golden: Golden, stand_ins: Any) -
 
 
 def test_a_sweep_that_fails_everywhere_or_is_stopped(tdx: Tdx, stand_ins: Any) -> None:
-    cells = (Cell({"num_envs": 1}, None, "the motor broke"),)
-    axes = (Axis("num_envs", (1, 2)),)
-    stand_ins("sweep.sweep", Sweep(axes, cells))
+    cells = (SweepCell({"num_envs": 1}, None, "the motor broke"),)
+    axes = (SweepAxis("num_envs", (1, 2)),)
+    stand_ins("sweep.run_sweep", SweepResult(axes, cells))
     failed = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert failed.code == 3
     assert "the motor broke" in failed.out
-    stand_ins("sweep.sweep", Sweep(axes, (), interrupted=True))
+    stand_ins("sweep.run_sweep", SweepResult(axes, (), interrupted=True))
     stopped = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert stopped.code == 130
     assert "incomplete: interrupted" in stopped.out

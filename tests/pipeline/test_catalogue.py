@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import UnknownNameError
-from tdx.pipeline import catalogue
+from tdx.pipeline import load_catalog
+from tdx.pipeline.catalog import TransformInfo, Type, format_catalog
 from tdx.pipeline.declarations import read_declarations
-from tdx.pipeline.entries import TransformInfo, catalogue_json
-from tdx.pipeline.generate import public_transforms, stale, stub_block
-from tdx.pipeline.types import Type
+from tdx.pipeline.generate import find_stale, public_transforms, update_stub
 
 FILES = {
     "keys.py": """
@@ -186,20 +185,20 @@ def test_plain_data_and_back(pack: Path) -> None:
 
 def test_the_stub_names_them(pack: Path) -> None:
     stub = "a\n# transforms: generated\nold\n# transforms: end\nb\n"
-    block = stub_block(stub, read_declarations(pack), "pack")
+    block = update_stub(stub, read_declarations(pack), "pack")
     assert block.splitlines()[2:4] == [
         "from .transforms.reward.keep_it import KeepIt as KeepIt",
         "from .transforms.reward.scale_it import ScaleIt as ScaleIt",
     ]
-    assert stub_block("no markers", read_declarations(pack)) == "no markers"
+    assert update_stub("no markers", read_declarations(pack)) == "no markers"
 
 
 def test_the_generated_files_are_fresh() -> None:
-    assert stale() == [], "run python -m tdx.pipeline.generate"
+    assert find_stale() == [], "run python -m tdx.pipeline.generate"
 
 
 def test_every_transform_is_documented() -> None:
-    for info in catalogue().transforms:
+    for info in load_catalog().transforms:
         assert info.summary, info.name
         assert info.time_behaviour in ("pointwise", "scan", "control"), info.name
         undocumented = [each.name for each in info.parameters if not each.help]
@@ -210,7 +209,7 @@ def test_every_transform_is_the_class_it_says() -> None:
     import inspect
     from importlib import import_module
 
-    for info in catalogue().transforms:
+    for info in load_catalog().transforms:
         kind = getattr(import_module(info.module), info.name)
         signature = inspect.signature(kind.__init__)
         assert [each.name for each in info.parameters] == list(signature.parameters)[1:]
@@ -218,7 +217,7 @@ def test_every_transform_is_the_class_it_says() -> None:
 
 
 def test_finding() -> None:
-    found = catalogue()
+    found = load_catalog()
     assert found["StepCounter"].signature.startswith("StepCounter(max_steps: int | None = None, ")
     assert "StepCounter" in [info.name for info in found.search("episode step")]
     assert found.search("no such thing") == []
@@ -230,17 +229,17 @@ def test_finding() -> None:
 
 
 def test_unions_are_flat() -> None:
-    from tdx.pipeline.types import union
+    from tdx.pipeline.catalog import make_union
 
-    inner = union([Type("int"), Type("none")])
-    assert union([inner, Type("int")]) == inner
-    assert catalogue_json([]) == '{\n "version": 1,\n "transforms": []\n}\n'
+    inner = make_union([Type("int"), Type("none")])
+    assert make_union([inner, Type("int")]) == inner
+    assert format_catalog([]) == '{\n "version": 1,\n "transforms": []\n}\n'
 
 
 def test_reading_the_catalogue_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from tdx.pipeline import catalogue, parse_stage, Pipeline, check_arguments\n"
-        "catalogue(); check_arguments(Pipeline.of('Pendulum-v1', 'StepCounter(max_steps=3)'))\n"
+        "import sys; from tdx.pipeline import load_catalog, parse_stage, Pipeline, check_arguments\n"
+        "load_catalog(); check_arguments(Pipeline.of('Pendulum-v1', 'StepCounter(max_steps=3)'))\n"
         "print({'torch', 'numpy', 'ruamel', 'pydantic', 'gymnasium'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -22,12 +22,12 @@ from tdx.pipeline import (
     to_python,
     write_pipeline,
 )
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tests.pipeline.strategies import ENVS, KNOWN_STAGES, PIPELINES, exactly
 
 
 def fully_named(pipeline: Pipeline) -> Pipeline:
-    return pipeline.with_stages(*map(named, pipeline.transforms))
+    return pipeline.with_stages(*map(name_arguments, pipeline.transforms))
 
 
 def without_places(pipeline: Pipeline) -> Pipeline:

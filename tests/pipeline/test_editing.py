@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
 from tdx.inspection.lint.fix import moved
-from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, catalogue, parse_stage
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, load_catalog, parse_stage
 from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import IndexedDraft
-from tdx.pipeline.editing.fields import env_fields, stage_fields, with_argument, with_env_field
+from tdx.pipeline.editing.forms import (
+    list_env_fields,
+    list_stage_fields,
+    set_argument,
+    set_env_field,
+)
 from tdx.pipeline.editing.fuzzy import fuzzy_match, fuzzy_sorted
-from tdx.pipeline.editing.presets import presets
 
 NAMES = ("RewardSum", "StepCounter", "InitTracker", "CatFrames")
 EDITS = st.lists(
@@ -111,8 +116,8 @@ def test_fix_speaks_of_stages_that_are_on() -> None:
 
 
 def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
-    for info in catalogue().transforms:
-        fields = stage_fields(StageConfig(info.name))
+    for info in load_catalog().transforms:
+        fields = list_stage_fields(StageConfig(info.name))
         named = [each.name for each in info.parameters if not each.kind.startswith("var_")]
         assert [field.name for field in fields] == named
         for field in fields:
@@ -138,11 +143,11 @@ def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
 def test_text_of_a_field_is_read_and_shown_again(
     stage: str, name: str, text: str, value: object
 ) -> None:
-    changed = with_argument(StageConfig(stage), name, text)
+    changed = set_argument(StageConfig(stage), name, text)
     assert changed.kwargs == {name: value}
-    shown = next(each.text for each in stage_fields(changed) if each.name == name)
-    assert with_argument(StageConfig(stage), name, shown) == changed
-    assert with_argument(changed, name, "") == StageConfig(stage)
+    shown = next(each.text for each in list_stage_fields(changed) if each.name == name)
+    assert set_argument(StageConfig(stage), name, shown) == changed
+    assert set_argument(changed, name, "") == StageConfig(stage)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +162,13 @@ def test_text_that_cannot_be_meant_is_refused(
     stage: str, name: str, text: str, message: str
 ) -> None:
     with pytest.raises(TdxError) as raised:
-        with_argument(StageConfig(stage), name, text)
+        set_argument(StageConfig(stage), name, text)
     assert raised.value.message.startswith(message)
 
 
 def test_arguments_stand_in_the_order_of_the_declaration() -> None:
-    stage = with_argument(parse_stage("CatFrames(4, dim=-1)"), "in_keys", "pixels")
-    assert list(with_argument(stage, "padding", "same").kwargs) == [
+    stage = set_argument(parse_stage("CatFrames(4, dim=-1)"), "in_keys", "pixels")
+    assert list(set_argument(stage, "padding", "same").kwargs) == [
         "N",
         "dim",
         "in_keys",
@@ -184,20 +189,20 @@ def test_arguments_stand_in_the_order_of_the_declaration() -> None:
     ],
 )
 def test_fields_of_the_env(name: str, text: str, value: object) -> None:
-    env = with_env_field(EnvConfig("Pendulum-v1"), name, text)
+    env = set_env_field(EnvConfig("Pendulum-v1"), name, text)
     assert getattr(env, name) == value
-    assert next(each.text for each in env_fields(env) if each.name == name) == text
-    assert with_env_field(env, name, "") == EnvConfig("Pendulum-v1")
+    assert next(each.text for each in list_env_fields(env) if each.name == name) == text
+    assert set_env_field(env, name, "") == EnvConfig("Pendulum-v1")
 
 
 @pytest.mark.parametrize(("name", "text"), [("num_envs", "x"), ("batching", "y"), ("kwargs", "9")])
 def test_fields_of_the_env_refuse_what_they_cannot_be(name: str, text: str) -> None:
     with pytest.raises((PipelineError, ArgumentError)):
-        with_env_field(EnvConfig("Pendulum-v1"), name, text)
+        set_env_field(EnvConfig("Pendulum-v1"), name, text)
 
 
 def test_search_finds_by_initials_words_and_parts() -> None:
-    names = catalogue().names
+    names = load_catalog().names
     for query, first in [
         ("cf", "CatFrames"),
         ("stepc", "StepCounter"),
@@ -210,7 +215,7 @@ def test_search_finds_by_initials_words_and_parts() -> None:
 
 
 def test_every_preset_is_a_pipeline_with_a_title() -> None:
-    found = presets()
+    found = list_presets()
     assert len(found) >= 5
     for preset in found:
         assert preset.title
@@ -219,9 +224,9 @@ def test_every_preset_is_a_pipeline_with_a_title() -> None:
 
 def test_nested_keys_are_shown_with_dots_and_values_are_offered() -> None:
     stage = parse_stage('CatFrames(4, dim=-1, in_keys=["pixels", ("agents", "pixels")])')
-    fields = {field.name: field for field in stage_fields(stage)}
+    fields = {field.name: field for field in list_stage_fields(stage)}
     assert fields["in_keys"].text == "pixels, agents.pixels"
-    cast = {field.name: field for field in stage_fields(StageConfig("DTypeCastTransform"))}
+    cast = {field.name: field for field in list_stage_fields(StageConfig("DTypeCastTransform"))}
     assert "torch.float64" in cast["dtype_out"].offers
-    primer = {field.name: field for field in stage_fields(StageConfig("TensorDictPrimer"))}
+    primer = {field.name: field for field in list_stage_fields(StageConfig("TensorDictPrimer"))}
     assert "Bounded(" in primer["primers"].offers

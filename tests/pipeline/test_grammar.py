@@ -22,7 +22,7 @@ from tdx.pipeline import (
     parse_stage,
     parse_value,
 )
-from tdx.pipeline.formatting import shortened
+from tdx.pipeline.grammar import shorten
 from tdx.pipeline.values import Value
 from tests.pipeline.strategies import STAGES, VALUES, exactly
 
@@ -108,7 +108,7 @@ def test_errors_name_the_text_the_column_and_the_problem(
 ) -> None:
     with pytest.raises(PipelineError) as caught:
         parse_stage(text)
-    assert caught.value.message == f"cannot read {shortened(text, 200)!r}: {problem}"
+    assert caught.value.message == f"cannot read {shorten(text, 200)!r}: {problem}"
     if column is not None:
         assert caught.value.where.column == column
     assert caught.value.hint

@@ -17,8 +17,8 @@ from tdx.pipeline import (
     parse_value,
     read_pipeline,
 )
-from tdx.pipeline.env_plan import env_plan
-from tdx.pipeline.policy_source import parse_policy
+from tdx.pipeline.envs import plan_env
+from tdx.pipeline.policies import parse_policy
 from tdx.untrusted import MAX_ENVS, MAX_NESTING, MAX_PIPELINE_BYTES, MAX_STAGES, MAX_VALUES
 
 DEEP = 20_000
@@ -165,7 +165,7 @@ def test_python_has_the_same_limits_of_envs() -> None:
         config: Any = EnvConfig("Pendulum-v1", num_envs=most + 1, batching=batching)  # type: ignore[arg-type]
         (error,) = check_arguments(Pipeline.of(config))
         assert (f"the limit is {most:,}" in error.message, bool(error.hint)) == (True, True)
-        env_plan(EnvConfig("Pendulum-v1", num_envs=most, batching=batching))  # type: ignore[arg-type]
+        plan_env(EnvConfig("Pendulum-v1", num_envs=most, batching=batching))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])

@@ -22,7 +22,7 @@ from tdx.pipeline import (
     parse_stage,
     read_pipeline,
 )
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.editing import Draft
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
 
@@ -316,8 +316,8 @@ def test_any_pipeline_turns_into_any_other(
     file = PipelineFile.new(pipeline)
     goal = replace(pipeline.with_stages(*stages), env=replace(pipeline.env, seed=seed))
     file.update(goal)
-    wanted = goal.with_stages(*map(named, stages))
-    found = [named(replace(stage, line=None)) for stage in file.pipeline.transforms]
+    wanted = goal.with_stages(*map(name_arguments, stages))
+    found = [name_arguments(replace(stage, line=None)) for stage in file.pipeline.transforms]
     assert exactly(found) == exactly(list(wanted.transforms))
     assert file.pipeline.env == wanted.env
 

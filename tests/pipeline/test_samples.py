@@ -14,7 +14,7 @@ from torch import nn
 
 from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_module
 from tdx.inspection.check_report import check_pipeline
-from tdx.pipeline import Pipeline, build_env, catalogue, read_pipeline
+from tdx.pipeline import Pipeline, build_env, load_catalog, read_pipeline
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -48,11 +48,11 @@ def test_it_is_valid_and_rolls_out(name: str) -> None:
 
 
 def test_every_transform_is_in_a_sample() -> None:
-    shown = {name for name in catalogue().names if name in SCRIPT.read_text(encoding="utf-8")}
+    shown = {name for name in load_catalog().names if name in SCRIPT.read_text(encoding="utf-8")}
     for path in SAMPLES:
         pipeline = read_pipeline(path.read_text(encoding="utf-8"), path.name)
         shown |= {stage.name for stage in pipeline.transforms}
-    assert sorted(set(catalogue().names) - shown) == []
+    assert sorted(set(load_catalog().names) - shown) == []
 
 
 def test_each_says_at_its_top_what_it_is_for() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 
-from tdx.pipeline import Pipeline, catalogue, check_arguments, read_pipeline, write_pipeline
+from tdx.pipeline import Pipeline, check_arguments, load_catalog, read_pipeline, write_pipeline
 from tdx.pipeline.json_schema import SCHEMA_FILE
 from tests.pipeline.strategies import KNOWN_STAGES
 
@@ -130,7 +130,7 @@ def test_every_object_is_closed() -> None:
         for each in objects(SCHEMA)
         if "properties" in each and each.get("additionalProperties") is not False
     ]
-    open_by_design = [info.name for info in catalogue().transforms if _takes_any_name(info)]
+    open_by_design = [info.name for info in load_catalog().transforms if _takes_any_name(info)]
     assert len(closed) == len(open_by_design)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tdx.profiling.passes import ranges
-from tdx.profiling.passes.device_trace import TraceEvent, TraceKind
+from tdx.profiling.passes import observer
+from tdx.profiling.passes.accelerator import TraceEvent, TraceKind
 from tests.profiling.spinning import US, FakeClock
 
 LAUNCH_US = 2
@@ -119,7 +119,9 @@ class FakeDevice:
     def traced(self, events: list[TraceEvent]) -> Iterator[None]:
         self._trace = events
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ranges, "record_function", lambda name: _Range(name, self.clock, events))
+            patch.setattr(
+                observer, "record_function", lambda name: _Range(name, self.clock, events)
+            )
             try:
                 yield
             finally:

@@ -12,10 +12,10 @@ from tensordict import TensorDict
 
 from tdx.core.envs import EnvBase
 from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
-from tdx.profiling.advice import Advised, advise, agreement
-from tdx.profiling.remedies import Remedy
+from tdx.profiling.candidates import Candidate
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.suggestions import Suggestions, compare_values, try_changes
 from tests.profiling.spinning import FakeClock
 from tests.profiling.working import working
 
@@ -27,12 +27,14 @@ def stages_of(pipeline: Pipeline) -> list[str]:
     return [format_stage(stage) for stage in pipeline.transforms]
 
 
-def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Advised:
+def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Suggestions:
     pipeline = Pipeline.of(PIXELS, *stages)
     clock = FakeClock()
     plan = ProfilePlan(steps=12, warmup=2, repeats=3, passes=(), clock=clock)
     with working(clock):
-        return advise(pipeline, measured(pipeline, mode, plan), plan, allow_code=True, **others)
+        return try_changes(
+            pipeline, measured(pipeline, mode, plan), plan, allow_code=True, **others
+        )
 
 
 def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
@@ -105,14 +107,14 @@ def test_statistics_that_still_run() -> None:
 def test_nothing_is_advised_that_saves_nothing() -> None:
     pipeline = Pipeline.of(PIXELS, "ToTensorImage", "Resize(20, 20)", "GrayScale")
     plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=FakeClock())
-    found = advise(pipeline, measured(pipeline, "eager", plan), plan, allow_code=True)
+    found = try_changes(pipeline, measured(pipeline, "eager", plan), plan, allow_code=True)
     assert found.advice == ()
     assert {each.remedy.kind for each in found.in_vain} == {"bytes", "order"}
 
 
 def test_changes_that_others_propose_are_tried_too() -> None:
     pipeline = Pipeline.of(PIXELS, "RewardSum")
-    lint = Remedy("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
+    lint = Candidate("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
     broken = replace(lint, pipeline=Pipeline.of(PIXELS, 'CatFrames(2, -1, in_keys=["no"])'))
     found = advised("RewardSum", "RewardClipping(-9, 9)", further=[lint, broken], mode="eager")
     assert [each.remedy.kind for each in found.advice] == ["lint"]
@@ -134,17 +136,17 @@ def test_stages_that_the_device_waits_for_are_tried_compiled(
         tried.append(mode)
         return working(clock)
 
-    monkeypatch.setattr("tdx.profiling.side_by_side.running", running)
-    found = advise(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)
+    monkeypatch.setattr("tdx.profiling.interleaved.rollout_mode", running)
+    found = try_changes(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)
     assert [each.remedy.kind for each in (*found.advice, *found.in_vain)] == ["launch-bound"]
     assert set(tried) == {"planned", "compiled"}
 
 
 def test_agreement_of_values() -> None:
     one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
-    assert agreement(one, one.clone()) == "same"
-    assert agreement(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
-    assert agreement(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
-    assert agreement(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
-    assert agreement(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
-    assert agreement(one, one.exclude("a")) == "other"
+    assert compare_values(one, one.clone()) == "same"
+    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
+    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
+    assert compare_values(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
+    assert compare_values(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
+    assert compare_values(one, one.exclude("a")) == "other"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tdx.core.meter import Part
-from tdx.profiling.clock import ClockMeter, Times, own_times
+from tdx.profiling.clock import CallTimes, ClockMeter, exclude_nested_time
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
 
@@ -33,7 +33,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def by_part(meter: ClockMeter) -> dict[Part, Times]:
+def by_part(meter: ClockMeter) -> dict[Part, CallTimes]:
     return {times.part: times for times in meter.taken()}
 
 
@@ -165,6 +165,6 @@ def test_own_times_add_up_whatever_the_nesting() -> None:
     # [0, 100] holds [10, 40] and [40, 90]; the second of these holds two that touch.
     calls = np.array([[0, 100], [10, 40], [40, 90], [40, 60], [60, 90], [200, 230]])
     for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 7):
-        shuffled = own_times(calls[list(order)])
+        shuffled = exclude_nested_time(calls[list(order)])
         found = dict(zip(order, shuffled.tolist(), strict=True))
         assert [found[index] for index in range(6)] == [20, 30, 0, 20, 30, 30]

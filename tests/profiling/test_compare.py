@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
-from tdx.profiling.compare import TOTAL, compare, noise_floor
-from tdx.profiling.limits import parse_limits
+from tdx.profiling.compare import TOTAL_LABEL, compare_profiles, compute_noise_floor, parse_limits
 from tdx.profiling.result import ModeProfile, Profile, Row
 from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
 
@@ -30,10 +29,10 @@ def with_mode(mode: ModeProfile) -> Profile:
 
 
 def test_a_profile_and_itself_differ_by_nothing() -> None:
-    found = compare(stand_in(), stand_in(), parse_limits(["max:0%"]))
+    found = compare_profiles(stand_in(), stand_in(), parse_limits(["max:0%"]))
     assert not any([found.failures, found.differences, found.gone, found.new])
     assert {change.ratio for change in found.changes} == {1.0}
-    assert TOTAL in {change.label for change in found.changes}
+    assert TOTAL_LABEL in {change.label for change in found.changes}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_a_profile_and_itself_differ_by_nothing() -> None:
 )
 def test_a_limit_names_the_stage_that_breaks_it(limits: str, failing: list[str]) -> None:
     after = with_mode(slower(mode_profile(), "RewardSum", 1.5))
-    found = compare(stand_in(), after, parse_limits([limits]))
+    found = compare_profiles(stand_in(), after, parse_limits([limits]))
     assert list(found.failing) == failing
     for failure in found.failures:
         assert failure.message.startswith("0 RewardSum forward: ")
@@ -65,17 +64,19 @@ def test_growth_within_the_noise_breaks_no_limit() -> None:
     noisy = replace(row, times_ns=(row.times_ns * factors).astype(np.int64))
     rows = tuple(noisy if each is row else each for each in before.rows)
     after = with_mode(replace(before, rows=rows))
-    assert noise_floor(noisy, "mean") == pytest.approx(0.14, abs=0.04)
-    within = compare(stand_in(), after, parse_limits(["p50:1%"]))
+    assert compute_noise_floor(noisy, "mean") == pytest.approx(0.14, abs=0.04)
+    within = compare_profiles(stand_in(), after, parse_limits(["p50:1%"]))
     assert within.failing == ()
     assert any(change.ratio > 1.05 for change in within.changes if change.figure == "p50")
     large = with_mode(slower(replace(before, rows=rows), "RewardSum", 1.5))
-    assert compare(stand_in(), large, parse_limits(["p50:10%"])).failing == ("0 RewardSum",)
+    assert compare_profiles(stand_in(), large, parse_limits(["p50:10%"])).failing == (
+        "0 RewardSum",
+    )
 
 
 def test_rows_that_are_in_one_of_them_are_named() -> None:
     short = mode_profile()
-    found = compare(stand_in(), with_mode(replace(short, rows=short.rows[:-1])))
+    found = compare_profiles(stand_in(), with_mode(replace(short, rows=short.rows[:-1])))
     assert found.gone == (("unattributed", "step"),)
     assert found.new == ()
 
@@ -97,15 +98,15 @@ def test_rows_that_are_in_one_of_them_are_named() -> None:
 )
 def test_what_was_not_measured_alike_is_compared_by_force_only(other: Profile, told: str) -> None:
     with pytest.raises(TdxError, match=told):
-        compare(stand_in(), other)
-    found = compare(stand_in(), other, force=True)
+        compare_profiles(stand_in(), other)
+    found = compare_profiles(stand_in(), other, force=True)
     assert found.differences[0].startswith(told[:8])
     assert found.changes
 
 
 def test_no_mode_in_common() -> None:
     with pytest.raises(ArgumentError, match="no mode in common: eager and planned"):
-        compare(stand_in(), stand_in(mode_profile("planned")), force=True)
+        compare_profiles(stand_in(), stand_in(mode_profile("planned")), force=True)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +127,4 @@ def test_a_limit_that_cannot_be_read(text: str, kind: type[TdxError], told: str)
 
 def test_a_limit_about_nobody_is_refused() -> None:
     with pytest.raises(ArgumentError, match="did you mean RewardSum"):
-        compare(stand_in(), stand_in(), parse_limits(["RewardSun.p95:10%"]))
+        compare_profiles(stand_in(), stand_in(), parse_limits(["RewardSun.p95:10%"]))

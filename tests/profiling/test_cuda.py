@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
 from tdx.core.meter import TRANSFERS
-from tdx.profiling.attach import measured
+from tdx.profiling.instrument import attach_meter
 from tdx.profiling.passes.accelerator import TorchAccelerator
-from tdx.profiling.passes.choice import PASSES, passes_of
+from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
@@ -60,7 +60,7 @@ def test_columns() -> None:
 def test_times_add_up() -> None:
     setting, device = Setting(), TorchAccelerator("cuda:0")
     seen = DeviceTimes(device)
-    with measured(setting.env, seen):
+    with attach_meter(setting.env, seen):
         setting.env.rollout(5)
         first = device.mark()
         with seen.recording():
@@ -90,9 +90,9 @@ def test_values_are_those_without_a_pass(planned: bool) -> None:
         return TransformedEnv(PendulumEnv(batch_size=[8], device="cuda:0"), chain)
 
     plain, device = rolled(made()), TorchAccelerator("cuda:0")
-    for observer in [each for name in PASSES for each in passes_of(name, device)]:
+    for observer in [each for name in PASSES for each in make_observers(name, device)]:
         env = made()
-        with measured(env, observer), observer.recording():
+        with attach_meter(env, observer), observer.recording():
             seen = rolled(env)
         assert (plain == seen).all(), type(observer).__name__
     assert torch.cuda.get_sync_debug_mode() == 0

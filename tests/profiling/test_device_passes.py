@@ -13,14 +13,20 @@ from tdx import Compose, GymEnv, TransformedEnv
 from tdx.core.meter import TRANSFERS, base_parts
 from tdx.errors import DeviceError, ExitCode
 from tdx.profiling import run
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.passes.accelerator import TorchAccelerator, accelerators_of
-from tdx.profiling.passes.choice import Found, passes_of
-from tdx.profiling.passes.device import WAITING, DeviceTimes, DeviceWork, work_by_part
-from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, read_trace
-from tdx.profiling.passes.ranges import range_name
-from tdx.profiling.passes.synchronised import NOTHING_TO_WAIT_FOR, SYNC
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.passes.accelerator import (
+    NO_SYNC_NOTE,
+    SYNC_NOTE,
+    TorchAccelerator,
+    TraceEvent,
+    TraceKind,
+    list_accelerators,
+    read_trace,
+)
+from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
+from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, attribute_work
+from tdx.profiling.passes.observer import format_range_name
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.spinning import US, FakeClock, SpinningCall, SpinningEnv
@@ -59,7 +65,7 @@ class Setting:
             self.device.fetch(6, 32, WHERE)
 
     def rows(self, monkeypatch: pytest.MonkeyPatch, plan: ProfilePlan) -> ModeProfile:
-        monkeypatch.setattr(run, "accelerator_of", lambda *_: Found(self.device))
+        monkeypatch.setattr(run, "find_accelerator", lambda *_: AcceleratorLookup(self.device))
         found = profile_env(self.env, ["eager"], replace(plan, clock=self.clock))
         return found.modes[0]
 
@@ -79,7 +85,7 @@ def forward(mode: ModeProfile) -> list[DeviceUse]:
 def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
     setting.waits = False
     device, seen = setting.device, DeviceTimes(setting.device)
-    with measured(setting.env, seen), seen.recording():
+    with attach_meter(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     loop = device.marks[-1].at_ns - device.marks[0].at_ns
     none = np.zeros(0, np.int64)
@@ -93,7 +99,7 @@ def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
 def test_the_host_waits_for_no_mark_until_the_end(setting: Setting) -> None:
     setting.waits = False
     seen = DeviceTimes(setting.device)
-    with measured(setting.env, seen), seen.recording():
+    with attach_meter(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     runs = [
         each for at, each in enumerate(setting.device.log) if setting.device.log[at - 1] != each
@@ -143,9 +149,9 @@ def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
     seen = DeviceWork(setting.device)
     seen.parts = [base_parts(setting.env.base_env)[0], TRANSFERS]
     seen._trace = [
-        event("part", range_name(0), 0, 100_000),
+        event("part", format_range_name(0), 0, 100_000),
         event("launch", "cudaMemcpyAsync", 10_000, 12_000, 1),
-        event("part", range_name(1), 20_000, 60_000),
+        event("part", format_range_name(1), 20_000, 60_000),
         event("launch", "cudaMemcpyAsync", 30_000, 32_000, 2),
         event("copy", "Memcpy DtoH", 40_000, 44_000, 1),
         event("copy", "Memcpy HtoD", 50_000, 57_000, 2),
@@ -163,12 +169,12 @@ def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
 def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
     before = dict(env._program.__dict__)
-    with measured(env, meter):
+    with attach_meter(env, meter):
         env.reset()
     assert {times.part: len(times.own_ns) for times in meter.taken()}[TRANSFERS] == 1
     assert env._program.__dict__ == before
     on_host = GymEnv("Pendulum-v1")
-    with measured(on_host, meter):
+    with attach_meter(on_host, meter):
         on_host.reset()
     assert TRANSFERS not in {times.part for times in meter.taken()}
 
@@ -182,19 +188,19 @@ def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.Monk
         means[sync] = {
             row.part.label: row.statistics.mean for row in mode.rows if row.part.lane != "reset"
         }
-        assert (SYNC in mode.notes) is sync
+        assert (SYNC_NOTE in mode.notes) is sync
         assert mode.unattributed == pytest.approx(0, abs=0.01)
     assert means[False][STAGES[0]] == LAUNCH_US
     assert means[True][STAGES[0]] == LAUNCH_US + 300
     # What the host does not wait for in a stage it waits for once, when all is given.
-    assert means[False][WAITING.label] > 100
-    assert means[True][WAITING.label] == 0
+    assert means[False][WAITING_PART.label] > 100
+    assert means[True][WAITING_PART.label] == 0
 
 
 def test_sync_mode_without_an_accelerator_says_so() -> None:
     env = SpinningEnv(FakeClock().spin)
     found = profile_env(env, ["eager"], ProfilePlan(steps=2, repeats=1, passes=(), sync=True))
-    assert NOTHING_TO_WAIT_FOR in found.modes[0].notes
+    assert NO_SYNC_NOTE in found.modes[0].notes
 
 
 def test_an_error_in_a_pass_keeps_what_was_measured_before(
@@ -224,8 +230,8 @@ def test_values_are_those_without_a_pass_whatever_is_raised(setting: Setting) ->
         return setting.env.rollout(STEPS)
 
     plain = rolled()
-    for observer in passes_of("device", setting.device):
-        with measured(setting.env, observer), observer.recording():
+    for observer in make_observers("device", setting.device):
+        with attach_meter(setting.env, observer), observer.recording():
             assert (plain == rolled()).all()
         with pytest.raises(ZeroDivisionError), observer.recording():
             raise ZeroDivisionError
@@ -242,8 +248,8 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
-    assert accelerators_of(setting.env) == []
-    assert passes_of("device", None) == []
+    assert list_accelerators(setting.env) == []
+    assert make_observers("device", None) == []
 
 
 def test_work_of_a_trace_that_torch_has_written() -> None:
@@ -255,10 +261,10 @@ def test_work_of_a_trace_that_torch_has_written() -> None:
     text = ",".join(
         (
             '{"ph":"M","name":"process_name","tid":0,"args":{}}',
-            event("user_annotation", range_name(0), 0, 100, 1),
+            event("user_annotation", format_range_name(0), 0, 100, 1),
             event("cpu_op", "aten::add", 10, 20, 1),
             event("cuda_runtime", "cudaLaunchKernel", 12, 5, 1, correlation=1),
-            event("cpu_op", range_name(1), 40, 40, 1),
+            event("cpu_op", format_range_name(1), 40, 40, 1),
             event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
             event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),
@@ -273,7 +279,7 @@ def test_work_of_a_trace_that_torch_has_written() -> None:
             event("kernel", "another", 240, 9, 7, correlation=5),
         )
     )
-    outer, inner = work_by_part(read_trace(f'{{"traceEvents": [{text}]}}')).values()
+    outer, inner = attribute_work(read_trace(f'{{"traceEvents": [{text}]}}')).values()
     assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
     assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)
     assert (inner.to_host, inner.to_device, inner.copy_ns) == (96, 0, 2_000)

@@ -11,7 +11,7 @@ import torch
 
 import tdx
 from tdx import GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
-from tdx.profiling.gym_wrappers import wrappers_of
+from tdx.profiling.instrument import list_wrappers
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.spinning import FakeClock, SpinningGymEnv, SpinningWrapper, totals_us
@@ -87,7 +87,7 @@ def test_values_are_the_same_and_nothing_is_left_behind(planned: bool) -> None:
     env_of_tdx = TransformedEnv(GymWrapper(wrapped), RewardSum())
     env_of_tdx.planned = planned
     program: Any = env_of_tdx.base_env._program
-    everyone = [*wrappers_of(wrapped), wrapped.unwrapped, program]
+    everyone = [*list_wrappers(wrapped), wrapped.unwrapped, program]
     env_of_tdx.rollout(2)
     names = [set(each.__dict__) for each in everyone]
     functions = [each.step for each in everyone]
@@ -109,7 +109,7 @@ def test_values_are_the_same_and_nothing_is_left_behind(planned: bool) -> None:
 
 def test_a_bare_gymnasium_env() -> None:
     env = gymnasium.wrappers.FlattenObservation(gymnasium.make("Pendulum-v1"))
-    owners = [*wrappers_of(env), env.unwrapped]
+    owners = [*list_wrappers(env), env.unwrapped]
     with tdx.profile(env) as meter:
         env.reset(seed=0)
         for _ in range(30):

@@ -11,12 +11,19 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
-from tdx.profiling.attach import measured
-from tdx.profiling.passes.choice import MOST_STEPS, most_steps
-from tdx.profiling.passes.memory import Ledger, Level, ObjectMemory, TensorMemory, memory_by_part
-from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.operators import SLOWED, Operators, operators_by_part
-from tdx.profiling.passes.ranges import BUSY, MEMORY, HostEvent
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.passes.choice import MAX_HOST_STEPS, max_recorded_steps
+from tdx.profiling.passes.host import (
+    SLOWDOWN_NOTE,
+    MemoryLedger,
+    MemoryLevel,
+    ObjectMemory,
+    Operators,
+    TensorMemory,
+    compute_memory,
+    count_operators,
+)
+from tdx.profiling.passes.observer import MEMORY_EVENT, PROFILER_BUSY, HostEvent, Observer
 from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.spinning import FakeClock, SpinningCall, SpinningEnv
@@ -76,7 +83,7 @@ def test_operators_of_each_stage(mode: ModeProfile) -> None:
     assert "aten::exp" not in {use.name for use in keep}
     assert [use.time_us for use in moment] == sorted((use.time_us for use in moment), reverse=True)
     assert all(use.time_us >= 0 for use in moment)
-    assert SLOWED in mode.notes
+    assert SLOWDOWN_NOTE in mode.notes
 
 
 def test_operators_where_stages_wait_for_a_chunk() -> None:
@@ -96,7 +103,7 @@ def test_a_part_inside_another_is_none_of_its_operators() -> None:
     def event(name: str, place: int, start: int, end: int) -> HostEvent:
         return HostEvent(name, place, start, end)
 
-    found = operators_by_part(
+    found = count_operators(
         [
             event("before", -1, 0, 5),
             event("", 0, 10, 100),
@@ -116,9 +123,9 @@ def test_a_part_inside_another_is_none_of_its_operators() -> None:
 
 def test_memory_of_a_part_inside_another() -> None:
     def change(at: int, nbytes: int) -> HostEvent:
-        return HostEvent(MEMORY, -1, at, at, nbytes)
+        return HostEvent(MEMORY_EVENT, -1, at, at, nbytes)
 
-    taken = memory_by_part(
+    taken = compute_memory(
         [
             change(0, 500),
             HostEvent("", 0, 10, 100),
@@ -136,11 +143,11 @@ def test_memory_of_a_part_inside_another() -> None:
 
 
 def test_the_peak_between_two_parts_is_of_the_one_around() -> None:
-    ledger = Ledger()
-    ledger.begin(0, Level(0, 0, 0))
-    ledger.begin(1, Level(0, 0, 70))
-    ledger.end(Level(0, 5, 9))
-    ledger.end(Level(0, 0, 5))
+    ledger = MemoryLedger()
+    ledger.begin(0, MemoryLevel(0, 0, 0))
+    ledger.begin(1, MemoryLevel(0, 0, 70))
+    ledger.end(MemoryLevel(0, 5, 9))
+    ledger.end(MemoryLevel(0, 0, 5))
     assert (ledger.taken[0].peak, ledger.taken[1].peak) == (70, 9)
 
 
@@ -158,7 +165,7 @@ def seeded(planned: bool) -> TransformedEnv:
 def test_values_are_those_without_a_pass(kind: Kind, planned: bool) -> None:
     plain = seeded(planned).rollout(25, break_when_any_done=False)
     env, observer = seeded(planned), kind()
-    with measured(env, observer), observer.recording():
+    with attach_meter(env, observer), observer.recording():
         seen: TensorDictBase = env.rollout(25, break_when_any_done=False)
     assert (plain == seen).all()
 
@@ -172,7 +179,11 @@ def test_nothing_is_left_behind_by_an_error(kind: Kind) -> None:
         raise KeyboardInterrupt
 
     setting.env.transform[1].spin = fail
-    with pytest.raises(KeyboardInterrupt), measured(setting.env, observer), observer.recording():
+    with (
+        pytest.raises(KeyboardInterrupt),
+        attach_meter(setting.env, observer),
+        observer.recording(),
+    ):
         setting.env.rollout(5)
     assert not tracemalloc.is_tracing()
     assert not torch._C._autograd._profiler_enabled()
@@ -211,11 +222,11 @@ def test_a_profiler_of_the_callers_own_goes_on() -> None:
     with torch.autograd.profiler.profile() as own:
         found = profile_env(Setting().env, ["eager"], ProfilePlan(steps=3, repeats=1)).modes[0]
         torch.zeros(3).erfinv()
-    assert found.notes.count(BUSY) == 2
+    assert found.notes.count(PROFILER_BUSY) == 2
     assert found.operators == {}
     assert found.memory["2 SpinningCall", "forward"].objects_kept_bytes > BYTES
     assert "aten::erfinv" in {event.name for event in own.function_events}
 
 
 def test_a_pass_makes_no_more_steps_than_it_needs() -> None:
-    assert all(most_steps(kind()) == MOST_STEPS for kind in KINDS)
+    assert all(max_recorded_steps(kind()) == MAX_HOST_STEPS for kind in KINDS)

@@ -26,7 +26,7 @@ class Interrupting:
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
 def test_every_moment_leaves_a_profile(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.profiling.run.quiet", nullcontext)
+    monkeypatch.setattr("tdx.profiling.run.quiet_environment", nullcontext)
     chain = tdx.Compose(tdx.StepCounter(max_steps=2), tdx.RewardSum(), tdx.ActionScaling())
     env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), chain)
     interrupted = 0

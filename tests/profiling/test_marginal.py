@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tdx import CatFrames, Compose, RenameTransform, TransformedEnv
-from tdx.profiling.marginal import Marginal, marginal
+from tdx.profiling.interleaved import Contender, compute_difference, measure_interleaved
+from tdx.profiling.marginal import MarginalCosts, measure_marginal_costs
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan
-from tdx.profiling.side_by_side import Contender, difference_of, side_by_side
 from tests.profiling.spinning import (
     FakeClock,
     SpinningCall,
@@ -19,8 +19,10 @@ from tests.profiling.spinning import (
 )
 
 
-def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> Marginal:
-    return marginal(env, mode, ProfilePlan(steps=40, warmup=1, repeats=3, clock=clock))
+def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> MarginalCosts:
+    return measure_marginal_costs(
+        env, mode, ProfilePlan(steps=40, warmup=1, repeats=3, clock=clock)
+    )
 
 
 def test_a_stage_costs_what_a_step_saves_without_it() -> None:
@@ -78,7 +80,7 @@ def test_a_drift_of_the_machine_cancels() -> None:
     env = Slowing(clock.spin, 100)
     same = [Contender(TransformedEnv(env)), Contender(TransformedEnv(env))]
     plan = ProfilePlan(steps=40, warmup=1, repeats=4, clock=clock)
-    turns = side_by_side(same, "eager", plan)
+    turns = measure_interleaved(same, "eager", plan)
     assert turns.step_us[-1, 0] > turns.step_us[0, 0] + 3
     assert abs(turns.difference(0, 1).saved_us) < 0.01
 
@@ -92,7 +94,9 @@ def test_an_interrupt_keeps_the_turns_before_it() -> None:
             raise KeyboardInterrupt
 
     plan = ProfilePlan(steps=10, warmup=1, repeats=5, clock=clock, on_progress=stop)
-    found = marginal(TransformedEnv(env, SpinningStage(clock.spin, forward=4)), "eager", plan)
+    found = measure_marginal_costs(
+        TransformedEnv(env, SpinningStage(clock.spin, forward=4)), "eager", plan
+    )
     assert found.error == "interrupted"
     assert found.stages[0].cost is not None
     assert found.stages[0].cost.turns == 2
@@ -111,4 +115,4 @@ def test_an_interrupt_keeps_the_turns_before_it() -> None:
     ],
 )
 def test_significance(before: list[float], after: list[float], significant: bool) -> None:
-    assert difference_of(np.array(before), np.array(after)).is_significant is significant
+    assert compute_difference(np.array(before), np.array(after)).is_significant is significant

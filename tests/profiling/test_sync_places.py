@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tdx.profiling.passes.sync_places import watched_syncs
+from tdx.profiling.passes.accelerator import watch_syncs
 
 WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:273.)"
 
@@ -31,7 +31,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_each_wait_is_told_with_its_line(modes: list[object]) -> None:
     places: list[str] = []
-    with watched_syncs(places.append):
+    with watch_syncs(places.append):
         for _ in range(2):
             line = sys._getframe().f_lineno + 1
             warnings.warn(WAIT, stacklevel=1)
@@ -45,16 +45,16 @@ def test_the_line_is_not_that_in_torch() -> None:
     exec(f"def item():\n    warnings.warn({WAIT!r}, stacklevel=1)", module)
     item = module["item"]
     assert callable(item)
-    with watched_syncs(places.append):
+    with watch_syncs(places.append):
         item()
     assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_places.py"]
 
 
 def test_other_warnings_are_as_ever(modes: list[object]) -> None:
     shown, filters = warnings.showwarning, list(warnings.filters)
-    with pytest.warns(UserWarning, match="something else"), watched_syncs(pytest.fail):
+    with pytest.warns(UserWarning, match="something else"), watch_syncs(pytest.fail):
         warnings.warn("something else", stacklevel=1)
-    with pytest.raises(DeprecationWarning), watched_syncs(pytest.fail):
+    with pytest.raises(DeprecationWarning), watch_syncs(pytest.fail):
         warnings.warn("an error here", DeprecationWarning, stacklevel=1)
     assert (warnings.showwarning, list(warnings.filters)) == (shown, filters)
     assert modes[-1] == 0

@@ -9,11 +9,10 @@ import torch
 
 from tdx import GymEnv
 from tdx.profiling.passes import accelerator, choice
-from tdx.profiling.passes.accelerator import TorchAccelerator
-from tdx.profiling.passes.choice import accelerator_of
-from tdx.profiling.passes.device import work_by_part
-from tdx.profiling.passes.device_trace import TraceEvent
-from tdx.profiling.passes.ranges import range_name
+from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
+from tdx.profiling.passes.choice import find_accelerator
+from tdx.profiling.passes.device import attribute_work
+from tdx.profiling.passes.observer import format_range_name
 
 STREAM = object()
 
@@ -92,8 +91,8 @@ def test_what_a_device_cannot_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_device_without_times_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch, timed=False)
     devices = [torch.device("mps:0"), torch.device("cuda:0")]
-    monkeypatch.setattr(choice, "accelerators_of", lambda *_: devices)
-    found = accelerator_of(GymEnv("Pendulum-v1"))
+    monkeypatch.setattr(choice, "list_accelerators", lambda *_: devices)
+    found = find_accelerator(GymEnv("Pendulum-v1"))
     assert found.accelerator is None
     assert found.notes == (
         "cuda:0: one device is measured at a time, and that is mps:0.",
@@ -107,10 +106,10 @@ def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.log.clear()
     with device.traced(events):
         for place in (0, 1, 0):
-            with torch.autograd.profiler.record_function(range_name(place)):
+            with torch.autograd.profiler.record_function(format_range_name(place)):
                 torch.ones(3)
-    assert [each.name for each in events] == [range_name(place) for place in (0, 1, 0)]
+    assert [each.name for each in events] == [format_range_name(place) for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in events)
-    assert work_by_part(events) == {}
+    assert attribute_work(events) == {}
     # What waits in the queue is done before the trace ends.
     assert fake.log == ["synchronize mps"]

@@ -27,8 +27,8 @@ from tdx import (
     VecNorm,
 )
 from tdx.core.envs import EnvBase
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
+from tdx.profiling.instrument import attach_meter
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.benchmarks.chains import chain_6
 
@@ -110,7 +110,7 @@ def test_values_are_bit_identical(make: Make, planned: bool) -> None:
         env = make()
         env.planned = planned
         if is_measured:
-            with measured(env, ClockMeter()):
+            with attach_meter(env, ClockMeter()):
                 found.append(rolled(env, None))
         else:
             found.append(rolled(env, None))

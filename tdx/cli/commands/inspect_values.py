@@ -38,7 +38,7 @@ def inspect_values(
     from tdx.cli.views.values_view import values_view
     from tdx.inspection.stage_text import stage_texts
     from tdx.inspection.values_report import inspect_values
-    from tdx.pipeline.validation import add_line
+    from tdx.pipeline.build import add_source_line
 
     config = read_pipeline(pipeline)
     with built_env(config, pipeline) as env:
@@ -48,7 +48,7 @@ def inspect_values(
         )
         calls = stage_texts(env, config)
         if report.error is not None:
-            add_line(report.error, config, env)
+            add_source_line(report.error, config, env)
     write(values_view(report, calls), output)
     if report.error is not None:
         raise report.error

@@ -48,7 +48,7 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
     """
     from tdx.cli.output.write import write
     from tdx.cli.views.list_view import transforms_view
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     words = " ".join(search or ())
-    write(transforms_view(catalogue().search(words), words), output)
+    write(transforms_view(load_catalog().search(words), words), output)

@@ -49,7 +49,7 @@ from tdx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.cli.views.profile_view import Extras, Layout
-    from tdx.profiling.limits import Limit
+    from tdx.profiling.compare import Limit
     from tdx.profiling.result import Profile
     from tdx.profiling.run import ProfilePlan
 
@@ -145,11 +145,11 @@ def _estimate(request: Request, output: OutputOptions) -> int:
     """Measure few steps, and show how long all of them would take."""
     from tdx.cli.output.write import write
     from tdx.cli.views.estimate_view import estimate_view
-    from tdx.profiling.estimate import estimate_of, few
+    from tdx.profiling.run import estimate_duration, shorten_plan
 
-    found, _ = measured(replace(request, plan=few(request.plan)))
+    found, _ = measured(replace(request, plan=shorten_plan(request.plan)))
     end_with(error_of(found))
-    write(estimate_view(request.plan, estimate_of(found, request.plan)), output)
+    write(estimate_view(request.plan, estimate_duration(found, request.plan)), output)
     return ExitCode.OK
 
 
@@ -203,9 +203,8 @@ class _Baseline:
         Raises:
             ArgumentError: it cannot be read, or was measured with another pipeline or machine.
         """
-        from tdx.profiling.compare import compare
-        from tdx.profiling.limits import parse_limits
-        from tdx.profiling.machine import this_machine
+        from tdx.profiling.compare import compare_profiles, parse_limits
+        from tdx.profiling.machine import detect_machine
         from tdx.profiling.saved import read_profile
 
         limits = parse_limits(fail_if or ())
@@ -214,7 +213,7 @@ class _Baseline:
                 raise ArgumentError("--fail-if needs something to compare with", hint=_SAVED)
             return cls("", None, (), force)
         before = read_profile(path)
-        machine = this_machine()
+        machine = detect_machine()
         if plan.threads is not None:
             machine = replace(machine, threads=plan.threads)
         settings = replace(
@@ -225,18 +224,18 @@ class _Baseline:
             sync=plan.sync,
         )
         now = replace(before, subject=plan.subject, settings=settings, machine=machine)
-        compare(before, now, limits, force=force)
+        compare_profiles(before, now, limits, force=force)
         return cls(path, before, limits, force)
 
     def extras(self, found: Profile) -> Extras:
         """What has changed, to be shown beside a profile."""
         from tdx.cli.views.profile_view import Extras
-        from tdx.profiling.compare import compare
+        from tdx.profiling.compare import compare_profiles
 
         whole = self._before is not None and error_of(found) is None
         change = None
         if whole and self._before is not None:
-            change = compare(self._before, found, self._limits, force=self._force)
+            change = compare_profiles(self._before, found, self._limits, force=self._force)
         return Extras((), change, self._limits, self._path)
 
 

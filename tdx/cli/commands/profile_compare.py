@@ -28,11 +28,10 @@ def profile_compare(
     """
     from tdx.cli.output.write import write
     from tdx.cli.views.profile_change_view import change_view
-    from tdx.profiling.compare import compare
-    from tdx.profiling.limits import parse_limits
+    from tdx.profiling.compare import compare_profiles, parse_limits
     from tdx.profiling.saved import read_profile
 
     limits = parse_limits(fail_if or ())
-    found = compare(read_profile(before), read_profile(after), limits, force=force)
+    found = compare_profiles(read_profile(before), read_profile(after), limits, force=force)
     write(change_view(found, limits, before, after), output)
     return ExitCode.FINDINGS if found.failures else ExitCode.OK

@@ -30,9 +30,9 @@ def show_transform(
     """
     from tdx.cli.output.write import write
     from tdx.cli.views.transform_view import transform_view
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
-    info = catalogue()[name]
+    info = load_catalog()[name]
     found = None
     if example:
         from tdx.cli.foreign_code import foreign_code

@@ -19,11 +19,10 @@ from tdx.cli.views.profile_view import (
     mode_table,
 )
 from tdx.cli.views.sweep_view import grouped, growth_blocks, name_of, named, sweep_blocks
-from tdx.profiling.calls import mean_step
-from tdx.profiling.growth import Growth, growths
 from tdx.profiling.result import ModeProfile, Profile
-from tdx.profiling.sweep import Sweep
-from tdx.profiling.sweep_axes import shown
+from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep_axes import format_setting
+from tdx.profiling.traces import build_mean_step
 from tdx.text import escape_control_characters
 
 _FOLDER = Path(__file__).parent
@@ -49,7 +48,7 @@ def profile_page(profile: Profile, extras: Extras | None = None) -> str:
     )
 
 
-def sweep_page(subject: str, found: Sweep) -> str:
+def sweep_page(subject: str, found: SweepResult) -> str:
     """The page of a sweep, complete in itself too.
 
     Args:
@@ -63,15 +62,15 @@ def sweep_page(subject: str, found: Sweep) -> str:
         "sweep.html.j2",
         subject=subject,
         axes=found.axes,
-        shown=shown,
+        format_setting=format_setting,
         below=below,
         cells=cells,
-        growth=[_growth(group) for group in grouped(growths(found))],
+        growth=[_growth(group) for group in grouped(fit_growth(found))],
         machine=[] if profile is None else machine_facts(profile.machine),
     )
 
 
-def _growth(group: list[Growth]) -> dict[str, Any]:
+def _growth(group: list[CostGrowth]) -> dict[str, Any]:
     first = group[0]
     values = sorted({value for each in group for value in each.values})
     known = [dict(zip(each.values, each.step_us, strict=True)) for each in group]
@@ -115,7 +114,7 @@ def _mode(mode: ModeProfile) -> dict[str, Any]:
         "mode": mode.mode,
         "rate": f"{micros(mode.step_us)} µs a step, {count(mode.frames_per_second)} frames/s",
         "facts": list(mode_facts(mode)),
-        "flames": flame_chart(mean_step(mode)),
+        "flames": flame_chart(build_mean_step(mode)),
         "table": mode_table(mode),
         "plots": [(name, row, plot) for name, row, plot in plots if plot],
         "details": _sections(list(details(mode, UNLIMITED))),

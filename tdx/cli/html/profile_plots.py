@@ -7,8 +7,8 @@ from html import escape
 
 from tdx.cli.html.drawing import CHARACTER, label, picture, text_width
 from tdx.cli.views.profile_columns import histogram, micros
-from tdx.profiling.calls import Node
 from tdx.profiling.result import Row
+from tdx.profiling.traces import CallNode
 
 _WIDTH, _LEVEL = 1200.0, 24.0
 _LEAST = 0.4
@@ -16,7 +16,7 @@ _LEAST = 0.4
 _PLOT, _TALL, _BINS = 250.0, 84.0, 30
 
 
-def flame_chart(root: Node) -> str:
+def flame_chart(root: CallNode) -> str:
     """Who takes how much of a step, what is inside a part drawn below it.
 
     Args:
@@ -28,7 +28,7 @@ def flame_chart(root: Node) -> str:
     return picture(_WIDTH, root.depth() * _LEVEL, parts, "the mean step, part by part")
 
 
-def _flames(node: Node, left: float, level: int, scale: float, whole: float) -> Iterator[str]:
+def _flames(node: CallNode, left: float, level: int, scale: float, whole: float) -> Iterator[str]:
     width = node.step_us * scale
     if width < _LEAST:
         return
@@ -38,7 +38,7 @@ def _flames(node: Node, left: float, level: int, scale: float, whole: float) -> 
         left += child.step_us * scale
 
 
-def _flame(node: Node, x: float, y: float, width: float, whole: float) -> str:
+def _flame(node: CallNode, x: float, y: float, width: float, whole: float) -> str:
     name = node.label if node.work == "engine" else f"{node.label} {node.lane}"
     told = (
         f"{name}: {micros(node.step_us)} µs a step, {node.step_us / whole:.1%}; "

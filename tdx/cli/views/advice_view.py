@@ -9,13 +9,13 @@ from tdx.cli.output.view import Block, Cell, Heading, Paragraph
 from tdx.cli.views.marginal_view import finite
 from tdx.cli.views.profile_columns import micros
 from tdx.pipeline import format_stage
-from tdx.profiling.advice import Advice, Advised
 from tdx.profiling.result import Mode
+from tdx.profiling.suggestions import Suggestions, TriedChange
 
 _VALUES = {"same": "the same values", "close": "values within 1 %", "other": "other values"}
 
 
-def advice_blocks(mode: Mode, found: Advised) -> Iterator[Block]:
+def advice_blocks(mode: Mode, found: Suggestions) -> Iterator[Block]:
     """What saved time first, then what was tried in vain.
 
     Args:
@@ -38,7 +38,7 @@ def advice_blocks(mode: Mode, found: Advised) -> Iterator[Block]:
         yield Paragraph([Cell("Nothing was found that would be worth a try.")], indent=2)
 
 
-def _advice(advice: Advice) -> Iterator[Block]:
+def _advice(advice: TriedChange) -> Iterator[Block]:
     saving, remedy = advice.saving, advice.remedy
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
     yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
@@ -48,7 +48,7 @@ def _advice(advice: Advice) -> Iterator[Block]:
     yield Paragraph([Cell("chain: ", "dim"), Cell(chain)], indent=4)
 
 
-def _saving(advice: Advice) -> str:
+def _saving(advice: TriedChange) -> str:
     saving = advice.saving
     noise = finite(saving.noise_us)
     room = "" if noise is None else f" ± {micros(noise)}"
@@ -57,7 +57,7 @@ def _saving(advice: Advice) -> str:
     return f"{before} → {after} µs a step, saved {saved}{room}; {_VALUES[advice.values]}"
 
 
-def advice_data(mode: Mode, found: Advised) -> dict[str, Any]:
+def advice_data(mode: Mode, found: Suggestions) -> dict[str, Any]:
     """The same as plain data."""
     return {
         "mode": mode,
@@ -68,7 +68,7 @@ def advice_data(mode: Mode, found: Advised) -> dict[str, Any]:
     }
 
 
-def _data(advice: Advice) -> dict[str, Any]:
+def _data(advice: TriedChange) -> dict[str, Any]:
     remedy, saving = advice.remedy, advice.saving
     return {
         "kind": remedy.kind,

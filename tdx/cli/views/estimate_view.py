@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from tdx.cli.output.view import Block, Cell, Heading, View
 from tdx.cli.views.profile_columns import micros, number_table
-from tdx.profiling.estimate import Estimate
-from tdx.profiling.run import ProfilePlan
+from tdx.profiling.run import Estimate, ProfilePlan
 
 _MIB = 1 << 20
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Paragraph, Table, View
-from tdx.cli.views.prose import plain
+from tdx.pipeline.docstrings import strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.pipeline.entries import TransformInfo
+    from tdx.pipeline.catalog import TransformInfo
 
 
 def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
@@ -72,7 +72,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
 
 def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
     rows = [
-        [Cell(category, "dim"), Cell(info.name, "name"), Cell(plain(info.summary))]
+        [Cell(category, "dim"), Cell(info.name, "name"), Cell(strip_markup(info.summary))]
         for category, info in zip(_once(infos), infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
@@ -83,7 +83,7 @@ def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
     for category, info in zip(_once(infos), infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
-        rows.append([Cell(f"  {info.name}", "name"), Cell(plain(info.summary))])
+        rows.append([Cell(f"  {info.name}", "name"), Cell(strip_markup(info.summary))])
     return Table([Column(fixed=True), Column()], rows)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style
 from tdx.cli.views.profile_columns import micros, number_table
-from tdx.profiling.marginal import Marginal, MarginalCost
+from tdx.profiling.marginal import MarginalCost, MarginalCosts
 
 _TITLES = ("stage", "own", "saved without it", "noise", "for others", "share")
 _DISPENSABLE = ("share", "noise", "for others")
 
 
-def marginal_blocks(found: Marginal, width: int) -> Iterator[Block]:
+def marginal_blocks(found: MarginalCosts, width: int) -> Iterator[Block]:
     """What a step saves without each stage, and how much of that is not the stage's own time.
 
     Args:
@@ -56,7 +56,7 @@ def _signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 
-def marginal_data(found: Marginal) -> dict[str, Any]:
+def marginal_data(found: MarginalCosts) -> dict[str, Any]:
     """The same as plain data."""
     return {
         "mode": found.mode,

@@ -50,8 +50,8 @@ def _head(pipeline: Pipeline, leaves: Sequence[LeafSpec]) -> Iterator[str]:
 
 def stage_reasons(pipeline: Pipeline) -> list[str]:
     """What each stage of a pipeline does, in the words of its docstring."""
-    from tdx.cli.views.prose import plain
-    from tdx.pipeline import catalogue
+    from tdx.pipeline import load_catalog
+    from tdx.pipeline.docstrings import strip_markup
 
-    infos = (catalogue().find(stage.name) for stage in pipeline.transforms)
-    return [plain(info.summary) if info else "" for info in infos]
+    infos = (load_catalog().find(stage.name) for stage in pipeline.transforms)
+    return [strip_markup(info.summary) if info else "" for info in infos]

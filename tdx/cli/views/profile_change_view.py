@@ -8,14 +8,19 @@ from typing import Any
 
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table, View
 from tdx.cli.views.profile_columns import micros, number_table
-from tdx.profiling.compare import TOTAL, Change, Comparison, Failure
-from tdx.profiling.limits import Limit
+from tdx.profiling.compare import (
+    TOTAL_LABEL,
+    FigureChange,
+    Limit,
+    LimitViolation,
+    ProfileComparison,
+)
 
 _SLIGHT = 0.005
 _DISPENSABLE = ("noise", "before", "lane")
 
 
-def change_view(found: Comparison, limits: Sequence[Limit], before: str, after: str) -> View:
+def change_view(found: ProfileComparison, limits: Sequence[Limit], before: str, after: str) -> View:
     """Lay out what has become slower or faster.
 
     Args:
@@ -32,14 +37,14 @@ def change_view(found: Comparison, limits: Sequence[Limit], before: str, after: 
     return View("profile-comparison", change_data(found), list(_records(found)), blocks)
 
 
-def verdict(found: Comparison, limits: Sequence[Limit]) -> str:
+def verdict(found: ProfileComparison, limits: Sequence[Limit]) -> str:
     """What came out, in a few words."""
     if found.failures:
         return f"too slow: {', '.join(_name(label) for label in found.failing)}"
     return "within the limits" if limits else "nothing was to be held to a limit"
 
 
-def change_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Iterator[Block]:
+def change_blocks(found: ProfileComparison, limits: Sequence[Limit], width: int) -> Iterator[Block]:
     """What differs, without a heading."""
     for failure in found.failures:
         yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
@@ -47,7 +52,9 @@ def change_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Ite
         yield Paragraph([Cell("not alike: ", "changed"), Cell(difference)], indent=2)
     figures = {limit.figure for limit in limits} or {"mean"}
     changes = [
-        change for change in found.changes if change.figure in figures or change.label == TOTAL
+        change
+        for change in found.changes
+        if change.figure in figures or change.label == TOTAL_LABEL
     ]
     yield _table(changes, found.failures, width)
     for title, keys in (("gone", found.gone), ("new", found.new)):
@@ -56,7 +63,9 @@ def change_blocks(found: Comparison, limits: Sequence[Limit], width: int) -> Ite
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
 
 
-def _table(changes: Sequence[Change], failures: Sequence[Failure], width: int) -> Table:
+def _table(
+    changes: Sequence[FigureChange], failures: Sequence[LimitViolation], width: int
+) -> Table:
     failed: set[tuple[str, str, str]] = {
         (each.change.mode, each.change.label, each.change.lane) for each in failures
     }
@@ -66,12 +75,12 @@ def _table(changes: Sequence[Change], failures: Sequence[Failure], width: int) -
     return number_table(titles, rows, width, ("part", "lane", "figure", ""), _DISPENSABLE)
 
 
-def _row(change: Change, failed: set[tuple[str, str, str]], several: bool) -> list[Cell]:
+def _row(change: FigureChange, failed: set[tuple[str, str, str]], several: bool) -> list[Cell]:
     name = _name(change.label)
     style, told = _judged(change, (change.mode, change.label, change.lane) in failed)
     return [
         Cell(f"{change.mode}: {name}" if several else name, "name"),
-        Cell("" if change.label == TOTAL else change.lane, "dim"),
+        Cell("" if change.label == TOTAL_LABEL else change.lane, "dim"),
         Cell(change.figure, "dim"),
         Cell(micros(change.before_us)),
         Cell(micros(change.after_us)),
@@ -82,10 +91,10 @@ def _row(change: Change, failed: set[tuple[str, str, str]], several: bool) -> li
 
 
 def _name(label: str) -> str:
-    return "whole step" if label == TOTAL else label
+    return "whole step" if label == TOTAL_LABEL else label
 
 
-def _judged(change: Change, failed: bool) -> tuple[Style, str]:
+def _judged(change: FigureChange, failed: bool) -> tuple[Style, str]:
     if failed:
         return "bad", "too slow"
     if not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
@@ -97,7 +106,7 @@ def _percent(share: float) -> str:
     return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
-def change_data(found: Comparison) -> dict[str, Any]:
+def change_data(found: ProfileComparison) -> dict[str, Any]:
     """All that differs, as plain data."""
     return {
         "failed": bool(found.failures),
@@ -112,7 +121,7 @@ def change_data(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: FigureChange) -> dict[str, Any]:
     return {
         "mode": change.mode,
         "label": change.label,
@@ -126,7 +135,7 @@ def _change(change: Change) -> dict[str, Any]:
     }
 
 
-def _records(found: Comparison) -> Iterator[dict[str, Any]]:
+def _records(found: ProfileComparison) -> Iterator[dict[str, Any]]:
     broken = {id(failure.change): failure.limit.text for failure in found.failures}
     for change in found.changes:
         yield {**_change(change), "limit": broken.get(id(change))}

@@ -8,38 +8,39 @@ from typing import Any
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, View
 from tdx.cli.views.comparison import NOTHING
 from tdx.cli.views.profile_columns import count, micros, number_table, sparkline
-from tdx.profiling.growth import TOTAL, Growth, growths
 from tdx.profiling.result import ModeProfile
-from tdx.profiling.saved import to_json
-from tdx.profiling.sweep import Cell as Setting
-from tdx.profiling.sweep import Sweep
-from tdx.profiling.sweep_axes import shown
+from tdx.profiling.saved import profile_to_json
+from tdx.profiling.sweep import TOTAL_KEY, CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep import SweepCell as Setting
+from tdx.profiling.sweep_axes import format_setting
 
 _DISPENSABLE = ("noise", "µs/frame")
 
 
-def sweep_view(subject: str, found: Sweep) -> View:
+def sweep_view(subject: str, found: SweepResult) -> View:
     """Lay out a sweep.
 
     Args:
         subject: the pipeline.
         found: its cells.
     """
-    grown = growths(found)
+    grown = fit_growth(found)
 
     def blocks(width: int) -> list[Block]:
-        axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in found.axes)
+        axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in found.axes)
         return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(found, width)]
 
     data = {
         "subject": subject,
-        "axes": [{"name": a.name, "values": [shown(v) for v in a.values]} for a in found.axes],
+        "axes": [
+            {"name": a.name, "values": [format_setting(v) for v in a.values]} for a in found.axes
+        ],
         "interrupted": found.interrupted,
         "cells": [
             {
                 "point": _point(cell),
                 "problem": cell.problem,
-                "profile": None if cell.profile is None else to_json(cell.profile),
+                "profile": None if cell.profile is None else profile_to_json(cell.profile),
             }
             for cell in found.cells
         ],
@@ -48,7 +49,7 @@ def sweep_view(subject: str, found: Sweep) -> View:
     return View("profile-sweep", data, list(_records(found)), blocks)
 
 
-def sweep_blocks(found: Sweep, width: int) -> Iterator[Block]:
+def sweep_blocks(found: SweepResult, width: int) -> Iterator[Block]:
     """The cells, then how each cost grows along each axis of numbers."""
     yield _cells(found, width)
     for cell in found.cells:
@@ -57,11 +58,11 @@ def sweep_blocks(found: Sweep, width: int) -> Iterator[Block]:
             yield Paragraph(told, indent=2)
     if found.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for group in grouped(growths(found)):
+    for group in grouped(fit_growth(found)):
         yield from growth_blocks(group, width)
 
 
-def _cells(found: Sweep, width: int) -> Block:
+def _cells(found: SweepResult, width: int) -> Block:
     names = [axis.name for axis in found.axes]
     titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
     rows = [line for cell in found.cells for line in _lines(cell)]
@@ -70,7 +71,7 @@ def _cells(found: Sweep, width: int) -> Block:
 
 
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
-    point = [Cell(shown(value), "name") for value in cell.point.values()]
+    point = [Cell(format_setting(value), "name") for value in cell.point.values()]
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
         yield [*point, *[Cell(NOTHING, "dim")] * 5]
@@ -89,33 +90,33 @@ def _figures(mode: ModeProfile) -> list[Cell]:
     ]
 
 
-def grouped(found: Sequence[Growth]) -> list[list[Growth]]:
+def grouped(found: Sequence[CostGrowth]) -> list[list[CostGrowth]]:
     """Those along the same axis, with the same other settings and mode, together."""
-    groups: dict[tuple[str, ...], list[Growth]] = {}
+    groups: dict[tuple[str, ...], list[CostGrowth]] = {}
     for each in found:
         groups.setdefault((each.axis, named(each), each.mode), []).append(each)
     return list(groups.values())
 
 
-def name_of(growth: Growth) -> str:
+def name_of(growth: CostGrowth) -> str:
     """The part whose cost it is."""
     key = (growth.label, growth.lane)
-    return "whole step" if key == TOTAL else " ".join(key)
+    return "whole step" if key == TOTAL_KEY else " ".join(key)
 
 
-def named(growth: Growth) -> str:
+def named(growth: CostGrowth) -> str:
     """The settings that stay as they are."""
-    return " ".join(f"{name}={shown(value)}" for name, value in growth.others.items())
+    return " ".join(f"{name}={format_setting(value)}" for name, value in growth.others.items())
 
 
-def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
+def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
     """What each part takes of a step at each value, and the slope that fits.
 
     Args:
         group: the parts, along the same axis.
         width: columns of the terminal.
     """
-    first = next((each for each in group if (each.label, each.lane) == TOTAL), group[0])
+    first = next((each for each in group if (each.label, each.lane) == TOTAL_KEY), group[0])
     where = f", {named(first)}" if first.others else ""
     aside = f"µs of a step, {first.mode}{where}; slope: the cost grows as {first.axis} to that"
     yield Heading(f"along {first.axis}", aside)
@@ -138,13 +139,13 @@ def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
 
 def _point(cell: Setting) -> dict[str, Any]:
     plain = (bool, int, float, str)
-    return {n: v if isinstance(v, plain) else shown(v) for n, v in cell.point.items()}
+    return {n: v if isinstance(v, plain) else format_setting(v) for n, v in cell.point.items()}
 
 
-def _growth_data(growth: Growth) -> dict[str, Any]:
+def _growth_data(growth: CostGrowth) -> dict[str, Any]:
     return {
         "axis": growth.axis,
-        "others": {name: shown(value) for name, value in growth.others.items()},
+        "others": {name: format_setting(value) for name, value in growth.others.items()},
         "mode": growth.mode,
         "label": growth.label,
         "lane": growth.lane,
@@ -154,7 +155,7 @@ def _growth_data(growth: Growth) -> dict[str, Any]:
     }
 
 
-def _records(found: Sweep) -> Iterator[dict[str, Any]]:
+def _records(found: SweepResult) -> Iterator[dict[str, Any]]:
     """A record for each part in each mode of each cell; one for a cell without any."""
     for cell in found.cells:
         modes = () if cell.profile is None else cell.profile.modes

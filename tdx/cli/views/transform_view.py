@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.comparison import comparison
-from tdx.cli.views.prose import paragraphs, plain
+from tdx.cli.views.prose import paragraphs
+from tdx.pipeline.docstrings import strip_markup
 
 if TYPE_CHECKING:
     from tdx.inspection.transform_example import TransformExample
-    from tdx.pipeline.entries import Parameter, TransformInfo
+    from tdx.pipeline.catalog import Parameter, TransformInfo
 
 
 def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
@@ -67,7 +68,7 @@ def _arguments(info: TransformInfo, width: int) -> list[Block]:
             Cell(parameter.name, "name"),
             Cell(_type(parameter)),
             Cell("required" if parameter.required else parameter.default or ""),
-            Cell(plain(parameter.help)),
+            Cell(strip_markup(parameter.help)),
         ]
         for parameter in info.parameters
     ]
@@ -84,7 +85,7 @@ def _described(parameter: Parameter) -> Iterator[Paragraph]:
     default = ", required" if parameter.required else f" = {parameter.default}"
     yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
     if parameter.help:
-        yield Paragraph([Cell(plain(parameter.help), "dim")], 6)
+        yield Paragraph([Cell(strip_markup(parameter.help), "dim")], 6)
 
 
 def _type(parameter: Parameter) -> str:

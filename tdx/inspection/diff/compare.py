@@ -11,7 +11,7 @@ from tdx.inspection.diff.sides import DiffSide
 from tdx.inspection.diff.values import compare_values
 from tdx.inspection.spec_report import compare_leaves
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
 
 
@@ -131,7 +131,7 @@ def _pair(
 
 
 def _arguments(one: StageConfig, other: StageConfig) -> Iterator[EnvChange]:
-    first, second = named(one), named(other)
+    first, second = name_arguments(one), name_arguments(other)
     known = dict.fromkeys([*first.kwargs, *second.kwargs])
     for name in known:
         sides = [
@@ -146,5 +146,5 @@ def _arguments(one: StageConfig, other: StageConfig) -> Iterator[EnvChange]:
 
 def _meaning(stage: StageConfig) -> str:
     """What tells two stages apart: not how their arguments are given."""
-    full = named(stage)
+    full = name_arguments(stage)
     return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tdx.pipeline.arguments import named
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     from tdx.pipeline.values import Value
@@ -51,7 +52,7 @@ class Edit:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        from tdx.pipeline.formatting import format_stage
+        from tdx.pipeline.grammar import format_stage
 
         stage = None if self.stage is None else format_stage(self.stage)
         return {"kind": self.kind, "index": self.index, "to": self.to, "stage": stage}
@@ -99,7 +100,7 @@ def inserted(index: int, stage: StageConfig) -> Fix:
 
 def changed(index: int, stage: StageConfig, **arguments: Value) -> Fix:
     """Give a stage other arguments; ``None`` leaves one out."""
-    full = named(stage)
+    full = name_arguments(stage)
     given = {**full.kwargs, **arguments}
     kept = {name: value for name, value in given.items() if value is not None}
     names = " and ".join(arguments)

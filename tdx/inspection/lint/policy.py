@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tdx.pipeline.policy_source import parse_policy
+from tdx.pipeline.policies import parse_policy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,9 +31,9 @@ def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
         return None
     from torch import nn
 
-    from tdx.pipeline.realise import Realiser
+    from tdx.pipeline.resolver import ValueResolver
 
-    found = Realiser(allow_code).imported(reference)
+    found = ValueResolver(allow_code).imported(reference)
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tdx.inspection.lint.context import LintContext, LintStage, Place
 from tdx.inspection.lint.registry import all_rules
 from tdx.inspection.lint.rule import Found, Rule
-from tdx.pipeline.entries import catalogue
+from tdx.pipeline.catalog import load_catalog
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,7 @@ def lint_context(
     stages = []
     for index, config in enumerate(pipeline.transforms):
         before, after = (places[at] if at < len(places) else None for at in (index, index + 1))
-        info = None if config.code else catalogue().find(config.name)
+        info = None if config.code else load_catalog().find(config.name)
         transform = made[index] if known else None
         stages.append(LintStage(index, config, info, transform, before, after))
     return LintContext(pipeline, stages, env, policy, lies)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.editing.editor import Change, Editor
+from tdx.pipeline.editing.editor import DraftChange, Editor
 
-__all__ = ["Change", "Draft", "DraftStage", "Editor"]
+__all__ = ["Draft", "DraftChange", "DraftStage", "Editor"]

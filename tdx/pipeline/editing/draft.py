@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tdx.errors import ArgumentError
-from tdx.pipeline.model import EnvConfig, OffStage, Pipeline, RolloutConfig, StageConfig
+from tdx.pipeline.model import DisabledStage, EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.values import StageConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Draft:
         configs = tuple(stage.config for stage in self.stages if stage.enabled)
         places = self.positions
         off = tuple(
-            OffStage(sum(each < place for each in places), stage.config)
+            DisabledStage(sum(each < place for each in places), stage.config)
             for place, stage in enumerate(self.stages)
             if not stage.enabled
         )

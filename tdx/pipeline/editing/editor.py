@@ -1,17 +1,18 @@
-"""Edits of a draft that can be undone and done again."""
+"""Undo history of a draft, and descriptions of the changes between two drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.editing.forms import list_env_fields
 
-MOST_KEPT = 1000
+MAX_UNDO = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DraftChange:
     """One edit.
 
     Args:
@@ -45,18 +46,18 @@ class Editor:
     def __init__(self, draft: Draft | None = None) -> None:
         self.draft = draft or Draft()
         self.revision = 0
-        self._done: list[Change] = []
-        self._undone: list[Change] = []
+        self._done: list[DraftChange] = []
+        self._undone: list[DraftChange] = []
         self._saved = self.draft
         self._open = False
 
     @property
-    def done(self) -> Sequence[Change]:
+    def done(self) -> Sequence[DraftChange]:
         """The edits that can be undone, the last one last."""
         return tuple(self._done)
 
     @property
-    def undone(self) -> Sequence[Change]:
+    def undone(self) -> Sequence[DraftChange]:
         """The edits that can be done again, the next one last."""
         return tuple(self._undone)
 
@@ -85,10 +86,10 @@ class Editor:
             return False
         last = self._done[-1] if self._done and self._open else None
         if merge is not None and last is not None and last.merge == merge:
-            self._done[-1] = Change(label, last.before, draft, merge)
+            self._done[-1] = DraftChange(label, last.before, draft, merge)
         else:
-            self._done.append(Change(label, self.draft, draft, merge))
-            del self._done[:-MOST_KEPT]
+            self._done.append(DraftChange(label, self.draft, draft, merge))
+            del self._done[:-MAX_UNDO]
         self._open = True
         self._undone.clear()
         self._set(draft)
@@ -98,7 +99,7 @@ class Editor:
         """Let the next edit be undone on its own, whatever it is."""
         self._open = False
 
-    def undo(self) -> Change | None:
+    def undo(self) -> DraftChange | None:
         """Take the last edit back; none where there is none."""
         if not self._done:
             return None
@@ -108,7 +109,7 @@ class Editor:
         self._set(change.before)
         return change
 
-    def redo(self) -> Change | None:
+    def redo(self) -> DraftChange | None:
         """Make the edit that was last taken back; none where there is none."""
         if not self._undone:
             return None
@@ -133,7 +134,7 @@ class Editor:
     def rename(self, file: str | None) -> None:
         """Let the draft belong to another file, and with it all that undo and redo lead to."""
 
-        def renamed(change: Change) -> Change:
+        def renamed(change: DraftChange) -> DraftChange:
             before, after = replace(change.before, file=file), replace(change.after, file=file)
             return replace(change, before=before, after=after)
 
@@ -141,7 +142,9 @@ class Editor:
         self._done = [renamed(each) for each in self._done]
         self._undone = [renamed(each) for each in self._undone]
 
-    def restore(self, saved: Draft, done: Sequence[Change], undone: Sequence[Change]) -> None:
+    def restore(
+        self, saved: Draft, done: Sequence[DraftChange], undone: Sequence[DraftChange]
+    ) -> None:
         """Take up a history that was kept, around the present draft.
 
         Args:
@@ -155,3 +158,81 @@ class Editor:
     def _set(self, draft: Draft) -> None:
         self.draft = draft
         self.revision += 1
+
+
+MAX_DESCRIBED = 3
+
+
+def list_changes(before: Draft, after: Draft) -> list[str]:
+    """Every difference: ``remove CatFrames``, ``N of CatFrames``, ``move Resize``.
+
+    Args:
+        before: the earlier one.
+        after: the later one; stages are the same where their numbers are.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
+        >>> list_changes(draft, draft.moved(0, 1).toggled(0))
+        ['StepCounter off', 'move RewardSum']
+    """
+    old = {stage.number: stage for stage in before.stages}
+    new = {stage.number: stage for stage in after.stages}
+    found = _list_env_changes(before, after)
+    found += [f"remove {stage.config.name}" for n, stage in old.items() if n not in new]
+    found += [f"add {stage.config.name}" for n, stage in new.items() if n not in old]
+    for number in [each for each in new if each in old]:
+        found += _list_stage_changes(old[number], new[number])
+    return found + _list_moves(before, after)
+
+
+def describe_changes(before: Draft, after: Draft) -> str:
+    """The differences on one line; ``"nothing"`` where there are none."""
+    found = list_changes(before, after)
+    shown = found[:MAX_DESCRIBED]
+    more = len(found) - len(shown)
+    return ", ".join([*shown, *([f"{more} more"] if more else [])]) or "nothing"
+
+
+def _list_env_changes(before: Draft, after: Draft) -> list[str]:
+    if before.env == after.env:
+        return []
+    if before.env is None or after.env is None or before.env.id != after.env.id:
+        return [f"env {after.env.id}" if after.env is not None else "no env"]
+    old = {field.name: field.text for field in list_env_fields(before.env)}
+    return [
+        f"{field.name} {field.text or 'unset'}"
+        for field in list_env_fields(after.env)
+        if field.text != old[field.name]
+    ]
+
+
+def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
+    found = []
+    if old.enabled != new.enabled:
+        found.append(f"{new.config.name} {'on' if new.enabled else 'off'}")
+    if old.config.name != new.config.name:
+        found.append(f"{old.config.name} → {new.config.name}")
+    elif old.config != new.config:
+        names = [
+            name
+            for name in {**old.config.kwargs, **new.config.kwargs}
+            if old.config.kwargs.get(name) != new.config.kwargs.get(name)
+        ]
+        what = ", ".join(names) if names and old.config.args == new.config.args else "arguments"
+        found.append(f"{what} of {new.config.name}")
+    return found
+
+
+def _list_moves(before: Draft, after: Draft) -> list[str]:
+    """The stage that stands elsewhere, where it is one; else that the order is another."""
+    numbers = [stage.number for stage in before.stages]
+    old = [n for n in numbers if after.place_of(n) is not None]
+    new = [stage.number for stage in after.stages if stage.number in numbers]
+    if old == new:
+        return []
+    for number in old:
+        if [n for n in old if n != number] == [n for n in new if n != number]:
+            place = after.place_of(number)
+            return [f"move {after.stages[place or 0].config.name}"]
+    return ["another order"]

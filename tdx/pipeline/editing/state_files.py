@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
-def put_aside(path: Path) -> None:
+def set_aside(path: Path) -> None:
     """Give a file that cannot be understood another name, so that nobody stumbles again."""
     with suppress(OSError):
         path.replace(path.with_name(f"{path.name}.broken"))

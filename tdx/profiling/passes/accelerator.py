@@ -1,20 +1,152 @@
-"""The few things that an accelerator is asked for, and those of torch behind them."""
+"""Accelerators: events, synchronization, memory and traces of a device, as torch reports them."""
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.devices import present_device
-from tdx.profiling.passes.device_trace import TraceEvent, read_trace
-from tdx.profiling.passes.sync_places import watched_syncs
+from tdx.profiling.passes.observer import parse_part_index
+
+TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
+_TRACE_KINDS: dict[str, TraceKind] = {
+    "user_annotation": "part",
+    "cpu_op": "part",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "xpu_runtime": "launch",
+    "xpu_driver": "launch",
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "fill",
+}
+
+
+class TraceEvent(NamedTuple):
+    """Something that the host or the device did.
+
+    Args:
+        kind: a call of a part, or a launch, on the host; a kernel, copy or fill on the device.
+        name: what it is called there.
+        start_ns: when it began.
+        duration_ns: how long it took.
+        thread: on which of the host's threads it was.
+        link: what a launch and its work on the device share; -1 for none.
+        nbytes: how much was copied.
+    """
+
+    kind: TraceKind
+    name: str
+    start_ns: int
+    duration_ns: int
+    thread: int = 0
+    link: int = -1
+    nbytes: int = 0
+
+
+def read_trace(text: str) -> list[TraceEvent]:
+    """The events of a Chrome trace that torch has written, as far as they matter here.
+
+    Args:
+        text: JSON.
+
+    Example:
+        >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
+        ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
+        [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
+        link=3, nbytes=64)]
+    """
+    found = []
+    for each in json.loads(text)["traceEvents"]:
+        kind = _TRACE_KINDS.get(each.get("cat", ""))
+        if kind is None or each.get("ph") != "X":
+            continue
+        if kind == "part" and parse_part_index(each["name"]) < 0:
+            continue
+        args = each.get("args", {})
+        found.append(
+            TraceEvent(
+                kind,
+                each["name"],
+                round(float(each["ts"]) * 1000),
+                round(float(each.get("dur", 0)) * 1000),
+                int(each["tid"]),
+                int(args.get("correlation", -1)),
+                int(args.get("bytes", 0)),
+            )
+        )
+    return found
+
+
+_SYNC_WARNING = "called a synchronizing CUDA operation"
+_PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
+_REPOSITORY = Path(__file__).parents[3]
+_SKIPPED_MODULES = ("torch.", "torchvision.", "tensordict.", "warnings.", "tdx.profiling.")
+
+
+@contextmanager
+def watch_syncs(told: Callable[[str], None]) -> Iterator[None]:
+    """Have a function told the place, ``file:line``, of each wait in the block.
+
+    torch warns of each; other warnings are as ever. What waits without torch's knowing, such as
+    a library of its own, is not seen.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: Any = None,
+            line: str | None = None,
+        ) -> None:
+            if _SYNC_WARNING in str(message):
+                told(_find_caller(sys._getframe(1)) or f"{filename}:{lineno}")
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.filterwarnings("always", message=_SYNC_WARNING)
+        warnings.filterwarnings("ignore", message=_PROTOTYPE_WARNING)
+        warnings.showwarning = shown
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _find_caller(frame: FrameType | None) -> str | None:
+    """The innermost line that is neither torch's nor the profiler's."""
+    while frame is not None:
+        module = f"{frame.f_globals.get('__name__', '')}."
+        if not module.startswith(_SKIPPED_MODULES):
+            return f"{_shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def _shorten_path(filename: str) -> str:
+    """A path from the place that a person looks from."""
+    path = Path(filename)
+    for root in (_REPOSITORY, Path.cwd()):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return filename
+
 
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}
 
@@ -145,7 +277,7 @@ class TorchAccelerator:
 
     def watched(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """See :class:`Accelerator`."""
-        return watched_syncs(told)
+        return watch_syncs(told)
 
     @contextmanager
     def traced(self, events: list[TraceEvent]) -> Iterator[None]:
@@ -165,7 +297,7 @@ class TorchAccelerator:
                 events += read_trace(path.read_text(encoding="utf-8"))
 
 
-def accelerators_of(env: EnvBase, policy: object = None) -> list[torch.device]:
+def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:
     """The devices other than the host that an env, its chain or its policy works on.
 
     Args:
@@ -181,3 +313,29 @@ def accelerators_of(env: EnvBase, policy: object = None) -> list[torch.device]:
             found |= dict.fromkeys(each.device for each in module.parameters())
             found |= dict.fromkeys(each.device for each in module.buffers())
     return [device for device in found if device.type not in ("cpu", "meta")]
+
+
+SYNC_NOTE = (
+    "Sync mode: the host waits for the device before and after each part, so times hold what the "
+    "device does, and the rollout is slower than it is without."
+)
+NO_SYNC_NOTE = "Sync mode changes nothing here: all is on the host."
+
+
+def synchronized_clock(
+    clock: Callable[[], int], accelerator: Accelerator | None
+) -> Callable[[], int]:
+    """A clock that is read once the device has done all that it was given.
+
+    Args:
+        clock: gives nanoseconds.
+        accelerator: the device; with none the clock is as it is.
+    """
+    if accelerator is None:
+        return clock
+
+    def read() -> int:
+        accelerator.synchronize()
+        return clock()
+
+    return read

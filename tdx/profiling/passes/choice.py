@@ -1,4 +1,4 @@
-"""Which passes there are beside the clean one, and what they need."""
+"""Choose the passes of a profile and the accelerator they observe."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdx.core.envs import EnvBase
-from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, accelerators_of
+from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, list_accelerators
 from tdx.profiling.passes.device import DeviceTimes, DeviceWork, Syncs
-from tdx.profiling.passes.memory import DeviceMemory, ObjectMemory, TensorMemory
+from tdx.profiling.passes.host import DeviceMemory, ObjectMemory, Operators, TensorMemory
 from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.operators import Operators
 
 PassName = Literal["memory", "operators", "device"]
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
-MOST_STEPS = 1000
+MAX_HOST_STEPS = 1000
 """More of them tell nothing new, and what is noted of each takes memory."""
-MOST_ON_DEVICE = 500
+MAX_DEVICE_STEPS = 500
 """The same on an accelerator, whose traces are larger; all passes make as many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AcceleratorLookup:
     """The accelerator of an env, if it has one.
 
     Args:
@@ -33,7 +32,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def accelerator_of(env: EnvBase, policy: object = None) -> Found:
+def find_accelerator(env: EnvBase, policy: object = None) -> AcceleratorLookup:
     """The accelerator that an env, its chain or its policy works on.
 
     Args:
@@ -43,9 +42,9 @@ def accelerator_of(env: EnvBase, policy: object = None) -> Found:
     Raises:
         DeviceError: it is not on this machine.
     """
-    devices = accelerators_of(env, policy)
+    devices = list_accelerators(env, policy)
     if not devices:
-        return Found()
+        return AcceleratorLookup()
     notes = [
         f"{device}: one device is measured at a time, and that is {devices[0]}."
         for device in devices[1:]
@@ -53,11 +52,11 @@ def accelerator_of(env: EnvBase, policy: object = None) -> Found:
     accelerator = TorchAccelerator(devices[0])
     if accelerator.untimed is not None:
         why = f"{accelerator.name} cannot be timed: {accelerator.untimed}."
-        return Found(None, (*notes, why))
-    return Found(accelerator, (*notes, *accelerator.missing))
+        return AcceleratorLookup(None, (*notes, why))
+    return AcceleratorLookup(accelerator, (*notes, *accelerator.missing))
 
 
-def passes_of(name: PassName, accelerator: Accelerator | None) -> list[Observer]:
+def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Observer]:
     """What is to be recorded for a pass, each in a rollout of its own.
 
     Args:
@@ -76,7 +75,7 @@ def passes_of(name: PassName, accelerator: Accelerator | None) -> list[Observer]
     return found + ([DeviceWork(accelerator)] if accelerator.sees_work else [])
 
 
-def most_steps(observer: Observer) -> int:
+def max_recorded_steps(observer: Observer) -> int:
     """How many steps are recorded at most."""
     on_device = isinstance(observer, DeviceTimes | DeviceMemory | Syncs | DeviceWork)
-    return MOST_ON_DEVICE if on_device else MOST_STEPS
+    return MAX_DEVICE_STEPS if on_device else MAX_HOST_STEPS

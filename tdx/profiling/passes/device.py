@@ -1,12 +1,4 @@
-"""The passes for an accelerator, each in a rollout of its own.
-
-The device's time of a part is that between two marks in its queue: put there as a call begins
-and as it ends, without a wait, and read after one wait at the end. A part's own time is without
-the parts inside it, the same as the host's: what lies between two marks belongs to the innermost
-part, so that the times of all parts add up to that of the loop. Marks are in one queue, the
-current stream; work in another counts where this one waits for it. A device that is done before
-the host gives it more idles, and that counts too: :attr:`DeviceUse.launch_bound` says where.
-"""
+"""The passes for an accelerator, each in a rollout of its own."""
 
 from __future__ import annotations
 
@@ -17,20 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tdx.core.meter import TRANSFERS, Lane, Part, engine_part
-from tdx.profiling.passes.accelerator import Accelerator
-from tdx.profiling.passes.device_trace import TraceEvent
-from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.ranges import Ranges, part_place
+from tdx.profiling.passes.accelerator import Accelerator, TraceEvent
+from tdx.profiling.passes.observer import Observer, TorchProfilerObserver, parse_part_index
 from tdx.profiling.result import DeviceUse, ModeProfile
 
-WAITING = engine_part("waiting for the device")
+WAITING_PART = engine_part("waiting for the device")
 """The host, once it has given the device all that there is."""
-_BUSY = 0.5
+_MIN_BUSY_SHARE = 0.5
 """A device that works for less of its time than this waits for the host."""
 _TO_DEVICE, _TO_HOST = ("htod", "m2d", "hosttodevice"), ("dtoh", "d2m", "devicetohost")
 _END = -1
 """In the place of a part: the innermost call ends."""
-Key = tuple[str, Lane]
+DeviceKey = tuple[str, Lane]
 
 
 class DeviceTimes(Observer):
@@ -82,7 +72,9 @@ class DeviceTimes(Observer):
     def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         times = {place: own / steps / 1000 for place, own in self._own.items()}
-        return _with(profile, self.parts, times, lambda use, time: replace(use, time_us=time))
+        return _update_uses(
+            profile, self.parts, times, lambda use, time: replace(use, time_us=time)
+        )
 
 
 class Syncs(Observer):
@@ -124,11 +116,11 @@ class Syncs(Observer):
             place: {where: count / steps for where, count in sorted(seen.items())}
             for place, seen in self._seen.items()
         }
-        return _with(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
+        return _update_uses(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
 
 
 @dataclass(slots=True)
-class Work:
+class PartWork:
     """What a part has the device do; times in ns."""
 
     kernels: int = 0
@@ -139,7 +131,7 @@ class Work:
     to_host: int = 0
 
 
-class DeviceWork(Ranges):
+class DeviceWork(TorchProfilerObserver):
     """Kernels, launches and copies of each part.
 
     Args:
@@ -164,12 +156,14 @@ class DeviceWork(Ranges):
 
     def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        work = work_by_part(self._trace)
-        profile = _with(profile, self.parts, work, lambda use, each: _worked(use, each, steps))
-        return replace(profile, on_device=_with_transfers(profile.on_device))
+        work = attribute_work(self._trace)
+        profile = _update_uses(
+            profile, self.parts, work, lambda use, each: _apply_work(use, each, steps)
+        )
+        return replace(profile, on_device=_split_off_transfers(profile.on_device))
 
 
-def work_by_part(trace: Iterable[TraceEvent]) -> dict[int, Work]:
+def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
     """What the device does, by the place of the part whose call has launched it.
 
     Args:
@@ -177,7 +171,7 @@ def work_by_part(trace: Iterable[TraceEvent]) -> dict[int, Work]:
     """
     events = list(trace)
     launched: dict[int, int] = {}
-    found: dict[int, Work] = defaultdict(Work)
+    found: dict[int, PartWork] = defaultdict(PartWork)
     around: dict[int, list[tuple[int, int]]] = defaultdict(list)
     host = (each for each in events if each.kind in ("part", "launch"))
     for event in sorted(host, key=lambda each: (each.start_ns, -each.duration_ns)):
@@ -185,18 +179,18 @@ def work_by_part(trace: Iterable[TraceEvent]) -> dict[int, Work]:
         while mine and mine[-1][0] <= event.start_ns:
             mine.pop()
         if event.kind == "part":
-            mine.append((event.start_ns + event.duration_ns, part_place(event.name)))
+            mine.append((event.start_ns + event.duration_ns, parse_part_index(event.name)))
         elif mine:
             place = launched[event.link] = mine[-1][1]
             found[place].launches += "launch" in event.name.lower()
     for event in events:
         place = launched.get(event.link, -1)
         if event.kind not in ("part", "launch") and place >= 0:
-            _count(found[place], event)
+            _add_work(found[place], event)
     return dict(found)
 
 
-def _count(work: Work, event: TraceEvent) -> None:
+def _add_work(work: PartWork, event: TraceEvent) -> None:
     if event.kind != "copy":
         work.kernels += event.kind == "kernel"
         work.kernel_ns += event.duration_ns
@@ -209,7 +203,7 @@ def _count(work: Work, event: TraceEvent) -> None:
         work.to_host += event.nbytes
 
 
-def _worked(use: DeviceUse, work: Work, steps: int) -> DeviceUse:
+def _apply_work(use: DeviceUse, work: PartWork, steps: int) -> DeviceUse:
     kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000
     return replace(
         use,
@@ -219,11 +213,11 @@ def _worked(use: DeviceUse, work: Work, steps: int) -> DeviceUse:
         copy_us=copy_us,
         to_device_bytes=work.to_device / steps,
         to_host_bytes=work.to_host / steps,
-        launch_bound=work.launches > 0 and kernel_us + copy_us < _BUSY * use.time_us,
+        launch_bound=work.launches > 0 and kernel_us + copy_us < _MIN_BUSY_SHARE * use.time_us,
     )
 
 
-def _with_transfers(uses: dict[Key, DeviceUse]) -> dict[Key, DeviceUse]:
+def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, DeviceUse]:
     """Take the time of copies out of the parts that make them, into a row of their own.
 
     The sum of all times stays; the bytes are told twice, with each part and as a whole.
@@ -250,7 +244,7 @@ def _with_transfers(uses: dict[Key, DeviceUse]) -> dict[Key, DeviceUse]:
     return taken
 
 
-def _with(
+def _update_uses(
     profile: ModeProfile,
     parts: list[Part],
     found: dict[int, Any],

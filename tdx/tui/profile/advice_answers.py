@@ -12,9 +12,9 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.run import lint, lint_context
 from tdx.pipeline import build_env
-from tdx.profiling.advice import Advice, Advised, advise
-from tdx.profiling.remedies import Remedy
+from tdx.profiling.candidates import Candidate
 from tdx.profiling.run import profile_env
+from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.answers import interrupted_by, plan_for, policy_for
 from tdx.tui.profile.requests import PROGRESS, AdviceFound, Advise, Tried
@@ -37,7 +37,7 @@ def advise_pipeline(request: Advise, job: Job) -> AdviceFound:
         finally:
             env.close()
         plan = replace(plan, policy=None, passes=())
-        advised = advise(
+        advised = try_changes(
             request.pipeline,
             measured,
             plan,
@@ -49,12 +49,12 @@ def advise_pipeline(request: Advise, job: Job) -> AdviceFound:
     return AdviceFound(request.mode, error=_INTERRUPTED)
 
 
-def _mended(request: Advise, env: EnvBase) -> Iterator[Remedy]:
+def _mended(request: Advise, env: EnvBase) -> Iterator[Candidate]:
     """What the rules of ``tdx check`` would change."""
     for each in lint(lint_context(request.pipeline, cast("TransformedEnv", env))):
         stage, fix = each.found.stage, each.found.fix
         if fix is not None:
-            yield Remedy(
+            yield Candidate(
                 "lint",
                 () if stage is None else (stage,),
                 f"{each.rule.code}: {each.found.message}",
@@ -63,7 +63,7 @@ def _mended(request: Advise, env: EnvBase) -> Iterator[Remedy]:
             )
 
 
-def _found(request: Advise, advised: Advised) -> AdviceFound:
+def _found(request: Advise, advised: Suggestions) -> AdviceFound:
     return AdviceFound(
         request.mode,
         tuple(_tried(each) for each in advised.advice),
@@ -73,7 +73,7 @@ def _found(request: Advise, advised: Advised) -> AdviceFound:
     )
 
 
-def _tried(advice: Advice) -> Tried:
+def _tried(advice: TriedChange) -> Tried:
     remedy, saving = advice.remedy, advice.saving
     is_edit = remedy.prepare is None and remedy.mode is None
     return Tried(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tdx.inspection.lint.mend import mend
 from tdx.inspection.lint.select import chosen_rules
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
@@ -84,4 +84,6 @@ def test_what_is_mended_is_no_worse_and_stays(stages: list[str], strict: bool) -
     for _, fix in result.fixes:
         fix.apply(file)
     written, wanted = file.pipeline.transforms, result.pipeline.transforms
-    assert [named(stage) for stage in written] == [named(stage) for stage in wanted]
+    assert [name_arguments(stage) for stage in written] == [
+        name_arguments(stage) for stage in wanted
+    ]

@@ -15,7 +15,7 @@ from tdx.inspection.lint.registry import all_rules
 from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
 from tdx.inspection.lint.run import LintFinding, lint, lint_context
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
-from tdx.pipeline.build import assemble
+from tdx.pipeline.build import assemble_env
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
 KNOWN_ADVICE = {"pendulum.yaml": ["TDX422"]}
@@ -50,7 +50,7 @@ def found(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
     assert not check_arguments(pipeline, allow_code=True)
     policy = imported_policy(pipeline, allow_code=True)
     try:
-        env = assemble(pipeline, allow_code=True)
+        env = assemble_env(pipeline, allow_code=True)
     except MissingPackageError as error:
         pytest.skip(str(error))
     except TdxError:

@@ -9,9 +9,9 @@ import pytest
 
 from tdx.errors import PipelineError
 from tdx.pipeline import Pipeline
-from tdx.pipeline.editing.describing import change_between
-from tdx.pipeline.editing.document import ChangedOnDiskError, Document
+from tdx.pipeline.editing.documents import ChangedOnDiskError, Document
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 OTHER = TEXT.replace("swing up", "by hand").replace("RewardSum", "StepCounter")
@@ -89,12 +89,12 @@ def test_a_target_that_cannot_be_written_is_said_in_one_line(path: Path) -> None
 def test_what_changed_between_two_drafts_in_words() -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
     stage = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=5)").transforms[0]
-    assert change_between(draft, draft) == "nothing"
-    assert change_between(draft, draft.removed(0)) == "remove RewardSum"
-    assert change_between(draft, draft.duplicated(0)) == "add RewardSum"
-    assert change_between(draft, draft.moved(0, 2)) == "move RewardSum"
-    assert change_between(draft, draft.toggled(1)) == "StepCounter off"
-    assert change_between(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
+    assert describe_changes(draft, draft) == "nothing"
+    assert describe_changes(draft, draft.removed(0)) == "remove RewardSum"
+    assert describe_changes(draft, draft.duplicated(0)) == "add RewardSum"
+    assert describe_changes(draft, draft.moved(0, 2)) == "move RewardSum"
+    assert describe_changes(draft, draft.toggled(1)) == "StepCounter off"
+    assert describe_changes(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
     other = Draft.of(Pipeline.of("CartPole-v1"))
-    assert change_between(draft, other).startswith("env CartPole-v1, remove RewardSum")
-    assert change_between(draft, other).endswith("1 more")
+    assert describe_changes(draft, other).startswith("env CartPole-v1, remove RewardSum")
+    assert describe_changes(draft, other).endswith("1 more")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tdx.errors import StorageError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.session import Session, from_json, to_json
+from tdx.pipeline.editing.sessions import Session, session_from_json, session_to_json
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
 
 
@@ -37,7 +37,7 @@ def test_a_session_is_the_same_after_it_was_written(
     for _ in range(back):
         editor.undo()
     session = Session.of(editor, "version: 1\n")
-    again = from_json(json.loads(json.dumps(to_json(session))))
+    again = session_from_json(json.loads(json.dumps(session_to_json(session))))
     assert exactly(again) == exactly(session)
 
 
@@ -46,7 +46,7 @@ def test_a_session_is_the_same_after_it_was_written(
 def test_a_draft_without_an_env_is_kept_too(stages: list[object]) -> None:
     editor = Editor()
     editor.apply("add", editor.draft.inserted(0, stages))  # type: ignore[arg-type]
-    again = from_json(to_json(Session.of(editor)))
+    again = session_from_json(session_to_json(Session.of(editor)))
     assert exactly(again.draft) == exactly(editor.draft)
 
 
@@ -54,7 +54,7 @@ def test_an_editor_goes_on_where_it_was() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"), 6)
     editor.undo()
     other = Editor()
-    from_json(to_json(Session.of(editor))).give(other)
+    session_from_json(session_to_json(Session.of(editor))).give(other)
     assert other.draft == editor.draft
     assert other.is_modified
     while (change := editor.undo()) is not None:
@@ -69,7 +69,7 @@ def test_a_long_history_of_a_long_chain_stays_small() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", *["RewardSum"] * 30)))
     for number in range(300):
         editor.apply(f"off {number}", editor.draft.toggled(number % 30))
-    assert len(json.dumps(to_json(Session.of(editor)))) < 100_000
+    assert len(json.dumps(session_to_json(Session.of(editor)))) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_a_long_history_of_a_long_chain_stays_small() -> None:
         {"kind": "profile"},
         {"kind": "session", "schema_version": 99},
         {"kind": "session", "schema_version": 1},
-        {**to_json(Session.of(Editor())), "draft": 7},
-        {**to_json(Session.of(Editor())), "drafts": [[0, [3], None]]},
-        {**to_json(Session.of(Editor())), "base": 3},
-        {**to_json(Session.of(Editor())), "stages": [[0, "RewardSum(", True]]},
-        {**to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
+        {**session_to_json(Session.of(Editor())), "draft": 7},
+        {**session_to_json(Session.of(Editor())), "drafts": [[0, [3], None]]},
+        {**session_to_json(Session.of(Editor())), "base": 3},
+        {**session_to_json(Session.of(Editor())), "stages": [[0, "RewardSum(", True]]},
+        {**session_to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
     ],
 )
 def test_what_is_no_session_is_said_in_one_line(document: object) -> None:
     with pytest.raises(StorageError, match=r"session") as raised:
-        from_json(document)
+        session_from_json(document)
     assert "\n" not in str(raised.value)
 
 

@@ -13,17 +13,16 @@ import pytest
 from tdx.errors import StorageError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.recent import MOST_KEPT, RecentFiles
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+from tdx.pipeline.editing.documents import MAX_RECENT, RecentFiles
+from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import Session
+from tdx.pipeline.editing.sessions import SessionStore
 store = SessionStore(Path(sys.argv[1]))
 store.keep(Session.of(Editor(Draft.of(Pipeline.of("Acrobot-v1")))))
 print("kept", flush=True)
@@ -122,7 +121,7 @@ def test_ages_in_words() -> None:
     def aged(seconds: float) -> str:
         import time
 
-        return LeftSession(session("A-v0"), time.time() - seconds, Path()).age
+        return SavedSession(session("A-v0"), time.time() - seconds, Path()).age
 
     assert [aged(each) for each in (1, 130, 7300, 200_000)] == [
         "just now",
@@ -134,12 +133,12 @@ def test_ages_in_words() -> None:
 
 def test_recent_files_are_few_and_each_once(tmp_path: Path) -> None:
     recent = RecentFiles(tmp_path / "recent.json")
-    for number in range(MOST_KEPT + 5):
+    for number in range(MAX_RECENT + 5):
         recent.add(tmp_path / f"{number}.yaml")
     recent.add(tmp_path / "30.yaml")
     names = [each.name for each in recent.all()]
     assert names[:2] == ["30.yaml", "34.yaml"]
-    assert len(names) == MOST_KEPT
+    assert len(names) == MAX_RECENT
 
 
 @pytest.mark.parametrize("text", ["nonsense", "{}", "[1]"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import StorageError
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import SessionStore
 from tests.tui.files.filing import TEXT, Filer, filing
 
 

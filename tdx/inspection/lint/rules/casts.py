@@ -9,7 +9,7 @@ from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.fix import Fix, changed, inserted, removed
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key
-from tdx.pipeline.model import StageConfig
+from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     import torch

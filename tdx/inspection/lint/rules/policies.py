@@ -10,7 +10,7 @@ from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.fix import inserted
 from tdx.inspection.lint.rule import Found, rule
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
-from tdx.pipeline.model import StageConfig
+from tdx.pipeline.values import StageConfig
 
 _STATE = "recurrent_state"
 _RECURRENT = """

@@ -1,14 +1,17 @@
-"""YAML text in and out, with the errors of a pipeline file."""
+"""Load and dump YAML text, and convert its nodes to the values of a pipeline."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import PipelineError, Where, first_line
+from tdx.pipeline.grammar import check_integer, format_value, parse_value, quote, shorten
+from tdx.pipeline.values import Call, CodeReference, DictKey, Dtype, Value
 from tdx.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
 
 if TYPE_CHECKING:
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
     from ruamel.yaml.composer import Composer
     from ruamel.yaml.scanner import RoundTripScanner
 
-_NEVER_WRAP = 1_000_000
-_UNREADABLE = "correct the file here; `tdx init` writes one to compare with"
-_HINTS = {
+
+_NO_WRAP = 1_000_000
+_DEFAULT_HINT = "correct the file here; `tdx init` writes one to compare with"
+_PROBLEM_HINTS = {
     "'\\t'": "indent with spaces, not tabs",
     "'\t'": "indent with spaces, not tabs",
     "duplicate key": "keep one of them",
@@ -52,9 +56,9 @@ def load_yaml(text: str) -> Any:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if len(text) > MAX_PIPELINE_BYTES:
-        raise too_long()
+        raise too_long_error()
     try:
-        return _yaml().load(text)
+        return _make_yaml().load(text)
     except MaxDepthExceededError as error:
         mark = error.problem_mark
         raise PipelineError(
@@ -68,12 +72,14 @@ def load_yaml(text: str) -> Any:
         if problem.startswith("but ") and error.context:
             problem = f"{error.context}, {problem}"
         where = Where(line=mark.line + 1, column=mark.column + 1) if mark else None
-        raise PipelineError(f"not YAML: {problem}", where=where, hint=_hint(problem)) from error
+        raise PipelineError(
+            f"not YAML: {problem}", where=where, hint=_find_hint(problem)
+        ) from error
     except YAMLError as error:
         raise PipelineError(
             f"not YAML: {first_line(error, type(error).__name__)}",
-            where=_position(text, error),
-            hint=_hint(str(error)),
+            where=_find_bad_character(text, error),
+            hint=_find_hint(str(error)),
         ) from error
     except RecursionError as error:
         hint = "write fewer brackets and indents inside each other"
@@ -84,10 +90,10 @@ def load_yaml(text: str) -> Any:
             raise PipelineError(
                 "an integer has too many digits", hint="write a float, such as 1.0e+300"
             ) from None
-        raise PipelineError("not YAML: a value cannot be read", hint=_UNREADABLE) from error
+        raise PipelineError("not YAML: a value cannot be read", hint=_DEFAULT_HINT) from error
 
 
-def too_long() -> PipelineError:
+def too_long_error() -> PipelineError:
     """The error for a text that is longer than any pipeline."""
     return PipelineError(
         f"a pipeline file has at most {MAX_PIPELINE_BYTES:,} bytes",
@@ -98,11 +104,11 @@ def too_long() -> PipelineError:
 def dump_yaml(node: Any) -> str:
     """The text of a document."""
     stream = io.StringIO()
-    _yaml().dump(node, stream)
+    _make_yaml().dump(node, stream)
     return stream.getvalue()
 
 
-def _yaml() -> YAML:
+def _make_yaml() -> YAML:
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -110,7 +116,7 @@ def _yaml() -> YAML:
     yaml.Scanner = _limited_scanner()
     yaml.max_depth = MAX_NESTING
     yaml.preserve_quotes = True
-    yaml.width = _NEVER_WRAP
+    yaml.width = _NO_WRAP
     yaml.allow_duplicate_keys = False
     yaml.indent(mapping=2, sequence=4, offset=2)
     return yaml
@@ -169,11 +175,11 @@ _BAD_SCALAR = (
 )
 
 
-def _hint(problem: str) -> str:
-    return next((hint for part, hint in _HINTS.items() if part in problem), _UNREADABLE)
+def _find_hint(problem: str) -> str:
+    return next((hint for part, hint in _PROBLEM_HINTS.items() if part in problem), _DEFAULT_HINT)
 
 
-def _position(text: str, error: Exception) -> Where | None:
+def _find_bad_character(text: str, error: Exception) -> Where | None:
     """The place of a character that YAML does not allow."""
     position = getattr(error, "position", None)
     if not isinstance(position, int):
@@ -182,24 +188,26 @@ def _position(text: str, error: Exception) -> Where | None:
     return Where(line=before.count("\n") + 1, column=position - (before.rfind("\n") + 1) + 1)
 
 
-def styled(data: Any, block_depth: int = 0) -> Any:
+def apply_style(data: Any, block_depth: int = 0) -> Any:
     """Plain data as ruamel's containers; below the first ``block_depth`` levels on one line."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     inner = block_depth - 1
     node: CommentedMap | CommentedSeq
     if isinstance(data, dict):
-        node = CommentedMap((_quoted(key), styled(item, inner)) for key, item in data.items())
+        node = CommentedMap(
+            (_quote_if_needed(key), apply_style(item, inner)) for key, item in data.items()
+        )
     elif isinstance(data, list):
-        node = CommentedSeq(styled(item, inner) for item in data)
+        node = CommentedSeq(apply_style(item, inner) for item in data)
     else:
-        return _quoted(data)
+        return _quote_if_needed(data)
     if block_depth <= 0:
         node.fa.set_flow_style()
     return node
 
 
-def _quoted(value: Any) -> Any:
+def _quote_if_needed(value: Any) -> Any:
     """The value, in quotes if ruamel would write it so that a map on one line is cut there."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
@@ -208,26 +216,26 @@ def _quoted(value: Any) -> Any:
 
 
 @contextmanager
-def located(node: Any, key: object = None, *, index: int | None = None) -> Iterator[None]:
+def add_location(node: Any, key: object = None, *, index: int | None = None) -> Iterator[None]:
     """Give a pipeline error that leaves here the line and column of a key or an item."""
     try:
         yield
     except PipelineError as error:
-        line, column = line_and_column(node, key, index=index)
+        line, column = find_position(node, key, index=index)
         if error.where.line is None:
             raise PipelineError(
-                error.message, hint=error.hint, where=_moved(error.where, line, column)
+                error.message, hint=error.hint, where=_replace_position(error.where, line, column)
             ) from error
         raise
 
 
-def _moved(where: Where, line: int | None, column: int | None) -> Where:
+def _replace_position(where: Where, line: int | None, column: int | None) -> Where:
     """The place in the file, instead of one inside a value's own text."""
     found = Where(stage=where.stage, transform=where.transform, file=where.file)
     return found.merged(Where(line=line, column=column))
 
 
-def line_and_column(
+def find_position(
     node: Any, key: object = None, *, index: int | None = None
 ) -> tuple[int | None, int | None]:
     """Where a key of a map, or an item of a list, starts, from 1; none where that is unknown."""
@@ -238,3 +246,101 @@ def line_and_column(
         return None, None
     line, column = marks.item(index) if index is not None else marks.key(key)
     return line + 1, column + 1
+
+
+_CALL_PATTERN = re.compile(r"(?:[A-Z]\w*|tensor)\(.*\)", re.DOTALL)
+_MAX_DEPTH = 50
+
+
+def decode(node: object) -> Value:
+    """The value that a loaded YAML node holds.
+
+    Raises:
+        PipelineError: it is something that a pipeline has no use for, such as a date.
+
+    Example:
+        >>> decode({"shape": [3], "spec": "Unbounded(shape=(3,))", "text": "='f(x)'"})["text"]
+        'f(x)'
+    """
+    return _Decoder().value(node)
+
+
+def encode(value: Value) -> object:
+    """Plain data for a YAML file; the inverse of :func:`decode`.
+
+    Example:
+        >>> encode((("agents", "reward"), Dtype("float32"), "A(b)"))
+        [['agents', 'reward'], 'torch.float32', '="A(b)"']
+    """
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_encode_key(key): encode(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return f"={quote(value)}" if _looks_like_value(value) else value
+    if isinstance(value, Dtype):
+        return f"torch.{value.name}"
+    if isinstance(value, Call):
+        text = format_value(value)
+        return text if _CALL_PATTERN.fullmatch(text) else f"={text}"
+    if isinstance(value, CodeReference):
+        return str(value)
+    return value
+
+
+def _encode_key(key: DictKey) -> str | int:
+    encoded = encode(key)
+    return encoded if isinstance(encoded, str | int) else f"={format_value(key)}"
+
+
+def _looks_like_value(text: str) -> bool:
+    return (
+        text.startswith("=")
+        or (text.startswith("torch.") and Dtype.named(text) is not None)
+        or _CALL_PATTERN.fullmatch(text) is not None
+    )
+
+
+class _Decoder:
+    """Counts what it reads, as a few aliases can make a small file hold millions of values."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def value(self, node: object, depth: int = 0) -> Value:
+        self.count += 1
+        if self.count > MAX_VALUES or depth > _MAX_DEPTH:
+            raise PipelineError(
+                "there are too many values in here, or one that contains itself",
+                hint="look at the aliases (*name); a pipeline needs few values",
+            )
+        if isinstance(node, str):
+            return _decode_text(str(node))
+        if node is None or isinstance(node, bool):
+            return node
+        if isinstance(node, int):
+            return check_integer(int(node))
+        if isinstance(node, float):
+            return float(node)
+        if isinstance(node, list | tuple):
+            return tuple(self.value(item, depth + 1) for item in node)
+        if isinstance(node, Mapping):
+            pairs = ((self.key(key), self.value(item, depth + 1)) for key, item in node.items())
+            return dict(pairs)
+        hint = "put it in quotes to make it a string"
+        shown = shorten(str(node))
+        raise PipelineError(f"{shown} is a {type(node).__name__}, not a value here", hint=hint)
+
+    def key(self, node: object) -> DictKey:
+        key = self.value(node)
+        if isinstance(key, str | int) and not isinstance(key, bool):
+            return key
+        if isinstance(key, tuple):
+            return tuple(str(part) for part in key)
+        raise PipelineError(f"{shorten(str(key))} cannot be a key", hint="put it in quotes")
+
+
+def _decode_text(text: str) -> Value:
+    if not _looks_like_value(text):
+        return text
+    return parse_value(text.removeprefix("="))

@@ -1,4 +1,4 @@
-"""The catalogue of transforms: what each of them declares, read without torch."""
+"""The catalog: names, arguments and documentation of every transform, loaded without torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,111 @@ from typing import Any, Literal
 
 from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey, normal_key
-from tdx.pipeline.types import Type
+from tdx.pipeline.grammar import format_value
+from tdx.pipeline.values import Value
 
-CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
+# fmt: off
+TypeName = Literal[
+    "any", "none", "bool", "int", "float", "str", "key", "keys", "dtype", "device", "tensor",
+    "spec", "transform", "callable", "literal", "sequence", "dict", "union", "other",
+]
+# fmt: on
+
+TYPE_PHRASES: Mapping[str, tuple[str, str]] = {
+    "any": ("any value", "values"),
+    "none": ("None", "None"),
+    "bool": ("True or False", "booleans"),
+    "int": ("a whole number", "whole numbers"),
+    "float": ("a number", "numbers"),
+    "str": ("a string", "strings"),
+    "key": ("a key (a string or a tuple of strings)", "keys"),
+    "keys": ("a list of keys", "lists of keys"),
+    "dtype": ("a dtype such as torch.float32", "dtypes"),
+    "device": ("a device such as cuda:0", "devices"),
+    "tensor": ("a tensor (a number, or lists of numbers)", "tensors"),
+    "spec": ("a spec such as Unbounded(shape=(3,))", "specs"),
+    "transform": ("a transform", "transforms"),
+    "callable": ("a Python object written module:name", "Python objects written module:name"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """One declared type.
+
+    Args:
+        name: which type it is.
+        items: the types inside: of a sequence (one), a dict's values (one) or a union.
+        values: the values that a ``literal`` allows.
+        text: how it is written in the source, for a type that has no name here.
+    """
+
+    name: TypeName
+    items: tuple[Type, ...] = ()
+    values: tuple[Value, ...] = ()
+    text: str = ""
+
+    @property
+    def options(self) -> tuple[Type, ...]:
+        """What a union allows; of any other type, itself."""
+        return self.items if self.name == "union" else (self,)
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether None is allowed."""
+        return any(option.name in ("none", "any") for option in self.options)
+
+    def words(self) -> str:
+        """The type as a sentence names it.
+
+        Example:
+            >>> Type("union", (Type("int"), Type("sequence", (Type("int"),)), Type("none"))).words()
+            'a whole number, a list of whole numbers or None'
+        """
+        if self.name == "union":
+            return _join_alternatives([option.words() for option in self.items])
+        if self.name == "literal":
+            return "one of " + _join_alternatives([format_value(value) for value in self.values])
+        if self.name == "sequence":
+            return f"a list of {self.items[0].plural()}"
+        if self.name == "dict":
+            return f"a dict of {self.items[0].plural()}"
+        return self.text if self.name == "other" else TYPE_PHRASES[self.name][0]
+
+    def plural(self) -> str:
+        """The type as a sentence names many of it."""
+        named = TYPE_PHRASES.get(self.name)
+        return named[1] if named else f"values that are {self.words()}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; the inverse of :meth:`from_json`."""
+        data: dict[str, Any] = {"name": self.name}
+        if self.items:
+            data["items"] = [item.to_json() for item in self.items]
+        if self.values:
+            data["values"] = list(self.values)
+        if self.text:
+            data["text"] = self.text
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Type:
+        """The type that :meth:`to_json` wrote."""
+        items = tuple(cls.from_json(item) for item in data.get("items", ()))
+        return cls(data["name"], items, tuple(data.get("values", ())), data.get("text", ""))
+
+
+def _join_alternatives(parts: list[str]) -> str:
+    return " or ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def make_union(options: list[Type]) -> Type:
+    """One type out of several; unions inside are flattened and repetitions left out."""
+    flat = dict.fromkeys(option for given in options for option in given.options)
+    return next(iter(flat)) if len(flat) == 1 else Type("union", tuple(flat))
+
+
+CATALOG_FILE = Path(__file__).with_name("catalog.json")
 ParameterKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
 TimeBehaviour = Literal["pointwise", "scan", "control"]
 
@@ -130,7 +232,7 @@ class TransformInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalog:
     """Every transform that a pipeline can name."""
 
     transforms: tuple[TransformInfo, ...]
@@ -168,7 +270,11 @@ class Catalogue:
     def search(self, words: str) -> list[TransformInfo]:
         """The transforms in whose name, category or summary every word occurs."""
         wanted = words.casefold().split()
-        return [info for info in self.transforms if all(word in _text(info) for word in wanted)]
+        return [
+            info
+            for info in self.transforms
+            if all(word in _searchable_text(info) for word in wanted)
+        ]
 
 
 COMPOSE = TransformInfo(
@@ -187,23 +293,23 @@ COMPOSE = TransformInfo(
 )
 
 
-def _text(info: TransformInfo) -> str:
+def _searchable_text(info: TransformInfo) -> str:
     return f"{info.name} {info.category} {info.summary}".casefold()
 
 
 @cache
-def catalogue() -> Catalogue:
+def load_catalog() -> Catalog:
     """Every transform of tdx, from a file generated from the sources; loads no torch.
 
     Example:
-        >>> catalogue()["StepCounter"].category
+        >>> load_catalog()["StepCounter"].category
         'episode'
     """
-    data = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))
-    return Catalogue(tuple(TransformInfo.from_json(each) for each in data["transforms"]))
+    data = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
+    return Catalog(tuple(TransformInfo.from_json(each) for each in data["transforms"]))
 
 
-def catalogue_json(transforms: list[TransformInfo]) -> str:
+def format_catalog(transforms: list[TransformInfo]) -> str:
     """The text of the catalogue's file."""
     data = {"version": 1, "transforms": [info.to_json() for info in transforms]}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

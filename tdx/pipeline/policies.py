@@ -1,4 +1,4 @@
-"""Policies by name: what ``--policy`` and the ``policy`` of a pipeline file can say."""
+"""Parse policy names, as ``--policy`` and the ``policy`` of a pipeline file give them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from tdx.errors import CodeNotAllowedError, PipelineError, TdxError, did_you_mean
-from tdx.pipeline.formatting import format_arguments, format_value, quote
-from tdx.pipeline.grammar import parse_stage
+from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
 from tdx.pipeline.values import CodeReference, DictKey, Value
 
 PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "code"]
 Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
-Output = Literal["clamp", "tanh", "argmax"]
+OutputActivation = Literal["clamp", "tanh", "argmax"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
-OUTPUTS: tuple[str, ...] = get_args(Output)
-SETTINGS = ("weights", "activation", "output", "in_keys")
+OUTPUT_ACTIVATIONS: tuple[str, ...] = get_args(OutputActivation)
+MLP_SETTINGS = ("weights", "activation", "output", "in_keys")
 """Arguments of ``mlp(...)``."""
 
-_FILES = ("sequence", "mlp", "module")
-_FORMS = "random, zero, sequence:FILE, mlp:FILE, module:FILE or module:name of Python code"
-_PICKLED = (".pt", ".pth")
+_FILE_KINDS = ("sequence", "mlp", "module")
+_POLICY_FORMS = "random, zero, sequence:FILE, mlp:FILE, module:FILE or module:name of Python code"
+_PICKLE_SUFFIXES = (".pt", ".pth")
 _MLP_FORM = 'write mlp:FILE, or mlp("FILE", activation="tanh")'
 
 
@@ -46,7 +45,7 @@ class PolicySource:
     @property
     def is_code(self) -> bool:
         """True if loading it can execute code: pickles, TorchScript, ``torch.export``, Python."""
-        pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLED
+        pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLE_SUFFIXES
         return pickled or self.kind in ("module", "code")
 
     def with_file(self, file: str) -> PolicySource:
@@ -103,25 +102,25 @@ def parse_policy(text: str) -> PolicySource:
     if text == "zero":
         return PolicySource("zero")
     kind, _, rest = text.partition(":")
-    if kind in _FILES and rest:
+    if kind in _FILE_KINDS and rest:
         return PolicySource(kind, rest)  # type: ignore[arg-type]
     if text.lstrip().startswith("mlp("):
         stage = parse_stage(text)
         if len(stage.args) > 1 or (stage.args and "weights" in stage.kwargs):
             raise PipelineError("mlp takes one file", hint=_MLP_FORM)
         given = {"weights": stage.args[0]} if stage.args else {}
-        return mlp_policy({**given, **stage.kwargs})
+        return make_mlp_policy({**given, **stage.kwargs})
     reference = CodeReference.of(text)
     if reference is not None:
         return PolicySource("code", reference=reference)
-    if kind in _FILES:
+    if kind in _FILE_KINDS:
         missing = f"the policy {text!r} has no file"
         raise PipelineError(missing, hint=_MLP_FORM if kind == "mlp" else f"write {kind}:FILE")
-    hint = did_you_mean(kind, ["random", "zero", *_FILES], f"write {_FORMS}")
+    hint = did_you_mean(kind, ["random", "zero", *_FILE_KINDS], f"write {_POLICY_FORMS}")
     raise PipelineError(f"unknown policy {text!r}", hint=hint)
 
 
-def mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
+def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
     """The policy that the settings of an ``mlp`` describe, as in a pipeline file.
 
     Args:
@@ -131,17 +130,17 @@ def mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
         TdxError: A setting is unknown or has a wrong value.
 
     Example:
-        >>> str(mlp_policy({"weights": "policy.safetensors", "activation": "tanh"}))
+        >>> str(make_mlp_policy({"weights": "policy.safetensors", "activation": "tanh"}))
         'mlp("policy.safetensors", activation="tanh")'
     """
     for name in settings:
-        if name not in SETTINGS:
-            hint = did_you_mean(str(name), SETTINGS, f"mlp has {', '.join(SETTINGS)}")
+        if name not in MLP_SETTINGS:
+            hint = did_you_mean(str(name), MLP_SETTINGS, f"mlp has {', '.join(MLP_SETTINGS)}")
             raise PipelineError(f"mlp has no setting {name}", hint=hint)
     file = settings.get("weights")
     if not isinstance(file, str) or not file:
         raise PipelineError("mlp needs the file of its weights", hint=_MLP_FORM)
-    checks = {"activation": _activation, "output": _output, "in_keys": _keys}
+    checks = {"activation": _check_activation, "output": _check_output, "in_keys": _check_keys}
     given = {
         name: check(settings[name])
         for name, check in checks.items()
@@ -150,11 +149,11 @@ def mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
     return PolicySource("mlp", file, settings=given)
 
 
-def policy_settings(policy: str) -> dict[DictKey, Value] | None:
+def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
     """The settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
 
     Example:
-        >>> policy_settings('mlp("a.safetensors", output="tanh")')
+        >>> parse_mlp_settings('mlp("a.safetensors", output="tanh")')
         {'weights': 'a.safetensors', 'output': 'tanh'}
     """
     try:
@@ -164,15 +163,15 @@ def policy_settings(policy: str) -> dict[DictKey, Value] | None:
     return dict([("weights", source.file), *source.settings.items()]) if source.settings else None
 
 
-def _activation(value: Value) -> Value:
-    return _one_of("activation", value, ACTIVATIONS)
+def _check_activation(value: Value) -> Value:
+    return _check_choice("activation", value, ACTIVATIONS)
 
 
-def _output(value: Value) -> Value:
-    return _one_of("output", value, OUTPUTS)
+def _check_output(value: Value) -> Value:
+    return _check_choice("output", value, OUTPUT_ACTIVATIONS)
 
 
-def _one_of(name: str, value: Value, known: tuple[str, ...]) -> Value:
+def _check_choice(name: str, value: Value, known: tuple[str, ...]) -> Value:
     if value in known:
         return value
     listed = f"it is one of {', '.join(known)}"
@@ -180,7 +179,7 @@ def _one_of(name: str, value: Value, known: tuple[str, ...]) -> Value:
     raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
 
 
-def _keys(value: Value) -> Value:
+def _check_keys(value: Value) -> Value:
     keys = (value,) if isinstance(value, str) else value
     if isinstance(keys, tuple) and keys and all(map(_is_key, keys)):
         return keys

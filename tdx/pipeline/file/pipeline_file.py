@@ -8,15 +8,29 @@ from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
 from tdx.files import write_atomically
-from tdx.pipeline.meaning import off_meaning, pipeline_meaning, stage_meaning
-from tdx.pipeline.model import OffStage, Pipeline, StageConfig
-from tdx.pipeline.reader import read_pipeline
-from tdx.pipeline.section_edit import edited_section, edited_stage, new_stage
-from tdx.pipeline.switched_off import shifted, with_off_stages, without_off_lines
-from tdx.pipeline.switching import states, switched, switched_states
-from tdx.pipeline.writer import write_pipeline
-from tdx.pipeline.yaml_sections import StageBlock, StageLines, stage_block
-from tdx.pipeline.yaml_text import load_yaml, too_long
+from tdx.pipeline.file.stage_lines import (
+    StageBlock,
+    StageLines,
+    insert_disabled_stages,
+    remove_disabled_lines,
+    shift_disabled,
+    split_stages,
+)
+from tdx.pipeline.file.text_edits import (
+    disabled_identity,
+    edit_section,
+    edit_stage_lines,
+    format_stage_lines,
+    list_stage_states,
+    list_toggled_states,
+    pipeline_identity,
+    stage_identity,
+    toggle_stages,
+)
+from tdx.pipeline.file.yaml_codec import load_yaml, too_long_error
+from tdx.pipeline.file.yaml_format import read_pipeline, write_pipeline
+from tdx.pipeline.model import DisabledStage, Pipeline
+from tdx.pipeline.values import StageConfig
 from tdx.untrusted import MAX_PIPELINE_BYTES
 
 STDIN = "-"
@@ -70,7 +84,7 @@ class PipelineFile:
                 with open(path, "rb") as stream:
                     data = stream.read(MAX_PIPELINE_BYTES + 1)
                 if len(data) > MAX_PIPELINE_BYTES:
-                    raise too_long().at(file=name)
+                    raise too_long_error().at(file=name)
                 text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise PipelineError(
@@ -95,11 +109,11 @@ class PipelineFile:
         stages.insert(index, stage)
         block = self._block()
         if block is not None:
-            lines = StageLines([], new_stage(stage, block.indent))
+            lines = StageLines([], format_stage_lines(stage, block.indent))
             if block.stages:
                 block.gaps.insert(min(index, len(block.gaps)), [])
             block.stages.insert(index, lines)
-        self._accept(block, stages, shifted(self.pipeline.off, index, 1))
+        self._accept(block, stages, shift_disabled(self.pipeline.off, index, 1))
 
     def remove(self, index: int) -> None:
         """Take a stage out, with the comment right above it."""
@@ -112,7 +126,7 @@ class PipelineFile:
             kept = block.gaps.pop(min(index, len(block.gaps) - 1))
             if index and index - 1 < len(block.gaps):
                 block.gaps[index - 1] = kept
-        self._accept(block, stages, shifted(self.pipeline.off, index, -1))
+        self._accept(block, stages, shift_disabled(self.pipeline.off, index, -1))
 
     def move(self, index: int, to: int) -> None:
         """Move a stage, with its comments, so that it ends up at ``to``."""
@@ -123,7 +137,7 @@ class PipelineFile:
         block = self._block()
         if block is not None:
             block.stages.insert(to, block.stages.pop(index))
-        off = shifted(shifted(self.pipeline.off, index, -1), to, 1)
+        off = shift_disabled(shift_disabled(self.pipeline.off, index, -1), to, 1)
         self._accept(block, stages, off)
 
     def replace(self, index: int, stage: StageConfig) -> None:
@@ -134,7 +148,7 @@ class PipelineFile:
         block = self._block()
         if block is not None:
             lines = block.stages[index]
-            lines.body = edited_stage(lines.body, stage, block.indent)
+            lines.body = edit_stage_lines(lines.body, stage, block.indent)
         self._accept(block, stages, self.pipeline.off)
 
     def update(self, pipeline: Pipeline) -> None:
@@ -143,8 +157,8 @@ class PipelineFile:
         self._update_stages(pipeline.transforms)
         for key in ("env", "policy", "rollout"):
             if repr(getattr(self.pipeline, key)) != repr(getattr(pipeline, key)):
-                self._set_text(edited_section(self.text, load_yaml(self.text), pipeline, key))
-        if pipeline_meaning(self.pipeline) != pipeline_meaning(pipeline):
+                self._set_text(edit_section(self.text, load_yaml(self.text), pipeline, key))
+        if pipeline_identity(self.pipeline) != pipeline_identity(pipeline):
             self._set_text(write_pipeline(pipeline))
         self._switch_off(pipeline.off)
 
@@ -175,9 +189,9 @@ class PipelineFile:
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
         """Reach the wanted stages by edits that leave each stage its comments."""
-        goal = [stage_meaning(stage) for stage in wanted]
+        goal = [stage_identity(stage) for stage in wanted]
         for index, stage in enumerate(wanted):
-            have = [stage_meaning(each) for each in self.pipeline.transforms[index:]]
+            have = [stage_identity(each) for each in self.pipeline.transforms[index:]]
             while goal[index] in have and have[0] not in goal[index:]:
                 self.remove(index)
                 del have[0]
@@ -199,33 +213,33 @@ class PipelineFile:
             raise ArgumentError(f"there is no stage {index}", hint=chain)
 
     def _block(self) -> StageBlock | None:
-        return stage_block(self.text, load_yaml(self.text))
+        return split_stages(self.text, load_yaml(self.text))
 
     def _switch(self, wanted: Pipeline) -> None:
         """Switch stages off and on in their places, with all that is said of them."""
-        text = switched(self.text, self.pipeline, wanted)
+        text = toggle_stages(self.text, self.pipeline, wanted)
         with suppress(PipelineError):
             found = read_pipeline(text, self.name)
-            if states(found) == switched_states(self.pipeline, wanted):
+            if list_stage_states(found) == list_toggled_states(self.pipeline, wanted):
                 self._set_text(text)
 
-    def _switch_off(self, off: tuple[OffStage, ...]) -> None:
+    def _switch_off(self, off: tuple[DisabledStage, ...]) -> None:
         """Write the stages that are switched off to their places, unless they stand there."""
-        if off_meaning(self.pipeline.off) == off_meaning(off):
+        if disabled_identity(self.pipeline.off) == disabled_identity(off):
             return
-        text = without_off_lines(self.text, load_yaml(self.text))
+        text = remove_disabled_lines(self.text, load_yaml(self.text))
         document = load_yaml(text)
         written = None
         if "transforms" in document:
-            written = with_off_stages(text, document, off)
+            written = insert_disabled_stages(text, document, off)
         if written is None:
-            text = edited_section(text, document, self.pipeline, "transforms")
-            written = with_off_stages(text, load_yaml(text), off)
+            text = edit_section(text, document, self.pipeline, "transforms")
+            written = insert_disabled_stages(text, load_yaml(text), off)
         if written is not None:
             self._set_text(written)
 
     def _accept(
-        self, block: StageBlock | None, stages: list[StageConfig], off: tuple[OffStage, ...]
+        self, block: StageBlock | None, stages: list[StageConfig], off: tuple[DisabledStage, ...]
     ) -> None:
         """Take the edited text if it says what was meant, else write the whole list anew."""
         self._take(block, stages)
@@ -236,10 +250,10 @@ class PipelineFile:
         if block is not None:
             text = block.text()
             with suppress(PipelineError):
-                if pipeline_meaning(read_pipeline(text, self.name)) == pipeline_meaning(wanted):
+                if pipeline_identity(read_pipeline(text, self.name)) == pipeline_identity(wanted):
                     self._set_text(text)
                     return
-        self._set_text(edited_section(self.text, load_yaml(self.text), wanted, "transforms"))
+        self._set_text(edit_section(self.text, load_yaml(self.text), wanted, "transforms"))
 
     def _set_text(self, text: str) -> None:
         self.pipeline = read_pipeline(text, self.name)

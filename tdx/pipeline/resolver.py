@@ -1,4 +1,4 @@
-"""Make the torch objects that a pipeline's plain values stand for."""
+"""Resolve the plain values of a pipeline to torch objects and imported Python objects."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from tdx.errors import (
     one_line,
 )
 from tdx.pipeline.arguments import bind_stage
-from tdx.pipeline.entries import TransformInfo
-from tdx.pipeline.model import StageConfig
-from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype
+from tdx.pipeline.catalog import TransformInfo
+from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig
 
 if TYPE_CHECKING:
     from tdx.core.transforms import Transform
 
 
-_LOOK_UP = "`tdx list transforms` has the arguments of each"
+_LOOKUP_HINT = "`tdx list transforms` has the arguments of each"
 
 
-class Realiser:
+class ValueResolver:
     """Turns plain values into objects.
 
     Args:
@@ -73,8 +72,8 @@ class Realiser:
             made = self.imported(stage.code)
             if not isinstance(made, type) and not stage.args and not stage.kwargs:
                 return made
-            return _made(stage.name, made, args, kwargs)
-        return _made(stage.name, _transform_class(bound.info), args, kwargs)
+            return _call_constructor(stage.name, made, args, kwargs)
+        return _call_constructor(stage.name, _load_transform_class(bound.info), args, kwargs)
 
     def imported(self, reference: CodeReference) -> Any:
         """The Python object that a reference names.
@@ -86,7 +85,7 @@ class Realiser:
             UnknownNameError: the module has no such name.
         """
         if not self.allow_code:
-            raise code_not_allowed(reference)
+            raise code_not_allowed_error(reference)
         try:
             found: Any = import_module(reference.module)
         except ModuleNotFoundError as error:
@@ -118,21 +117,23 @@ class Realiser:
             return self.transform(StageConfig(call.name, call.args, call.kwargs))
         args = [self.value(value) for value in call.args]
         kwargs = {name: self.value(value) for name, value in call.kwargs.items()}
-        return _made(call.name, make, args, kwargs)
+        return _call_constructor(call.name, make, args, kwargs)
 
 
-def code_not_allowed(reference: CodeReference) -> CodeNotAllowedError:
+def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
     """The error for a reference that may not be imported."""
     message = f"{reference} names Python code, which is not imported unless you allow it"
     return CodeNotAllowedError(message, hint="add --allow-code if you trust it")
 
 
-def _transform_class(info: TransformInfo | None) -> Any:
+def _load_transform_class(info: TransformInfo | None) -> Any:
     assert info is not None
     return getattr(import_module(info.module), info.name)
 
 
-def _made(name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_constructor(
+    name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     try:
         return make(*args, **kwargs)
     except TdxError:
@@ -142,7 +143,7 @@ def _made(name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str
         raise MissingPackageError(message, hint=f"pip install {error.name}") from error
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOK_UP
+            f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOKUP_HINT
         ) from error
     except Exception as error:
-        raise ChainError(f"{name} cannot be made: {one_line(error)}", hint=_LOOK_UP) from error
+        raise ChainError(f"{name} cannot be made: {one_line(error)}", hint=_LOOKUP_HINT) from error

@@ -1,4 +1,4 @@
-"""What a form for a stage or an env asks for, and what is meant by what is typed into it."""
+"""Forms for the arguments of a stage and the settings of an env."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
-from tdx.pipeline.arguments import argument_errors, named
+from tdx.pipeline.arguments import find_argument_errors, name_arguments
+from tdx.pipeline.catalog import Parameter, Type, load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce
-from tdx.pipeline.entries import Parameter, catalogue
-from tdx.pipeline.formatting import format_argument, format_value
-from tdx.pipeline.grammar import parse_kwargs, parse_value
-from tdx.pipeline.model import BATCHINGS, EnvConfig, StageConfig
-from tdx.pipeline.types import Type
-from tdx.pipeline.values import DTYPES, SPECS, Value
+from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
+from tdx.pipeline.model import BATCHINGS, EnvConfig
+from tdx.pipeline.values import DTYPES, SPECS, StageConfig, Value
 
 FieldKind = Literal["text", "flag", "choice", "keys"]
-_BARE = ("str", "key", "keys", "device", "callable", "transform", "spec", "dtype", "literal")
+_UNQUOTED_TYPES = (
+    "str",
+    "key",
+    "keys",
+    "device",
+    "callable",
+    "transform",
+    "spec",
+    "dtype",
+    "literal",
+)
 """Types of which a value can be written without quotes."""
 
 
@@ -54,54 +62,54 @@ class FormField:
         return self.default is None
 
 
-def stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
+def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
     """The form of a stage, from the declaration of its transform; none for Python code.
 
     Example:
-        >>> [(each.name, each.text) for each in stage_fields(StageConfig("StepCounter", (200,)))][0]
+        >>> [(each.name, each.text) for each in list_stage_fields(StageConfig("StepCounter", (200,)))][0]
         ('max_steps', '200')
     """
-    info = catalogue().find(stage.name)
+    info = load_catalog().find(stage.name)
     if info is None:
         return ()
-    given = named(stage).kwargs
+    given = name_arguments(stage).kwargs
     asked = [each for each in info.parameters if each.kind in ("positional", "keyword")]
-    return tuple(_field(parameter, given) for parameter in asked)
+    return tuple(_make_field(parameter, given) for parameter in asked)
 
 
-def with_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
+def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
     """The stage with what is typed as an argument; without it where nothing is.
 
     Raises:
         TdxError: it cannot be read, or is not what the argument wants.
 
     Example:
-        >>> with_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
+        >>> set_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
         {'in_keys': ('pixels', 'depth')}
     """
-    parameter = catalogue()[stage.name].parameter(name)
-    full = named(stage)
+    parameter = load_catalog()[stage.name].parameter(name)
+    full = name_arguments(stage)
     if not text.strip():
         return replace(full, kwargs={key: v for key, v in full.kwargs.items() if key != name})
     if parameter is None:
         raise ArgumentError(
             f"{stage.name} has no argument {name}",
-            hint=f"the signature is {catalogue()[stage.name].signature}",
+            hint=f"the signature is {load_catalog()[stage.name].signature}",
         )
     try:
-        value = read_argument(parameter.type, text)
+        value = parse_argument(parameter.type, text)
     except PipelineError:
         message = f"{name} must be {parameter.type.words()}, got {text}"
         raise ArgumentError(message, hint="strings stand in quotes, lists in brackets") from None
-    for error in argument_errors(parameter, value):
+    for error in find_argument_errors(parameter, value):
         raise error
-    order = [each.name for each in catalogue()[stage.name].parameters]
+    order = [each.name for each in load_catalog()[stage.name].parameters]
     given = {**full.kwargs, name: value}
     ranked = sorted(given, key=lambda each: order.index(each) if each in order else len(order))
     return replace(full, kwargs={each: given[each] for each in ranked})
 
 
-def read_argument(declared: Type, text: str) -> Value:
+def parse_argument(declared: Type, text: str) -> Value:
     """The value that is meant by a text; quotes and brackets may be left out where that is plain.
 
     Raises:
@@ -110,30 +118,30 @@ def read_argument(declared: Type, text: str) -> Value:
     text = text.strip()
     names = {option.name for option in declared.options}
     if "keys" in names and text[:1] not in "[(\"'" and text != "None":
-        return tuple(_key(part) for part in text.split(",") if part.strip())
+        return tuple(_parse_key(part) for part in text.split(",") if part.strip())
     if "key" in names and re.fullmatch(r"\w+(\.\w+)+", text):
-        return _key(text)
+        return _parse_key(text)
     try:
         value = parse_value(text)
     except PipelineError:
-        if names & set(_BARE) or "any" in names:
+        if names & set(_UNQUOTED_TYPES) or "any" in names:
             return text
         raise
-    if _fits(declared, value) or not names & set(_BARE):
+    if _is_valid(declared, value) or not names & set(_UNQUOTED_TYPES):
         return value
-    return text if _fits(declared, text) else value
+    return text if _is_valid(declared, text) else value
 
 
-def env_fields(env: EnvConfig) -> tuple[FormField, ...]:
+def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
     """The form of an env, without its id."""
-    texts = {"kwargs": _kwargs_text(env.kwargs)}
+    texts = {"kwargs": _format_kwargs(env.kwargs)}
     return tuple(
         FormField(
             field.name,
-            _env_kind(field.name),
+            _env_field_kind(field.name),
             _ENV_TYPES[field.name],
             _ENV_HELP[field.name],
-            texts.get(field.name, _env_text(getattr(env, field.name), field.default)),
+            texts.get(field.name, _format_env_value(getattr(env, field.name), field.default)),
             "" if field.default in (None, MISSING) else str(field.default),
             BATCHINGS if field.name == "batching" else (),
         )
@@ -142,7 +150,7 @@ def env_fields(env: EnvConfig) -> tuple[FormField, ...]:
     )
 
 
-def with_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
+def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
     """The env with what is typed as one of its settings.
 
     Raises:
@@ -169,9 +177,9 @@ def with_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
     return from_flags([*to_flags(Pipeline(plain)), flag, text]).env
 
 
-def _field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
+def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
     names = {option.name for option in parameter.type.options}
-    text = _text(parameter.type, given[parameter.name]) if parameter.name in given else ""
+    text = _format_value(parameter.type, given[parameter.name]) if parameter.name in given else ""
     choices: tuple[str, ...] = ()
     kind: FieldKind = "text"
     if names == {"bool"}:
@@ -179,35 +187,35 @@ def _field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
     elif "keys" in names or "key" in names:
         kind = "keys"
     elif names <= {"literal", "none", "bool"}:
-        kind, choices = "choice", tuple(_choices(parameter.type))
+        kind, choices = "choice", tuple(_list_choices(parameter.type))
     return FormField(
         parameter.name,
         kind,
         parameter.type.words(),
         parameter.help,
         text,
-        _default_text(parameter),
+        _format_default(parameter),
         choices,
-        () if choices or kind != "text" else tuple(_offers(parameter)),
+        () if choices or kind != "text" else tuple(_iterate_completions(parameter)),
         "keys" in names,
     )
 
 
-def _default_text(parameter: Parameter) -> str | None:
+def _format_default(parameter: Parameter) -> str | None:
     """The default as it would be typed; as it is written in the source where it is no literal."""
     if parameter.default is None:
         return None
     try:
-        return _text(parameter.type, parse_value(parameter.default))
+        return _format_value(parameter.type, parse_value(parameter.default))
     except PipelineError:
         return parameter.default
 
 
-def _choices(declared: Type) -> list[str]:
+def _list_choices(declared: Type) -> list[str]:
     found: list[str] = []
     for option in declared.options:
         if option.name == "literal":
-            found += [_text(declared, value) for value in option.values]
+            found += [_format_value(declared, value) for value in option.values]
         elif option.name == "bool":
             found += ["True", "False"]
         else:
@@ -215,39 +223,39 @@ def _choices(declared: Type) -> list[str]:
     return found
 
 
-def _offers(parameter: Parameter) -> Iterator[str]:
+def _iterate_completions(parameter: Parameter) -> Iterator[str]:
     """What a value can be, or begin with, as far as the declaration says."""
-    default = _default_text(parameter)
+    default = _format_default(parameter)
     if default:
         yield default
     for option in parameter.type.options:
         if option.name == "literal":
-            yield from (_text(parameter.type, value) for value in option.values)
+            yield from (_format_value(parameter.type, value) for value in option.values)
         elif option.name == "spec":
             yield from (f"{name}(" for name in SPECS)
         elif option.name == "dtype":
             yield from (f"torch.{name}" for name in DTYPES)
         elif option.name == "transform":
-            yield from (info.name for info in catalogue().transforms)
+            yield from (info.name for info in load_catalog().transforms)
         else:
-            yield from _PLAIN_OFFERS.get(option.name, ())
+            yield from _COMPLETIONS.get(option.name, ())
 
 
-_PLAIN_OFFERS = {"bool": ("True", "False"), "none": ("None",), "device": ("cpu", "cuda", "cuda:0")}
+_COMPLETIONS = {"bool": ("True", "False"), "none": ("None",), "device": ("cpu", "cuda", "cuda:0")}
 
 
-def _text(declared: Type, value: Value) -> str:
+def _format_value(declared: Type, value: Value) -> str:
     """A value as it is shown in a form: without quotes and brackets where none are needed."""
-    if isinstance(value, str) and value and _read_back(declared, value) == value:
+    if isinstance(value, str) and value and _parse_or_none(declared, value) == value:
         return value
     if isinstance(value, tuple) and value:
-        for plain in (_dotted(value), ", ".join(map(_dotted, value))):
-            if plain and _read_back(declared, plain) == value:
+        for plain in (_format_key(value), ", ".join(map(_format_key, value))):
+            if plain and _parse_or_none(declared, plain) == value:
                 return plain
     return format_argument(value)
 
 
-def _dotted(value: Value) -> str:
+def _format_key(value: Value) -> str:
     """A key with dots; empty where it is none."""
     if isinstance(value, str):
         return value
@@ -256,19 +264,19 @@ def _dotted(value: Value) -> str:
     return ""
 
 
-def _read_back(declared: Type, text: str) -> Value:
+def _parse_or_none(declared: Type, text: str) -> Value:
     try:
-        return read_argument(declared, text)
+        return parse_argument(declared, text)
     except TdxError:
         return None
 
 
-def _key(text: str) -> Value:
+def _parse_key(text: str) -> Value:
     parts = tuple(part.strip() for part in text.strip().split("."))
     return parts if len(parts) > 1 else parts[0]
 
 
-def _fits(declared: Type, value: Value) -> bool:
+def _is_valid(declared: Type, value: Value) -> bool:
     try:
         coerce(declared, value)
     except MismatchError:
@@ -276,17 +284,17 @@ def _fits(declared: Type, value: Value) -> bool:
     return True
 
 
-def _env_kind(name: str) -> FieldKind:
+def _env_field_kind(name: str) -> FieldKind:
     if name in ("from_pixels", "pixels_only"):
         return "flag"
     return "choice" if name == "batching" else "text"
 
 
-def _env_text(value: object, default: object) -> str:
+def _format_env_value(value: object, default: object) -> str:
     return "" if value == default or value is None else str(value)
 
 
-def _kwargs_text(kwargs: Mapping[str, Value]) -> str:
+def _format_kwargs(kwargs: Mapping[str, Value]) -> str:
     return ", ".join(f"{name}={format_value(value)}" for name, value in kwargs.items())
 
 

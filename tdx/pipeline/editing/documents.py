@@ -1,19 +1,22 @@
-"""A pipeline file while it is edited: what others do to it on disk meanwhile is noticed."""
+"""Pipeline files: the one that is edited, recent files and sample pipelines."""
 
 from __future__ import annotations
 
 import difflib
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tdx.errors import PipelineError, StorageError
+from tdx.pipeline.editing.state_files import read_json, set_aside, write_json
+from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import Pipeline
-from tdx.pipeline.pipeline_file import PipelineFile
+from tdx.settings import state_path
 
 DiskState = Literal["same", "changed", "gone"]
-_Stat = tuple[int, int, int]
+_FileState = tuple[int, int, int]
 
 
 class ChangedOnDiskError(StorageError):
@@ -39,7 +42,7 @@ class Document:
     def __init__(self, path: str | Path, base: str | None = None) -> None:
         self.path = Path(path)
         self.base = base
-        self._stat: _Stat | None = None
+        self._stat: _FileState | None = None
         self._template: str | None = None
 
     @classmethod
@@ -53,21 +56,21 @@ class Document:
             # A pipe would let the reader wait for whoever writes into it.
             raise PipelineError(f"{path} is no file", hint="name a pipeline file")
         file = PipelineFile.load(path)
-        document = cls(path, _text(Path(path)))
-        document._stat = _stat(document.path)
+        document = cls(path, _read_text(Path(path)))
+        document._stat = _read_stat(document.path)
         return document, file.pipeline
 
     def disk_state(self) -> DiskState:
         """Whether the file is what it was; its text is only read where its time or size differ."""
         if self.base is None:
             return "same"
-        now = _stat(self.path)
+        now = _read_stat(self.path)
         if now is None:
             return "gone"
         if now == self._stat:
             return "same"
         try:
-            same = _text(self.path) == self.base
+            same = _read_text(self.path) == self.base
         except (OSError, UnicodeDecodeError):
             return "changed"
         if same:
@@ -77,10 +80,10 @@ class Document:
     def accept_disk(self) -> None:
         """Let what is on disk now count as known, so that the next save writes over it."""
         try:
-            self.base = _text(self.path)
+            self.base = _read_text(self.path)
         except (OSError, UnicodeDecodeError):
             self.base = None
-        self._stat = _stat(self.path)
+        self._stat = _read_stat(self.path)
 
     def take_comments(self, other: Document) -> None:
         """Let a file that is yet to be written begin with the text of another one."""
@@ -120,7 +123,7 @@ class Document:
     def difference(self, pipeline: Pipeline) -> str:
         """What the file would become, as a unified diff against what is on disk."""
         try:
-            there = _text(self.path)
+            there = _read_text(self.path)
         except (OSError, UnicodeDecodeError):
             there = ""
         file = self._file()
@@ -146,7 +149,7 @@ class Document:
 
     def _disk_text(self) -> str | None:
         try:
-            return _text(self.path)
+            return _read_text(self.path)
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -158,16 +161,105 @@ class Document:
             )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "no file", str(path))
     with path.open(encoding="utf-8", newline="") as stream:
         return stream.read()
 
 
-def _stat(path: Path) -> _Stat | None:
+def _read_stat(path: Path) -> _FileState | None:
     try:
         found = path.stat()
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+RECENT_FILE = "recent.json"
+MAX_RECENT = 30
+
+
+class RecentFiles:
+    """The list of recent files, shared by all apps of this user.
+
+    Args:
+        path: its file; in the state folder by default.
+
+    Example:
+        >>> import tempfile
+        >>> recent = RecentFiles(Path(tempfile.mkdtemp()) / "recent.json")
+        >>> recent.add("/tmp/a.yaml"), recent.add("/tmp/b.yaml"), recent.add("/tmp/a.yaml")
+        (None, None, None)
+        >>> [file.name for file in recent.all()]
+        ['a.yaml', 'b.yaml']
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or state_path() / RECENT_FILE
+
+    def all(self) -> list[Path]:
+        """The files, the latest first, whether they are there or not; none where that is broken."""
+        try:
+            names = read_json(self.path)
+            if names is None:
+                return []
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise StorageError(f"{self.path} is not a list of files", hint="remove it")
+        except StorageError:
+            set_aside(self.path)
+            return []
+        return [Path(name) for name in names]
+
+    def add(self, file: str | Path) -> None:
+        """Put a file on top.
+
+        Raises:
+            StorageError: the list cannot be written.
+        """
+        path = Path(file).expanduser().absolute()
+        others = [each for each in self.all() if each != path]
+        write_json(self.path, [str(each) for each in [path, *others][:MAX_RECENT]])
+
+
+SAMPLES_FOLDER = "sample_pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A sample pipeline.
+
+    Args:
+        name: its file without the ending.
+        title: the first line of its comment.
+        path: the file.
+    """
+
+    name: str
+    title: str
+    path: Path
+
+
+def list_presets() -> tuple[Preset, ...]:
+    """The sample pipelines, by name; where tdx is installed as well as in its sources.
+
+    Example:
+        >>> "pendulum" in [preset.name for preset in list_presets()]
+        True
+    """
+    package = Path(__file__).parents[2]
+    folder = next(
+        (
+            each
+            for each in (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
+            if each.is_dir()
+        ),
+        None,
+    )
+    paths = sorted(folder.glob("*.yaml")) if folder else []
+    return tuple(Preset(path.stem, _read_title(path), path) for path in paths)
+
+
+def _read_title(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""

@@ -1,4 +1,4 @@
-"""Rollouts of several envs in turns, so that a change of the machine meets all of them."""
+"""Measure rollouts of several envs in alternation, so that drift affects all of them alike."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import numpy as np
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.profiling.quiet import quiet
-from tdx.profiling.result import Mode
-from tdx.profiling.run import ProfilePlan, running
-from tdx.profiling.statistics import Numbers
+from tdx.profiling.machine import quiet_environment
+from tdx.profiling.result import Mode, Numbers
+from tdx.profiling.run import ProfilePlan, rollout_mode
 
-LEAST = 0.01
+MIN_SHARE = 0.01
 """A difference below this share of a step is none, however often it was seen."""
-_STUDENT = (12.71, 4.30, 3.18, 2.78)
-_PARTS, _ENOUGH = 4, 100
+_T_QUANTILES = (12.71, 4.30, 3.18, 2.78)
+_MAX_PARTS, _MIN_PART_STEPS = 4, 100
 """Many short turns tell more than few long ones where other programs run as well; but stages that
 wait for the chunk to be complete pay only in rollouts of some length."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TimeDifference:
     """What a step takes in two envs, measured in turns.
 
     Args:
@@ -44,7 +43,7 @@ class Difference:
     @property
     def is_significant(self) -> bool:
         """Whether it is more than noise, and more than 1 % of the step."""
-        return abs(self.saved_us) > max(self.noise_us, LEAST * self.before_us)
+        return abs(self.saved_us) > max(self.noise_us, MIN_SHARE * self.before_us)
 
     @property
     def saved_share(self) -> float:
@@ -68,7 +67,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Turns:
+class InterleavedTimes:
     """What a step took of each contender in each turn.
 
     Args:
@@ -85,12 +84,12 @@ class Turns:
         """What a step of one takes; NaN before the first turn was complete."""
         return float(np.median(self.step_us[:, place])) if len(self.step_us) else float("nan")
 
-    def difference(self, before: int, after: int) -> Difference:
+    def difference(self, before: int, after: int) -> TimeDifference:
         """The difference of two contenders, by their places."""
-        return difference_of(self.step_us[:, before], self.step_us[:, after])
+        return compute_difference(self.step_us[:, before], self.step_us[:, after])
 
 
-def difference_of(before: Numbers, after: Numbers) -> Difference:
+def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
     """The difference of two things measured in turns.
 
     Args:
@@ -98,22 +97,22 @@ def difference_of(before: Numbers, after: Numbers) -> Difference:
         after: the same of the second.
 
     Example:
-        >>> found = difference_of(np.array([10.0, 10.2, 10.1]), np.array([8.0, 8.1, 8.1]))
+        >>> found = compute_difference(np.array([10.0, 10.2, 10.1]), np.array([8.0, 8.1, 8.1]))
         >>> found.saved_us, found.is_significant
         (2.0, True)
     """
     saved, turns = before - after, len(before)
     middle = [float(np.median(each)) if turns else float("nan") for each in (before, after, saved)]
-    return Difference(middle[0], middle[1], round(middle[2], 6), _noise(saved), turns)
+    return TimeDifference(middle[0], middle[1], round(middle[2], 6), _compute_noise(saved), turns)
 
 
-def _noise(saved: Numbers) -> float:
+def _compute_noise(saved: Numbers) -> float:
     """How far the median of all there could be is from that of these, in 95 of 100 cases."""
     turns = len(saved)
     if turns < 2:
         return float("inf")
-    if turns - 2 < len(_STUDENT):
-        return _STUDENT[turns - 2] * float(np.std(saved, ddof=1)) / turns**0.5
+    if turns - 2 < len(_T_QUANTILES):
+        return _T_QUANTILES[turns - 2] * float(np.std(saved, ddof=1)) / turns**0.5
     # By rank, so that the turns in which something else had the machine do not count.
     low = int((turns - 1.96 * turns**0.5) / 2)
     ranked = np.sort(saved)
@@ -121,11 +120,11 @@ def _noise(saved: Numbers) -> float:
     return float(max(ranked[turns - 1 - low] - middle, middle - ranked[low]))
 
 
-def side_by_side(
+def measure_interleaved(
     contenders: Sequence[Contender],
     mode: Mode,
     plan: ProfilePlan,
-) -> Turns:
+) -> InterleavedTimes:
     """Measure rollouts of several envs in turns: A B C C B A, and again.
 
     Each repeat of the plan is up to four turns, which share its steps.
@@ -143,48 +142,48 @@ def side_by_side(
         if place in failures:
             return float("nan")
         try:
-            return _step_us(contenders[place], mode, plan, steps)
+            return _measure_step(contenders[place], mode, plan, steps)
         except Exception as error:
             failures[place] = str(error) or type(error).__name__
             return float("nan")
 
     turns: list[Numbers] = []
-    parts = min(max(plan.steps // _ENOUGH, 1), _PARTS)
+    parts = min(max(plan.steps // _MIN_PART_STEPS, 1), _MAX_PARTS)
     steps = plan.steps // parts
     interrupted = False
-    with quiet(plan.threads):
+    with quiet_environment(plan.threads):
         try:
             for place in range(len(contenders)):
                 timed(place, max(plan.warmup, 1))
             for turn in range(plan.repeats * parts):
                 plan.told("in turns", turn, plan.repeats * parts)
-                turns.append(_one_turn(len(contenders), lambda place: timed(place, steps)))
+                turns.append(_measure_round(len(contenders), lambda place: timed(place, steps)))
         except KeyboardInterrupt:
             interrupted = True
-    return Turns(np.array(turns).reshape(-1, len(contenders)), failures, interrupted)
+    return InterleavedTimes(np.array(turns).reshape(-1, len(contenders)), failures, interrupted)
 
 
-def _one_turn(contenders: int, timed: Callable[[int], float]) -> Numbers:
+def _measure_round(contenders: int, timed: Callable[[int], float]) -> Numbers:
     """Forth and back, so that a steady drift adds the same to everyone."""
     there = [timed(place) for place in range(contenders)]
     back = [timed(place) for place in reversed(range(contenders))]
     return (np.array(there) + np.array(back[::-1])) / 2
 
 
-def _step_us(contender: Contender, mode: Mode, plan: ProfilePlan, steps: int) -> float:
+def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: int) -> float:
     env = contender.env
     if plan.seed is not None:
         torch.manual_seed(plan.seed)
         env.set_seed(plan.seed)
-    with running(env, contender.mode or mode):
+    with rollout_mode(env, contender.mode or mode):
         made, start = 0, plan.clock()
         for chunk in env.iter_rollout(steps, contender.policy):
             made += chunk.shape[-1]
-        waited(env.device)
+        wait_for_device(env.device)
         return (plan.clock() - start) / made / 1000
 
 
-def waited(device: torch.device) -> None:
+def wait_for_device(device: torch.device) -> None:
     """Wait until an accelerator has done all that it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

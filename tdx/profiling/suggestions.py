@@ -1,4 +1,4 @@
-"""Advice from what was measured: each change is tried, and only what saved time is advised."""
+"""Try changes that may make a pipeline cheaper and suggest those that saved time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import TdxError
 from tdx.pipeline import Pipeline, build_env
-from tdx.profiling.remedies import Remedy, remedies
+from tdx.profiling.candidates import Candidate, find_candidates
+from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan
-from tdx.profiling.side_by_side import Contender, Difference, side_by_side
 
-Values = Literal["same", "close", "other"]
-MOST = 12
+Agreement = Literal["same", "close", "other"]
+MAX_TRIED = 12
 """More than that are not tried at once."""
-_STEPS, _SEED, _CLOSE = 12, 0, 0.01
+_STEPS, _SEED, _TOLERANCE = 12, 0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class TriedChange:
     """A change that was tried.
 
     Args:
@@ -37,9 +37,9 @@ class Advice:
             ``other`` ones.
     """
 
-    remedy: Remedy
-    saving: Difference
-    values: Values
+    remedy: Candidate
+    saving: TimeDifference
+    values: Agreement
 
     @property
     def message(self) -> str:
@@ -47,18 +47,18 @@ class Advice:
         saving = self.saving
         note = {"same": "", "close": "; values differ by rounding", "other": "; values differ"}
         return (
-            f"{self.remedy.found}: {self.remedy.change}. That saved {_us(saving.saved_us)} of "
-            f"{_us(saving.before_us)} a step ({saving.saved_share:.0%}, "
-            f"±{_us(saving.noise_us)}){note[self.values]}"
+            f"{self.remedy.found}: {self.remedy.change}. That saved {_format_us(saving.saved_us)} of "
+            f"{_format_us(saving.before_us)} a step ({saving.saved_share:.0%}, "
+            f"±{_format_us(saving.noise_us)}){note[self.values]}"
         )
 
 
-def _us(time: float) -> str:
+def _format_us(time: float) -> str:
     return f"{time:.0f} µs" if abs(time) >= 100 else f"{time:.3g} µs"
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Suggestions:
     """All that was tried.
 
     Args:
@@ -68,21 +68,21 @@ class Advised:
         interrupted: whether Ctrl-C ended it early.
     """
 
-    advice: tuple[Advice, ...]
-    in_vain: tuple[Advice, ...]
+    advice: tuple[TriedChange, ...]
+    in_vain: tuple[TriedChange, ...]
     refused: tuple[str, ...]
     interrupted: bool = False
 
 
-def advise(
+def try_changes(
     pipeline: Pipeline,
     measured: ModeProfile,
     plan: ProfilePlan | None = None,
     *,
     allow_code: bool = False,
-    further: Sequence[Remedy] = (),
+    further: Sequence[Candidate] = (),
     policy_of: Callable[[EnvBase], Any] | None = None,
-) -> Advised:
+) -> Suggestions:
     """Try what may make a pipeline cheaper, side by side with the pipeline as it is.
 
     Args:
@@ -102,19 +102,19 @@ def advise(
         >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
         >>> with build_env(pipeline) as env:
         ...     (measured,) = profile_env(env, ["planned"], plan).modes
-        >>> advise(pipeline, measured, plan).advice
+        >>> try_changes(pipeline, measured, plan).advice
         ()
     """
     plan = plan or ProfilePlan()
     with ExitStack() as stack:
         trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
-        env = trial.built(Remedy("", (), "", "", pipeline))
-        proposed = _each_once([*remedies(pipeline, env, measured), *further], pipeline)
-        return trial.made(env, proposed[:MOST])
+        env = trial.built(Candidate("", (), "", "", pipeline))
+        proposed = _deduplicate([*find_candidates(pipeline, env, measured), *further], pipeline)
+        return trial.made(env, proposed[:MAX_TRIED])
 
 
-def _each_once(found: Sequence[Remedy], pipeline: Pipeline) -> list[Remedy]:
-    kept: list[Remedy] = []
+def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
+    kept: list[Candidate] = []
     for remedy in found:
         is_known = any(remedy.pipeline == each.pipeline for each in kept)
         in_place = remedy.prepare is not None or remedy.mode is not None
@@ -134,7 +134,7 @@ class _Trial:
     policy_of: Callable[[EnvBase], Any] | None
     stack: ExitStack
 
-    def built(self, remedy: Remedy) -> TransformedEnv:
+    def built(self, remedy: Candidate) -> TransformedEnv:
         """The env with a change made, which is closed in the end."""
         env = build_env(remedy.pipeline, self.allow_code)
         self.stack.callback(env.close)
@@ -142,16 +142,16 @@ class _Trial:
             remedy.prepare(env)
         return env
 
-    def made(self, env: TransformedEnv, proposed: Sequence[Remedy]) -> Advised:
+    def made(self, env: TransformedEnv, proposed: Sequence[Candidate]) -> Suggestions:
         """Try all changes in turns."""
         refused: list[str] = []
-        tried: list[tuple[Remedy, Values]] = []
+        tried: list[tuple[Candidate, Agreement]] = []
         contenders = [self._contender(env, None)]
-        expected = _values_of(env) if proposed else None
+        expected = _rollout_values(env) if proposed else None
         for remedy in proposed:
             try:
                 changed = self.built(remedy)
-                values = agreement(expected, _values_of(changed))
+                values = compare_values(expected, _rollout_values(changed))
             except TdxError as error:
                 refused.append(f"{remedy.change}: {error}")
                 continue
@@ -161,25 +161,25 @@ class _Trial:
             tried.append((remedy, values))
             contenders.append(self._contender(changed, remedy))
         if not tried:
-            return Advised((), (), tuple(refused))
-        turns = side_by_side(contenders, self.measured.mode, self.plan)
-        found: list[Advice] = []
+            return Suggestions((), (), tuple(refused))
+        turns = measure_interleaved(contenders, self.measured.mode, self.plan)
+        found: list[TriedChange] = []
         for place, (remedy, values) in enumerate(tried, 1):
             if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
                 refused.append(f"{remedy.change}: {turns.failures.get(place, 'not measured')}")
                 continue
-            found.append(Advice(remedy, turns.difference(0, place), values))
+            found.append(TriedChange(remedy, turns.difference(0, place), values))
         found.sort(key=lambda each: -each.saving.saved_us)
         good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
         rest = [each for each in found if each not in good]
-        return Advised(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
+        return Suggestions(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
 
-    def _contender(self, env: TransformedEnv, remedy: Remedy | None) -> Contender:
+    def _contender(self, env: TransformedEnv, remedy: Candidate | None) -> Contender:
         policy = self.plan.policy if self.policy_of is None else self.policy_of(env)
         return Contender(env, policy, None if remedy is None else remedy.mode)
 
 
-def _values_of(env: EnvBase) -> TensorDictBase:
+def _rollout_values(env: EnvBase) -> TensorDictBase:
     """What comes out of a few steps that are the same for every chain over the same env."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(_SEED)
@@ -187,7 +187,7 @@ def _values_of(env: EnvBase) -> TensorDictBase:
         return env.rollout(_STEPS, break_when_any_done=False)
 
 
-def agreement(expected: TensorDictBase | None, found: TensorDictBase) -> Values:
+def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Agreement:
     """How near the values of two rollouts are to each other.
 
     Args:
@@ -199,14 +199,14 @@ def agreement(expected: TensorDictBase | None, found: TensorDictBase) -> Values:
     keys = set(expected.keys(True, True))
     if keys != set(found.keys(True, True)) or expected.batch_size != found.batch_size:
         return "other"
-    values: Values = "same"
+    values: Agreement = "same"
     for key in keys:
         one, other = expected[key], found[key]
         if not isinstance(one, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
             return "other"
         if torch.equal(one, other):
             continue
-        near = torch.allclose(one.double(), other.double(), rtol=_CLOSE, atol=_CLOSE)
+        near = torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE)
         if not one.is_floating_point() or not near:
             return "other"
         values = "close"
