@@ -220,7 +220,9 @@ class _Look:
         for index in working:
             try:
                 made.append(
-                    ValueResolver(self.bench.allow_code).transform(self.pipeline.transforms[index])
+                    ValueResolver(self.bench.allow_code).build_transform(
+                        self.pipeline.transforms[index]
+                    )
                 )
             except TdxError as error:
                 self._failed(index, error)

@@ -1,4 +1,4 @@
-"""Check the arguments of a stage against what its transform declares, without torch."""
+"""Check the arguments of a stage against the declaration of its transform, without torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Stage
 
 @dataclass
 class BoundStage:
-    """A stage whose arguments have met their declaration.
+    """A stage with its arguments matched to the declared parameters.
 
     Args:
-        stage: the stage as the pipeline has it.
-        info: what its transform declares; none for Python code and unknown names.
-        args: the positional arguments as the constructor wants them.
-        kwargs: the named ones.
-        errors: what is wrong with it.
+        stage: The stage.
+        info: Declaration of its transform. ``None``: Python code or an unknown name.
+        args: Positional arguments for the constructor.
+        kwargs: Named arguments for the constructor.
+        errors: Problems of the arguments.
     """
 
     stage: StageConfig
@@ -32,7 +32,7 @@ class BoundStage:
 
 
 def bind_stage(stage: StageConfig) -> BoundStage:
-    """Match a stage with its declaration; what is wrong is listed in ``errors``.
+    """Match the arguments of a stage to its declaration; problems are listed in ``errors``.
 
     Example:
         >>> bound = bind_stage(StageConfig("StepCounter", (), {"max_stesp": 5}))
@@ -48,7 +48,7 @@ def bind_stage(stage: StageConfig) -> BoundStage:
         return BoundStage(stage, None, errors=[error])
     bound = BoundStage(stage, info)
     _bind_positional(bound, info)
-    _bind_named(bound, info)
+    _bind_keywords(bound, info)
     given = set(bound.kwargs) | {
         name for name, _ in zip(_positional_names(info), stage.args, strict=False)
     }
@@ -59,7 +59,7 @@ def bind_stage(stage: StageConfig) -> BoundStage:
 
 
 def name_arguments(stage: StageConfig) -> StageConfig:
-    """The same stage with its positional arguments named, where the declaration can name them.
+    """Return the stage with its positional arguments named, if the declaration has their names.
 
     Example:
         >>> name_arguments(StageConfig("StepCounter", (200,))).kwargs
@@ -79,17 +79,17 @@ def _positional_names(info: TransformInfo) -> list[str]:
 
 
 def _bind_positional(bound: BoundStage, info: TransformInfo) -> None:
-    taken = [each for each in info.parameters if each.kind == "positional"]
+    positional = [each for each in info.parameters if each.kind == "positional"]
     rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
     for index, value in enumerate(bound.stage.args):
-        parameter = taken[index] if index < len(taken) else rest
+        parameter = positional[index] if index < len(positional) else rest
         if parameter is None:
-            bound.errors.append(_too_many_error(info, len(taken), len(bound.stage.args)))
+            bound.errors.append(_too_many_error(info, len(positional), len(bound.stage.args)))
             return
         bound.args.extend(_coerce_argument(bound, info, parameter, value))
 
 
-def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
+def _bind_keywords(bound: BoundStage, info: TransformInfo) -> None:
     positional = _positional_names(info)[: len(bound.stage.args)]
     rest = next((each for each in info.parameters if each.kind == "var_keyword"), None)
     for name, value in bound.stage.kwargs.items():
@@ -101,7 +101,7 @@ def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
         elif name in positional:
             bound.errors.append(
                 ArgumentError(
-                    f"{name} is given twice, by position and by name", hint="give it once"
+                    f"{name} is given twice, by position and by name", hint="pass it once"
                 )
             )
         else:
@@ -110,7 +110,7 @@ def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
 
 
 def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
-    """What is wrong with a value for one argument, whatever the others are.
+    """Return the problems of a value for one argument, regardless of the other arguments.
 
     Example:
         >>> parameter = load_catalog()["StepCounter"].parameter("max_steps")
@@ -136,7 +136,7 @@ def _coerce_argument(
 
 
 def _find_inner_errors(value: object) -> Iterator[TdxError]:
-    """What is wrong with the transforms inside an argument."""
+    """Yield the problems of transforms inside an argument."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _find_inner_errors(item)
@@ -145,12 +145,12 @@ def _find_inner_errors(value: object) -> Iterator[TdxError]:
 
 
 def is_transform_call(call: Call) -> bool:
-    """Whether a call makes a transform rather than a spec or a tensor."""
+    """True if a call creates a transform, not a spec or a tensor."""
     return call.name not in SPECS and call.name != TENSOR
 
 
 def find_code_references(value: object) -> Iterator[CodeReference]:
-    """Every reference to Python code inside a bound argument."""
+    """Yield every reference to Python code inside a bound argument."""
     if isinstance(value, CodeReference):
         yield value
     elif isinstance(value, list | tuple):
@@ -201,7 +201,7 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
 
 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
-    """What to write instead."""
+    """Return a hint on how to write the value."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
     if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 _ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
-_MEMORY_HINT = "choose smaller sizes or numbers in its arguments"
+_MEMORY_HINT = "pass smaller sizes or numbers"
 _SPEC_PARTS = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 
 
 def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """What is wrong with a pipeline as it is written; loads no torch and makes no env.
+    """Return the problems of a pipeline's text; loads no torch and creates no env.
 
     Example:
         >>> [str(error) for error in check_arguments(Pipeline.of("Pendulum-v1", "StepCouter"))]
@@ -43,7 +43,7 @@ def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxErr
 
 
 def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """What is wrong with the name of a pipeline's policy; its file is not opened.
+    """Return the problems of a pipeline's policy name; its file is not opened.
 
     Args:
         pipeline: The pipeline.
@@ -63,14 +63,14 @@ def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]
 
 
 def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[TdxError]:
-    """What the specs of an env show that would fail in a step; nothing is stepped.
+    """Return errors visible in the specs of an env that would make a step fail; nothing is stepped.
 
-    Stages that the env itself has come first, so the errors' indices count from the innermost
+    Stages that are part of the env itself come first, so stage indices count from the innermost
     stage.
 
     Args:
-        env: the env with its chain.
-        pipeline: where it comes from, for the lines of its file.
+        env: Env with its chain.
+        pipeline: Pipeline the env was built from, for the line numbers of its file.
     """
     from tdx.core import stage_specs
 
@@ -94,7 +94,7 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
 
 
 def with_location(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
-    """The error with the stage, and its line in the file."""
+    """Add the stage, and its line in the file, to an error."""
     stage = pipeline.transforms[index]
     return error.at(stage=index, transform=stage.name, file=pipeline.file, line=stage.line)
 
@@ -131,6 +131,7 @@ def _with_stage_location(
 
 
 def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxError]:
+    """Yield the errors of a stage's name and arguments."""
     if stage.code is not None and not allow_code:
         yield code_not_allowed_error(stage.code)
         return
@@ -144,7 +145,7 @@ def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxErro
 def _locate_failure(
     env: TransformedEnv, error: Exception, pipeline: Pipeline | None
 ) -> tuple[TdxError, Pipeline | None, int | None]:
-    """An error that is not of the family, as one, with the stage that raised it."""
+    """Convert an exception to a :class:`ChainError` and find the stage that raised it."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
@@ -164,14 +165,14 @@ def _spec_error(error: Exception) -> ChainError:
     wanted = _ALLOCATION.search(str(error))
     if isinstance(error, MemoryError) or wanted:
         size = f" ({int(wanted[1]):,} bytes)" if wanted else ""
-        return ChainError(f"its specs need more memory than there is{size}", hint=_MEMORY_HINT)
+        return ChainError(f"its specs need more memory than is available{size}", hint=_MEMORY_HINT)
     return ChainError(
-        f"its specs cannot be computed: {one_line(error)}", hint="look at its arguments"
+        f"its specs cannot be computed: {one_line(error)}", hint="check its arguments"
     )
 
 
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
-    """In-keys that the env before a stage neither writes nor takes."""
+    """Yield errors for in-keys that the env before a stage neither returns nor takes."""
     from tdx.core.transforms.key_pairs import missing_key
 
     transform = stage.transform
@@ -196,18 +197,18 @@ def _leaf_keys(spec: Composite) -> list[NestedKey]:
 
 
 def _filter_unknown(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
-    there = {key_parts(key) for key in known}
-    prefixes = {parts[:length] for parts in there for length in range(1, len(parts) + 1)}
+    known_parts = {key_parts(key) for key in known}
+    prefixes = {parts[:length] for parts in known_parts for length in range(1, len(parts) + 1)}
     return [key for key in keys if key_parts(key) not in prefixes]
 
 
 def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
-    """Keys that a stage writes twice, or in two parts of the output."""
+    """Yield errors for keys that a stage writes twice, or in two parts of the output."""
     out_keys = list(stage.transform.out_keys) if stage.transform is not None else []
     if stage.transform is not None and not _is_compose(stage.transform):
         for key in dict.fromkeys(key for key in out_keys if out_keys.count(key) > 1):
-            hint = "give each its own out-key"
-            yield ChainError("two in-keys go to this key", hint=hint, where=Where(key=key))
+            hint = "give each in-key its own out-key"
+            yield ChainError("two in-keys map to this key", hint=hint, where=Where(key=key))
     owner: dict[NestedKey, str] = {}
     for part in _SPEC_PARTS:
         spec = stage.output_spec.get(part, None)
@@ -220,14 +221,14 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
 
 
 def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
-    """The env of a pipeline with its chain; checked against the specs, never stepped.
+    """Build the env of a pipeline with its chain; specs are checked, nothing is stepped.
 
     Args:
-        pipeline: the pipeline.
-        allow_code: whether Python objects that it names, ``module:name``, may be imported.
+        pipeline: The pipeline.
+        allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
 
     Raises:
-        TdxError: the first thing that is wrong with it, with stage, key and line in the file.
+        TdxError: First problem of the pipeline, with stage, key and line in the file.
 
     Example:
         >>> from tdx.pipeline import Pipeline, build_env
@@ -246,14 +247,14 @@ def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
 
 
 def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """Everything that is wrong with a pipeline, found without a step.
+    """Return all problems of a pipeline that can be found without a step.
 
-    What is wrong with its text comes first; only where nothing is, the env is made and the specs
-    after each stage are looked at.
+    The text is checked first. Only if it has no errors, the env is built and the specs after each
+    stage are checked.
 
     Args:
-        pipeline: the pipeline.
-        allow_code: whether Python objects that it names may be imported.
+        pipeline: The pipeline.
+        allow_code: Allow importing Python objects that the pipeline names.
     """
     errors = check_arguments(pipeline, allow_code)
     if errors:
@@ -269,7 +270,7 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
 
 
 def assemble_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
-    """The env with its chain, put together and not looked at."""
+    """Create the env with its chain, without checks."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
@@ -287,8 +288,8 @@ def assemble_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv
         raise
 
 
-def _append_stage(chain: Compose, pipeline: Pipeline, index: int, realiser: ValueResolver) -> None:
+def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: ValueResolver) -> None:
     try:
-        chain.append(realiser.transform(pipeline.transforms[index]))
+        chain.append(resolver.build_transform(pipeline.transforms[index]))
     except TdxError as error:
         raise with_location(error, pipeline, index) from error.__cause__

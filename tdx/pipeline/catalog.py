@@ -41,13 +41,13 @@ TYPE_PHRASES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """One declared type.
+    """Declared type of an argument.
 
     Args:
-        name: which type it is.
-        items: the types inside: of a sequence (one), a dict's values (one) or a union.
-        values: the values that a ``literal`` allows.
-        text: how it is written in the source, for a type that has no name here.
+        name: Name of the type.
+        items: Inner types: of a sequence (one), of the values of a dict (one), or of a union.
+        values: Values that a ``literal`` allows.
+        text: Annotation as written in the source, for a type that has no name here.
     """
 
     name: TypeName
@@ -57,16 +57,16 @@ class Type:
 
     @property
     def options(self) -> tuple[Type, ...]:
-        """What a union allows; of any other type, itself."""
+        """Members of a union; any other type is its own only option."""
         return self.items if self.name == "union" else (self,)
 
     @property
     def is_optional(self) -> bool:
-        """Whether None is allowed."""
+        """True if ``None`` is allowed."""
         return any(option.name in ("none", "any") for option in self.options)
 
     def words(self) -> str:
-        """The type as a sentence names it.
+        """Return the type as a phrase for messages.
 
         Example:
             >>> Type("union", (Type("int"), Type("sequence", (Type("int"),)), Type("none"))).words()
@@ -83,7 +83,7 @@ class Type:
         return self.text if self.name == "other" else TYPE_PHRASES[self.name][0]
 
     def plural(self) -> str:
-        """The type as a sentence names many of it."""
+        """Return the type as a plural phrase for messages."""
         named = TYPE_PHRASES.get(self.name)
         return named[1] if named else f"values that are {self.words()}"
 
@@ -110,7 +110,7 @@ def _join_alternatives(parts: list[str]) -> str:
 
 
 def make_union(options: list[Type]) -> Type:
-    """One type out of several; unions inside are flattened and repetitions left out."""
+    """Combine types into one; flattens unions and drops duplicates."""
     flat = dict.fromkeys(option for given in options for option in given.options)
     return next(iter(flat)) if len(flat) == 1 else Type("union", tuple(flat))
 
@@ -125,12 +125,12 @@ class Parameter:
     """One argument of a transform's constructor.
 
     Args:
-        name: its name.
-        annotation: its annotation as it is written in the source.
-        default: its default as it is written in the source; none where it is required.
-        help: what the docstring says of it, on one line.
-        kind: how it can be given; ``positional`` arguments can be named too.
-        type: its declared type.
+        name: Name.
+        annotation: Annotation as written in the source.
+        default: Default as written in the source. ``None``: required.
+        help: Description from the docstring, on one line.
+        kind: How it can be passed; ``positional`` arguments can be named too.
+        type: Declared type.
     """
 
     name: str
@@ -142,12 +142,12 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether a value must be given."""
+        """True if the argument has no default."""
         return self.default is None and self.kind in ("positional", "keyword")
 
     @property
     def signature(self) -> str:
-        """The argument as a signature shows it."""
+        """Text of the argument in a signature."""
         stars = {"var_positional": "*", "var_keyword": "**"}.get(self.kind, "")
         annotation = f": {self.annotation}" if self.annotation else ""
         spaced = " = " if self.annotation else "="
@@ -174,17 +174,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TransformInfo:
-    """What a transform declares.
+    """Declaration of a transform.
 
     Args:
-        name: its class name.
-        module: the module that it lives in.
-        category: its folder.
+        name: Class name.
+        module: Module of the class.
+        category: Folder of the module.
         time_behaviour: ``pointwise``, ``scan`` or ``control``.
-        summary: the first paragraph of its docstring, on one line.
-        doc: the whole docstring.
-        parameters: the arguments of its constructor, in order.
-        default_in_keys: the keys it reads unless told otherwise, where its class says so.
+        summary: First paragraph of the docstring, on one line.
+        doc: Whole docstring.
+        default_in_keys: Default of ``in_keys``, if the class declares one.
+        parameters: Arguments of the constructor, in order.
     """
 
     name: str
@@ -198,7 +198,7 @@ class TransformInfo:
 
     @property
     def signature(self) -> str:
-        """The constructor as text, ``StepCounter(max_steps: int | None = None, …)``."""
+        """Signature of the constructor, ``StepCounter(max_steps: int | None = None, …)``."""
         shown = [parameter.signature for parameter in self.parameters]
         kinds = [parameter.kind for parameter in self.parameters]
         if "keyword" in kinds and "var_positional" not in kinds:
@@ -206,7 +206,7 @@ class TransformInfo:
         return f"{self.name}({', '.join(shown)})"
 
     def parameter(self, name: str) -> Parameter | None:
-        """The argument of that name, or none."""
+        """Return the argument with this name; ``None`` if there is none."""
         return next((each for each in self.parameters if each.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -233,42 +233,42 @@ class TransformInfo:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Every transform that a pipeline can name."""
+    """All transforms that a pipeline can name."""
 
     transforms: tuple[TransformInfo, ...]
 
     @property
     def names(self) -> list[str]:
-        """The names, in the order of the catalogue."""
+        """Names of the transforms, in catalog order."""
         return [info.name for info in self.transforms]
 
     @property
     def categories(self) -> list[str]:
-        """The categories that have members."""
+        """Categories that have at least one transform."""
         return list(dict.fromkeys(info.category for info in self.transforms))
 
     def find(self, name: str) -> TransformInfo | None:
-        """The transform of that name, or none; ``Compose`` is one too."""
+        """Return the transform with this name (also ``Compose``); ``None`` if unknown."""
         if name == COMPOSE.name:
             return COMPOSE
         return next((info for info in self.transforms if info.name == name), None)
 
     def __getitem__(self, name: str) -> TransformInfo:
-        """The transform of that name.
+        """Return the transform with this name.
 
         Raises:
-            UnknownNameError: there is none; the hint has the nearest names.
+            UnknownNameError: No transform has this name; the hint has the nearest names.
         """
         info = self.find(name)
         if info is None:
             hint = did_you_mean(
-                name, [*self.names, COMPOSE.name], "tdx list transforms has them all"
+                name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
             )
             raise UnknownNameError(f"unknown transform {name}", hint=hint)
         return info
 
     def search(self, words: str) -> list[TransformInfo]:
-        """The transforms in whose name, category or summary every word occurs."""
+        """Return the transforms whose name, category or summary contains every word."""
         wanted = words.casefold().split()
         return [
             info
@@ -299,7 +299,7 @@ def _searchable_text(info: TransformInfo) -> str:
 
 @cache
 def load_catalog() -> Catalog:
-    """Every transform of tdx, from a file generated from the sources; loads no torch.
+    """Load the catalog of all tdx transforms from a generated file, without torch.
 
     Example:
         >>> load_catalog()["StepCounter"].category
@@ -310,6 +310,6 @@ def load_catalog() -> Catalog:
 
 
 def format_catalog(transforms: list[TransformInfo]) -> str:
-    """The text of the catalogue's file."""
+    """Return the text of the catalog file."""
     data = {"version": 1, "transforms": [info.to_json() for info in transforms]}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Turn a value of a pipeline into what a declared type wants, or say why it cannot be."""
+"""Convert values of a pipeline to the declared types of arguments."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 
 class MismatchError(Exception):
-    """A value is not of the declared type.
+    """A value does not have the declared type.
 
     Args:
-        type: the type that was wanted.
-        value: the value that was given.
-        depth: how far inside the argument it sits.
+        type: Declared type.
+        value: The value.
+        depth: Nesting depth of the value inside the argument.
     """
 
     def __init__(self, type: Type, value: object, depth: int = 0) -> None:
@@ -30,13 +30,13 @@ class MismatchError(Exception):
 
 
 def coerce(type: Type, value: Value, depth: int = 0) -> object:
-    """The value as the constructor wants it; specs, transforms and dtypes stay plain data.
+    """Convert a value to a declared type; specs, transforms and dtypes stay plain data.
 
-    Sequences become lists, and keys tuples; whole numbers become floats, and names dtypes, specs or
-    references, where only those are wanted.
+    Sequences become lists, and keys tuples. Integers become floats, and strings dtypes, specs or
+    references, if the type allows only those.
 
     Raises:
-        MismatchError: it is not of that type.
+        MismatchError: The value does not have that type.
 
     Example:
         >>> coerce(Type("keys"), ("pixels", ("agents", "pixels")))
@@ -55,14 +55,14 @@ def coerce(type: Type, value: Value, depth: int = 0) -> object:
 
 
 def coerce_untyped(value: Value) -> object:
-    """The value where nothing is declared: a list for the outer sequence, tuples inside."""
+    """Convert a value without a declared type: the outer sequence becomes a list."""
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
 class _NoMatch:
-    """Stands for "not of this type", as None is a value."""
+    """Sentinel for "does not have this type", as ``None`` is a value."""
 
 
 _NO_MATCH = _NoMatch()
@@ -81,7 +81,7 @@ def _coerce_union(type: Type, value: Value, depth: int) -> object:
 
 
 def _is_exact(type: Type, value: Value) -> bool:
-    """Whether a type is the plain one of the value, which then wins over one that converts it."""
+    """True if a union should prefer this type because the value needs no conversion."""
     if isinstance(value, str):
         return type.name == "str" or (type.name == "literal" and value in type.values)
     if isinstance(value, bool):
@@ -191,7 +191,7 @@ def _stage_call(text: str) -> Value:
 
 
 def parse_or_none(parse: Callable[[str], Value], text: str) -> Value:
-    """What ``parse`` makes of a text; none where it cannot be read."""
+    """Return the result of ``parse``; ``None`` if the text cannot be parsed."""
     try:
         return parse(text)
     except PipelineError:
@@ -203,7 +203,7 @@ def _callable(type: Type, value: Value) -> object:
 
 
 def _other(type: Type, value: Value) -> object:
-    """A type without a name here: code can give it, and a constructor may take plain data."""
+    """Accept a value of a type without a name: a code reference, or plain data."""
     reference = CodeReference.of(value) if isinstance(value, str) else None
     return reference or coerce_untyped(value)
 

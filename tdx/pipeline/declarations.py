@@ -16,12 +16,12 @@ from tdx.pipeline.docstrings import clean_docstring, parse_argument_help, summar
 
 @dataclass(frozen=True)
 class Definition:
-    """Where a name leads.
+    """Definition that a name refers to.
 
     Args:
-        dotted: the full name, such as ``tdx.keys.NestedKey`` or ``torch.Tensor``.
-        node: the class, or the value of the alias; none where it leads out of the package.
-        module: the module that holds ``node``.
+        dotted: Full name, such as ``tdx.keys.NestedKey`` or ``torch.Tensor``.
+        node: The class, or the value of an alias. ``None``: defined outside the package.
+        module: Module that contains ``node``.
     """
 
     dotted: str
@@ -30,10 +30,10 @@ class Definition:
 
 
 class SourceTree:
-    """The modules of one package on disk.
+    """Modules of a package on disk, parsed on demand.
 
     Args:
-        root: the folder of the package, such as ``…/tdx``.
+        root: Folder of the package, such as ``…/tdx``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -42,7 +42,7 @@ class SourceTree:
         self._modules: dict[str, Module | None] = {}
 
     def module(self, dotted: str) -> Module | None:
-        """The module of that name, or none where the package has none."""
+        """Return the module with this name; ``None`` if the package has none."""
         if dotted not in self._modules:
             self._modules[dotted] = self._open(dotted)
         return self._modules[dotted]
@@ -68,17 +68,17 @@ class Module:
 
     @cached_property
     def syntax(self) -> ast.Module:
-        """The syntax tree of the file."""
+        """Syntax tree of the file."""
         return ast.parse(self.path.read_text(encoding="utf-8"), filename=str(self.path))
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """The classes at the top of the file."""
+        """Top-level classes of the file."""
         return {node.name: node for node in self.syntax.body if isinstance(node, ast.ClassDef)}
 
     @cached_property
     def aliases(self) -> dict[str, ast.expr]:
-        """What plain names at the top of the file are assigned."""
+        """Values assigned to plain names at the top level of the file."""
         named: dict[str, ast.expr] = {}
         for node in self.syntax.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -89,7 +89,7 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """The full name behind each imported name, also of those for type checkers."""
+        """Full name of each imported name, including imports for type checkers only."""
         named: dict[str, str] = {}
         for node in ast.walk(self.syntax):
             if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ class Module:
         return ".".join([*kept, *([node.module] if node.module else [])])
 
     def find(self, name: str, depth: int = 0) -> Definition:
-        """What a (dotted) name in this file leads to."""
+        """Resolve a (dotted) name in this file to its definition."""
         head, _, rest = name.partition(".")
         if not rest:
             node = self.classes.get(name) or self.aliases.get(name)
@@ -129,14 +129,14 @@ class Module:
         return module.find(last, depth + 1)
 
     def bases(self, node: ast.ClassDef) -> list[Definition]:
-        """The base classes that lie in the package, in order."""
+        """Return the base classes that are defined in the package, in order."""
         named = (dotted_name(base) for base in node.bases)
         found = [self.find(name) for name in named if name]
         return [base for base in found if isinstance(base.node, ast.ClassDef)]
 
 
 def dotted_name(node: ast.expr) -> str | None:
-    """``a.b.c`` as text, or none for anything that is not a name."""
+    """Return ``a.b.c`` as text; ``None`` for an expression that is not a name."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -162,7 +162,7 @@ _DICTS = {"dict", "collections.abc.Mapping", "typing.Mapping", "typing.Dict"}
 
 
 def parse_annotation(node: ast.expr | None, module: Module) -> Type:
-    """The type that an annotation in ``module`` declares; without one, any."""
+    """Return the type that an annotation in ``module`` declares; no annotation means any type."""
     if node is None:
         return Type("any")
     if isinstance(node, ast.Constant):
@@ -242,14 +242,13 @@ EXCLUDED_FOLDERS = ("base",)
 
 
 def read_declarations(root: Path) -> list[TransformInfo]:
-    """Every public transform of the package at ``root``, by category and name.
+    """Read all public transforms of a package, sorted by category and name.
 
-    A transform is the class that a file in a folder under ``transforms/`` is named after. A class
-    that only others extend sits in ``base/``, in a file that starts with an underscore, or is
-    abstract.
+    A transform is the class after which a file in a folder under ``transforms/`` is named. Base
+    classes are in ``base/``, in a file that starts with an underscore, or abstract.
 
     Args:
-        root: the folder of the package, such as ``…/tdx``.
+        root: Folder of the package, such as ``…/tdx``.
     """
     tree = SourceTree(root)
     found = (
@@ -260,7 +259,7 @@ def read_declarations(root: Path) -> list[TransformInfo]:
 
 
 def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
-    """The transform that the file declares, if it declares one."""
+    """Read the transform that a file declares; ``None`` if it declares none."""
     category, stem = path.parent.name, path.stem
     if stem.startswith("_") or category.startswith("_") or category in EXCLUDED_FOLDERS:
         return None
@@ -303,7 +302,7 @@ def _read_transform(found: Definition, category: str) -> TransformInfo | None:
 
 
 def _iterate_bases(found: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
-    """The class and its bases within the package, nearest first."""
+    """Yield the class and its bases within the package, nearest first."""
     assert isinstance(found.node, ast.ClassDef)
     assert found.module is not None
     yield found.node, found.module
@@ -338,7 +337,7 @@ def _read_default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
 
 
 def _find_class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
-    """What the body of a class assigns to a name."""
+    """Return the value that the body of a class assigns to a name."""
     for item in node.body:
         targets = item.targets if isinstance(item, ast.Assign) else []
         if isinstance(item, ast.AnnAssign):
@@ -374,7 +373,7 @@ def _read_parameters(
 
 
 def _format_default(node: ast.expr | None, module: Module) -> str | None:
-    """A default as text; a named constant as the literal behind its name."""
+    """Return a default as text; a named constant becomes its literal value."""
     if node is None:
         return None
     name = dotted_name(node)
@@ -389,7 +388,7 @@ def _format_default(node: ast.expr | None, module: Module) -> str | None:
 def _iterate_arguments(
     args: ast.arguments,
 ) -> Iterator[tuple[ast.arg, ast.expr | None, ParameterKind]]:
-    """Every argument but ``self``, with its default and its kind, in order."""
+    """Yield each argument except ``self`` with its default and its kind, in order."""
     positional = [*args.posonlyargs, *args.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     paired = list(zip(positional, [*missing, *args.defaults], strict=True))

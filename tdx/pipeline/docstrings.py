@@ -1,4 +1,4 @@
-"""Take a Google-style docstring apart."""
+"""Parse and render Google-style docstrings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SECTION = re.compile(r"[A-Z][A-Za-z ]*:$")
 
 
 def clean_docstring(docstring: str | None) -> str:
-    """The docstring without its indentation."""
+    """Return the docstring without indentation."""
     return inspect.cleandoc(docstring) if docstring else ""
 
 
 def summarize(docstring: str) -> str:
-    r"""The first paragraph on one line.
+    r"""Return the first paragraph on one line.
 
     Example:
         >>> summarize("Clip rewards\ninto a range.\n\nMore.")
@@ -26,7 +26,7 @@ def summarize(docstring: str) -> str:
 
 
 def strip_markup(text: str) -> str:
-    """A docstring's text without its marks for code and for references.
+    """Remove the markup for code and cross-references from a docstring.
 
     Example:
         >>> strip_markup("See :class:`~tdx.specs.Bounded` and ``low``.")
@@ -36,7 +36,7 @@ def strip_markup(text: str) -> str:
 
 
 def markdown(docstring: str) -> str:
-    r"""A docstring as Markdown: sections become headings, arguments a list, examples code.
+    r"""Render a docstring as Markdown: headings, a list of arguments, code blocks.
 
     Example:
         >>> print(markdown("Clip ``x``.\n\nArgs:\n    low: smallest."))
@@ -69,7 +69,7 @@ def _iterate_markdown(lines: list[str]) -> Iterator[str]:
 
 
 def parse_argument_help(docstring: str) -> dict[str, str]:
-    r"""What the ``Args:`` section says of each argument, each on one line.
+    r"""Return the description of each argument in the ``Args:`` section, on one line each.
 
     Example:
         >>> parse_argument_help("Clip.\n\nArgs:\n    low: smallest\n        one.\n    high: most.")
@@ -88,7 +88,7 @@ def parse_argument_help(docstring: str) -> dict[str, str]:
 
 
 def _section_lines(docstring: str, title: str) -> list[str]:
-    """The lines of a section, with the indentation of the section taken off."""
+    """Return the lines of a section without the indentation of the section."""
     lines = docstring.splitlines()
     if f"{title}:" not in lines:
         return []

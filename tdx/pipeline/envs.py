@@ -1,4 +1,8 @@
-"""Create the env of a pipeline, without its chain."""
+"""Create the env of a pipeline, without its chain.
+
+:func:`plan_env` decides which class is called with which arguments. :func:`make_env` follows that
+plan, and ``to_python`` writes it as code.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
 
 NATIVE_ENVS: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
-"""The envs of tdx itself by their id, with their class."""
+"""Class of each native env by its id."""
 
 RESERVED_NAMES = frozenset(
     {
@@ -43,22 +47,22 @@ RESERVED_NAMES = frozenset(
         "seed",
     }
 )
-"""Parameters of ``GymEnv`` that a pipeline sets otherwise, so that kwargs mean the env's own."""
+"""Parameters of ``GymEnv`` that a pipeline sets elsewhere; ``kwargs`` pass them to the env."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvPlan:
-    """One call that makes the env, or one that a batch of envs repeats.
+    """The call that creates the env, or that a batch of envs repeats.
 
     Args:
-        factory: a class of ``tdx.envs``, or a Python object.
-        args: its positional arguments.
-        kwargs: its named ones.
-        batch: the class that runs several of them; none where the call makes the whole env.
-        num_envs: how many.
-        device: where a batch of envs puts its data.
-        worker_timeout: seconds after which a process of the batch counts as hung; none for the
-            usual time.
+        factory: Class of ``tdx.envs``, or a Python object.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        batch: Class that batches several envs. ``None``: the call creates the whole env.
+        num_envs: Number of envs in the batch.
+        device: Device of the batch.
+        worker_timeout: Seconds after which a worker of the batch counts as hung. ``None``: the
+            default.
     """
 
     factory: str | CodeReference
@@ -71,16 +75,16 @@ class EnvPlan:
 
     @property
     def batch_kwargs(self) -> dict[str, object]:
-        """The named arguments of the batch that are set."""
+        """Named arguments of the batch class that are set."""
         given = {"device": self.device, "worker_timeout": self.worker_timeout}
         return {name: value for name, value in given.items() if value is not None}
 
 
 def plan_env(env: EnvConfig) -> EnvPlan:
-    """The plan for an env.
+    """Decide how to create an env.
 
     Raises:
-        ArgumentError: its fields do not go together.
+        ArgumentError: The settings contradict each other.
 
     Example:
         >>> plan_env(EnvConfig("Pendulum-v1", num_envs=4)).kwargs
@@ -98,26 +102,26 @@ def plan_env(env: EnvConfig) -> EnvPlan:
         kwargs |= {"batch_size": [whole]} if whole is not None else {}
     else:
         args = (env.id,)
-        # These names mean something else to GymEnv than to the env.
-        own = {name: value for name, value in kwargs.items() if name in RESERVED_NAMES}
-        kwargs = {name: value for name, value in kwargs.items() if name not in own}
+        # GymEnv gives these names another meaning than the env.
+        env_kwargs = {name: value for name, value in kwargs.items() if name in RESERVED_NAMES}
+        kwargs = {name: value for name, value in kwargs.items() if name not in env_kwargs}
         kwargs |= _gym_arguments(env, whole)
-        kwargs |= {"env_kwargs": own} if own else {}
+        kwargs |= {"env_kwargs": env_kwargs} if env_kwargs else {}
     if env.device is not None and batch is None:
         kwargs["device"] = env.device
-    patience = env.worker_timeout if batch == "ParallelEnv" else None
-    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device, patience)
+    timeout = env.worker_timeout if batch == "ParallelEnv" else None
+    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device, timeout)
 
 
 def find_env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
-    """What is wrong with an env's config, as far as that shows without making it."""
+    """Return the problems of an env's config that can be found without creating the env."""
     errors: list[TdxError] = []
     named = env.id.partition("/")[0] == "tdx"
     if named and env.id not in NATIVE_ENVS:
-        hint = did_you_mean(env.id, NATIVE_ENVS, f"there are {', '.join(NATIVE_ENVS)}")
-        errors.append(ArgumentError("tdx has no env of this id", hint=hint))
+        hint = did_you_mean(env.id, NATIVE_ENVS, f"native envs: {', '.join(NATIVE_ENVS)}")
+        errors.append(ArgumentError("unknown tdx env", hint=hint))
     if ":" in env.id and not allow_code:
-        message = "it names Python code, which is not imported unless you allow it"
+        message = "the env is Python code, and importing code is not allowed"
         errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
     if not errors:
         try:
@@ -141,7 +145,7 @@ def _choose_batch_class(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] |
     if env.batching == "vector":
         if env.code is not None:
             hint = "set batching to serial or parallel"
-            raise ArgumentError("it makes one env, not a vector of them", hint=hint)
+            raise ArgumentError("the factory creates one env, not a vector of envs", hint=hint)
         return None
     return "SerialEnv" if env.batching == "serial" else "ParallelEnv"
 
@@ -157,12 +161,12 @@ def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
 
 
 def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
-    """The env that a config describes, seeded if it says so.
+    """Create the env that a config describes, and seed it if the config has a seed.
 
     Raises:
-        DeviceError: its device is not there.
-        EnvError: it cannot be made.
-        CodeNotAllowedError: it is Python code and that is not allowed.
+        DeviceError: Its device does not exist.
+        EnvError: It cannot be created.
+        CodeNotAllowedError: It is Python code, and code is not allowed.
     """
     try:
         if env.device is not None:
@@ -176,46 +180,48 @@ def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
 
 
 def check_device(device: str) -> None:
-    """See whether a device is there.
+    """Check that a device exists.
 
     Raises:
-        DeviceError: it is not, or the name is no device; the hint has those that are.
+        DeviceError: It does not exist, or the name is invalid; the hint lists the devices.
 
     Example:
         >>> check_device("cpu")
     """
     import torch
 
-    there = available_devices()
+    devices = available_devices()
     try:
-        wanted = torch.device(device)
+        parsed = torch.device(device)
     except RuntimeError:
-        wanted = None
-    spelt = [str(wanted), f"{wanted.type}:{wanted.index or 0}"] if wanted is not None else []
-    if not any(name in there for name in spelt) and (wanted is None or wanted.type != "cpu"):
-        raise DeviceError(f"there is no device {device}", hint=f"there is {', '.join(there)}")
+        parsed = None
+    names = [str(parsed), f"{parsed.type}:{parsed.index or 0}"] if parsed is not None else []
+    if not any(name in devices for name in names) and (parsed is None or parsed.type != "cpu"):
+        raise DeviceError(
+            f"device {device} is not available", hint=f"available devices: {', '.join(devices)}"
+        )
 
 
 def available_devices() -> list[str]:
-    """The names of the devices that this machine has, the CPU first."""
+    """Return the names of the devices of this machine, the CPU first."""
     import torch
 
     found = ["cpu"]
     if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator()
-        assert kind is not None
-        found += [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())]
+        device = torch.accelerator.current_accelerator()
+        assert device is not None
+        found += [f"{device.type}:{index}" for index in range(torch.accelerator.device_count())]
     return found
 
 
-def _create_env(plan: EnvPlan, realiser: ValueResolver) -> EnvBase:
+def _create_env(plan: EnvPlan, resolver: ValueResolver) -> EnvBase:
     import tdx.envs
 
     if isinstance(plan.factory, CodeReference):
-        make: Any = partial(_create_from_code, plan.factory, realiser.imported(plan.factory))
+        make: Any = partial(_create_from_code, plan.factory, resolver.import_object(plan.factory))
     else:
         make = getattr(tdx.envs, plan.factory)
-    kwargs = {name: realiser.value(value) for name, value in plan.kwargs.items()}
+    kwargs = {name: resolver.resolve(value) for name, value in plan.kwargs.items()}
     if plan.batch is None:
         return _call_factory(plan, make, plan.args, kwargs)
     factory = partial(make, *plan.args, **kwargs)
@@ -237,7 +243,7 @@ def _call_factory(
         ) from error
     except Exception as error:
         raise EnvError(
-            f"making the env failed: {one_line(error)}", hint="--debug shows where"
+            f"creating the env failed: {one_line(error)}", hint="--debug shows where"
         ) from error
     return made
 
@@ -245,11 +251,11 @@ def _call_factory(
 def _create_from_code(
     reference: CodeReference, factory: Any, /, device: str | None = None, **kwargs: Any
 ) -> EnvBase:
-    """What a factory in Python code returns, as an env of tdx."""
+    """Call a factory of Python code and wrap its result as a tdx env."""
     from tdx.envs import EnvBase, GymWrapper
 
     if not callable(factory):
-        raise ArgumentError(f"{reference} is no factory", hint="name a function or a class")
+        raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
     made = factory(**kwargs)
     if not isinstance(made, EnvBase):
         if not (hasattr(made, "reset") and hasattr(made, "action_space")):

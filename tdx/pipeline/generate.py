@@ -1,4 +1,9 @@
-"""Write what is made from the sources of the transforms: ``python -m tdx.pipeline.generate``."""
+"""Generate the files derived from the transforms: ``python -m tdx.pipeline.generate``.
+
+These are the catalog, the JSON Schema, and the blocks of ``tdx/__init__.pyi`` and
+``tdx/transforms/__init__.pyi`` that name every transform. ``--check`` writes nothing; the exit code
+says whether the files are up to date.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,12 @@ STUB_END = "# transforms: end"
 
 
 def public_transforms() -> list[tuple[str, str]]:
-    """Every public transform as (module, class name), sorted by name; read from the sources."""
+    """Return (module, class name) of every public transform, sorted by class name."""
     return sorted(_module_names(read_declarations(PACKAGE)), key=lambda pair: pair[1])
 
 
 def update_stub(stub: str, transforms: list[TransformInfo], package: str = "tdx") -> str:
-    """The text of a package's stub file with the block between its two markers written anew.
-
-    Without the markers it stays as it is.
-    """
+    """Replace the block between the two markers of a stub; without markers it stays unchanged."""
     if STUB_START not in stub or STUB_END not in stub:
         return stub
     before, _, rest = stub.partition(STUB_START)
@@ -42,7 +44,7 @@ def update_stub(stub: str, transforms: list[TransformInfo], package: str = "tdx"
 
 
 def render_files() -> Iterator[tuple[Path, str]]:
-    """Every generated file with the text that it should have."""
+    """Yield every generated file with its up-to-date text."""
     transforms = read_declarations(PACKAGE)
     yield CATALOG_FILE, format_catalog(transforms)
     yield SCHEMA_FILE, format_schema(transforms)
@@ -52,16 +54,16 @@ def render_files() -> Iterator[tuple[Path, str]]:
 
 
 def find_stale() -> list[Path]:
-    """The generated files that are not what the sources say."""
+    """Return the generated files that do not match the sources."""
     return [path for path, text in render_files() if not path.exists() or _read(path) != text]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or with ``--check`` name those that are not fresh."""
+    """Write the files; with ``--check``, print those that are out of date."""
     outdated = find_stale()
     if "--check" in arguments:
         for path in outdated:
-            print(f"{path.relative_to(PACKAGE.parent)} is not fresh", file=sys.stderr)
+            print(f"{path.relative_to(PACKAGE.parent)} is out of date", file=sys.stderr)
         return 1 if outdated else 0
     for path, text in render_files():
         if path in outdated:

@@ -1,4 +1,13 @@
-"""Parse and format the text form of stages and values, as ``--t`` takes it."""
+"""Parse and format the text form of stages and values, as ``--t`` takes it.
+
+A stage is one call with literals; it is parsed and never evaluated.
+
+Example:
+    >>> from tdx.pipeline import parse_stage
+    >>> stage = parse_stage('CatFrames(4, dim=-1, in_keys=["observation"])')
+    >>> stage.name, stage.args, stage.kwargs["in_keys"]
+    ('CatFrames', (4,), ('observation',))
+"""
 
 from __future__ import annotations
 
@@ -41,29 +50,29 @@ _LITERALS = "a value is a number, a string in quotes, True, None, a list, a dict
 
 
 def parse_stage(text: str) -> StageConfig:
-    """The stage that ``text`` spells.
+    """Parse the text of a stage.
 
     Args:
         text: ``Name``, ``Name(argument=value, …)`` or ``module:name(…)``.
 
     Raises:
-        PipelineError: it is not one call with literals; its place holds the column, from 1.
+        PipelineError: ``text`` is not one call with literals; the error has the column, from 1.
     """
     code = _CODE_STAGE.match(text)
     if code:
         start, end = code.span(1)
-        stand_in = " " * start + "X" * (end - start) + text[end:]
-        call = _Parser(text, stand_in).stage()
+        placeholder = " " * start + "X" * (end - start) + text[end:]
+        call = _Parser(text, placeholder).stage()
         return StageConfig(code.group(1), call.args, call.kwargs)
     call = _Parser(text).stage()
     return StageConfig(call.name, call.args, call.kwargs)
 
 
 def parse_value(text: str) -> Value:
-    """The value that ``text`` spells, such as ``Unbounded(shape=(3,))``.
+    """Parse the text of a value, such as ``Unbounded(shape=(3,))``.
 
     Raises:
-        PipelineError: it is not a literal.
+        PipelineError: ``text`` is not a literal.
 
     Example:
         >>> parse_value("(-inf, 'agents', torch.float32)")
@@ -73,17 +82,17 @@ def parse_value(text: str) -> Value:
 
 
 def parse_kwargs(text: str) -> dict[str, Value]:
-    """Named values: ``g=9.8, render_mode="human"``, or the same as a dict or JSON object.
+    """Parse named values: ``g=9.8, render_mode="human"``, or a dict or JSON object.
 
     Raises:
-        PipelineError: it is neither.
+        PipelineError: ``text`` has neither form.
 
     Example:
         >>> parse_kwargs('g=9.8, sutton=True') == parse_kwargs('{"g": 9.8, "sutton": true}')
         True
     """
     if text.lstrip().startswith("{"):
-        return _Parser(text).names_map()
+        return _Parser(text).named_values()
     prefix = "kwargs("
     reader = _Parser(text, f"{prefix}{text})", shift=len(prefix))
     call = reader.stage()
@@ -93,7 +102,7 @@ def parse_kwargs(text: str) -> dict[str, Value]:
 
 
 def check_integer(value: int) -> int:
-    """Refuse an integer that no argument can take, before it is converted or shown.
+    """Refuse an integer that no argument can take, before it is converted or printed.
 
     Raises:
         PipelineError: It has more than :data:`~tdx.untrusted.MAX_INTEGER_BITS` bits.
@@ -107,7 +116,7 @@ _TOO_LARGE, _FLOAT = "an integer has too many digits", "write a float, such as 1
 
 
 class _Parser:
-    """Turns the syntax tree of one text into values; every failure knows its column."""
+    """Convert the syntax tree of one text to values; every error has its column."""
 
     def __init__(self, text: str, source: str | None = None, shift: int = 0) -> None:
         self.text = text
@@ -126,11 +135,11 @@ class _Parser:
     def whole_value(self) -> Value:
         return self._value(self._tree())
 
-    def names_map(self) -> dict[str, Value]:
+    def named_values(self) -> dict[str, Value]:
         node = self._tree()
         value = self._value(node)
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            self.fail("not a map from names to values", node, "write name=value, name=value")
+            self.fail("not a mapping of names to values", node, "write name=value, name=value")
         return value
 
     def fail(
@@ -140,7 +149,7 @@ class _Parser:
         hint: str = _LITERALS,
         column: int | None = None,
     ) -> NoReturn:
-        """Raise, with the column (from 1) of ``node`` or the one given."""
+        """Raise a :class:`PipelineError` at ``column`` or at the column of ``node`` (from 1)."""
         if node is not None:
             column = self._column(node)
         message = f"cannot read {shorten(self.text, _MAX_SHOWN)!r}: {problem}"
@@ -179,8 +188,8 @@ class _Parser:
         column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
         if "integer string conversion" in error.msg:
             self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
-        told = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), "invalid syntax")
-        self.fail(told, column=column, hint=_STAGE_FORM)
+        problem = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), "invalid syntax")
+        self.fail(problem, column=column, hint=_STAGE_FORM)
 
     def _call(self, node: ast.Call) -> Call:
         name = self._call_name(node.func)
@@ -218,15 +227,15 @@ class _Parser:
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.UnaryOp):
-            return self._signed(node)
+            return self._parse_signed(node)
         if isinstance(node, ast.List | ast.Tuple):
             return tuple(self._value(item) for item in node.elts)
         if isinstance(node, ast.Dict):
             return self._dict(node)
         if isinstance(node, ast.Call):
-            return self._called(node)
+            return self._parse_call_value(node)
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._named(node)
+            return self._parse_name(node)
         self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _constant(self, node: ast.Constant) -> Value:
@@ -237,7 +246,7 @@ class _Parser:
             return value
         self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
-    def _signed(self, node: ast.UnaryOp) -> Value:
+    def _parse_signed(self, node: ast.UnaryOp) -> Value:
         operand = self._value(node.operand)
         if isinstance(operand, int | float) and not isinstance(operand, bool):
             if isinstance(node.op, ast.USub):
@@ -269,7 +278,7 @@ class _Parser:
         strings = tuple(item for item in items if isinstance(item, str))
         return strings if len(strings) == len(items) else None
 
-    def _called(self, node: ast.Call) -> Value:
+    def _parse_call_value(self, node: ast.Call) -> Value:
         if self._dotted(node.func) == "float" and len(node.args) == 1:
             argument = self._value(node.args[0])
             try:
@@ -281,7 +290,7 @@ class _Parser:
             return call
         self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
-    def _named(self, node: ast.expr) -> Value:
+    def _parse_name(self, node: ast.expr) -> Value:
         name = self._dotted(node)
         if name is None:
             self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
@@ -300,7 +309,7 @@ class _Parser:
 
 
 def _shown_source(node: ast.expr) -> str:
-    """An expression as a message shows it."""
+    """Return the source of an expression, shortened for a message."""
     try:
         return shorten(ast.unparse(node))
     except ValueError:
@@ -318,7 +327,7 @@ def _is_too_deep(tree: ast.expr) -> bool:
 
 
 def format_stage(stage: StageConfig) -> str:
-    """The text of ``--t`` for a stage.
+    """Return the ``--t`` text of a stage; the inverse of :func:`parse_stage`.
 
     Example:
         >>> format_stage(StageConfig("CatFrames", (4,), {"in_keys": ("pixels",)}))
@@ -331,21 +340,21 @@ def format_stage(stage: StageConfig) -> str:
 
 
 def format_arguments(args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> str:
-    """What stands between the brackets; a list that is itself an argument gets square ones."""
+    """Return the text between the parentheses of a call."""
     positional = [format_argument(value) for value in args]
     named = [f"{name}={format_argument(value)}" for name, value in kwargs.items()]
     return ", ".join([*positional, *named])
 
 
 def format_argument(value: Value) -> str:
-    """A value where it is an argument of a transform."""
+    """Return the text of a value that is an argument; a sequence gets square brackets."""
     if isinstance(value, tuple):
         return f"[{', '.join(format_value(item) for item in value)}]"
     return format_value(value)
 
 
 def format_value(value: Value) -> str:
-    """A value inside another one.
+    """Return the text of a value inside another one; the inverse of :func:`parse_value`.
 
     Example:
         >>> format_value({"hidden": Call("Unbounded", (), {"shape": (3,)})})
@@ -372,7 +381,7 @@ def format_value(value: Value) -> str:
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """The beginning of a text that is too long for a message.
+    """Cut a text that is too long for a message.
 
     Example:
         >>> shorten("0123456789", 8)
@@ -382,7 +391,7 @@ def shorten(text: str, width: int = 60) -> str:
 
 
 def quote(text: str) -> str:
-    """A string literal, in double quotes where that needs no escape."""
+    """Return a string literal, in double quotes unless that needs an escape."""
     literal = repr(text)
     if literal[0] == '"' or '"' in text:
         return literal

@@ -1,4 +1,4 @@
-"""The JSON Schema of the pipeline file, made from the catalogue; editors complete from it."""
+"""The JSON Schema of pipeline files, generated from the catalog; editors complete from it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEAF_SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
-    """The schema (draft 2020-12) of a pipeline file that may name these transforms."""
+    """Build the schema (draft 2020-12) of a pipeline file that can name these transforms."""
     return {
         "$schema": DIALECT,
         "title": "tdx pipeline",
@@ -96,7 +96,7 @@ def _policy_schema() -> dict[str, Any]:
 
 
 def format_schema(transforms: list[TransformInfo]) -> str:
-    """The text of the schema's file."""
+    """Return the text of the schema file."""
     return json.dumps(build_schema(transforms), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -254,7 +254,7 @@ def _argument_schema(parameter: Parameter) -> dict[str, Any]:
 
 
 def _parse_default(parameter: Parameter) -> tuple[bool, Any]:
-    """Whether the default is a literal that JSON can hold, and that literal."""
+    """Return whether the default is a literal that JSON can hold, and that literal."""
     try:
         value = ast.literal_eval(parameter.default or "")
         return True, json.loads(json.dumps(value, allow_nan=False))

@@ -26,70 +26,70 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
 
 
-_LOOKUP_HINT = "`tdx list transforms` has the arguments of each"
+_LOOKUP_HINT = "`tdx show NAME` prints its arguments"
 
 
 class ValueResolver:
-    """Turns plain values into objects.
+    """Convert plain values to objects.
 
     Args:
-        allow_code: whether references to Python objects may be imported.
+        allow_code: Allow importing the Python objects that values refer to.
     """
 
     def __init__(self, allow_code: bool) -> None:
         self.allow_code = allow_code
 
-    def value(self, value: object) -> Any:
-        """The object for a value, and for every value inside it."""
+    def resolve(self, value: object) -> Any:
+        """Return the object for a value, with every inner value resolved."""
         if isinstance(value, Dtype):
             import torch
 
             return getattr(torch, value.name)
         if isinstance(value, CodeReference):
-            return self.imported(value)
+            return self.import_object(value)
         if isinstance(value, Call):
             return self._call(value)
         if isinstance(value, list):
-            return [self.value(item) for item in value]
+            return [self.resolve(item) for item in value]
         if isinstance(value, tuple):
-            return tuple(self.value(item) for item in value)
+            return tuple(self.resolve(item) for item in value)
         if isinstance(value, Mapping):
-            return {key: self.value(item) for key, item in value.items()}
+            return {key: self.resolve(item) for key, item in value.items()}
         return value
 
-    def transform(self, stage: StageConfig) -> Transform:
-        """The transform of a stage.
+    def build_transform(self, stage: StageConfig) -> Transform:
+        """Create the transform of a stage.
 
         Raises:
-            TdxError: it cannot be made.
+            TdxError: It cannot be created.
         """
         bound = bind_stage(stage)
         if bound.errors:
             raise bound.errors[0]
-        args = [self.value(value) for value in bound.args]
-        kwargs = {name: self.value(value) for name, value in bound.kwargs.items()}
+        args = [self.resolve(value) for value in bound.args]
+        kwargs = {name: self.resolve(value) for name, value in bound.kwargs.items()}
         if stage.code is not None:
-            made = self.imported(stage.code)
-            if not isinstance(made, type) and not stage.args and not stage.kwargs:
-                return made
-            return _call_constructor(stage.name, made, args, kwargs)
+            factory = self.import_object(stage.code)
+            if not isinstance(factory, type) and not stage.args and not stage.kwargs:
+                return factory
+            return _call_constructor(stage.name, factory, args, kwargs)
         return _call_constructor(stage.name, _load_transform_class(bound.info), args, kwargs)
 
-    def imported(self, reference: CodeReference) -> Any:
-        """The Python object that a reference names.
+    def import_object(self, reference: CodeReference) -> Any:
+        """Import the Python object that a reference names.
 
         Raises:
-            CodeNotAllowedError: the user did not allow code.
-            MissingPackageError: there is no such module.
-            EnvError: the module fails on import.
-            UnknownNameError: the module has no such name.
+            CodeNotAllowedError: The user did not allow code.
+            MissingPackageError: The module does not exist.
+            EnvError: The module fails on import.
+            UnknownNameError: The module does not have that name.
         """
         if not self.allow_code:
             raise code_not_allowed_error(reference)
         try:
             found: Any = import_module(reference.module)
         except ModuleNotFoundError as error:
-            hint = "is it installed, or in the folder that you are in?"
+            hint = "install it, or run tdx in the folder that contains it"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
         except Exception as error:
             raise EnvError(
@@ -99,7 +99,7 @@ class ValueResolver:
         for part in reference.name.split("."):
             if not hasattr(found, part):
                 public = [name for name in dir(found) if name[0] != "_"]
-                near = did_you_mean(part, public, "look at the names in the module")
+                near = did_you_mean(part, public, "check the names in the module")
                 raise UnknownNameError(f"{reference.module} has no {reference.name}", hint=near)
             found = getattr(found, part)
         return found
@@ -114,15 +114,15 @@ class ValueResolver:
 
             make = torch.tensor
         else:
-            return self.transform(StageConfig(call.name, call.args, call.kwargs))
-        args = [self.value(value) for value in call.args]
-        kwargs = {name: self.value(value) for name, value in call.kwargs.items()}
+            return self.build_transform(StageConfig(call.name, call.args, call.kwargs))
+        args = [self.resolve(value) for value in call.args]
+        kwargs = {name: self.resolve(value) for name, value in call.kwargs.items()}
         return _call_constructor(call.name, make, args, kwargs)
 
 
 def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
-    """The error for a reference that may not be imported."""
-    message = f"{reference} names Python code, which is not imported unless you allow it"
+    """Return the error for a reference that may not be imported."""
+    message = f"{reference} is Python code, and importing code is not allowed"
     return CodeNotAllowedError(message, hint="add --allow-code if you trust it")
 
 
@@ -146,4 +146,6 @@ def _call_constructor(
             f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOKUP_HINT
         ) from error
     except Exception as error:
-        raise ChainError(f"{name} cannot be made: {one_line(error)}", hint=_LOOKUP_HINT) from error
+        raise ChainError(
+            f"{name} cannot be created: {one_line(error)}", hint=_LOOKUP_HINT
+        ) from error

@@ -1,4 +1,8 @@
-"""Values and stages of a pipeline as plain data, without torch."""
+"""Values and stages of a pipeline as plain data, without torch.
+
+Lists and tuples are the same here, a ``tuple``: YAML has only one kind of sequence, and the
+declared type of an argument decides which kind its constructor gets.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Dtype:
 
     @classmethod
     def named(cls, name: str) -> Dtype | None:
-        """The dtype of that name, with or without ``torch.``; none where there is none.
+        """Return the dtype with this name, with or without ``torch.``; ``None`` if unknown.
 
         Example:
             >>> Dtype.named("torch.long")
@@ -61,14 +65,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CodeReference:
-    """A Python object, ``module:name``; it is imported only where the user allows code."""
+    """A Python object, ``module:name``; imported only if the user allows code."""
 
     module: str
     name: str
 
     @classmethod
     def of(cls, text: str) -> CodeReference | None:
-        """The reference that ``text`` spells, or none.
+        """Return the reference that ``text`` spells; ``None`` if it is not one.
 
         Example:
             >>> CodeReference.of("my_package.envs:make")
@@ -83,13 +87,13 @@ class CodeReference:
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """One stage of the chain: a transform and what it is made with.
+    """One stage of a chain: a transform and its arguments.
 
     Args:
-        name: class name of the transform, or ``module:name`` for one in Python code.
-        args: positional arguments.
-        kwargs: named arguments.
-        line: its line in the pipeline file, from 1; not part of its identity.
+        name: Class name of the transform, or ``module:name`` of one in Python code.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        line: Line in the pipeline file, from 1; not compared.
     """
 
     name: str
@@ -99,5 +103,5 @@ class StageConfig:
 
     @property
     def code(self) -> CodeReference | None:
-        """The Python object that it refers to, where it is not a transform of tdx."""
+        """Python object that the stage refers to; ``None`` for a transform of the catalog."""
         return CodeReference.of(self.name)

@@ -161,7 +161,7 @@ def _random(made: int) -> None:
 
 
 def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
-    found = ValueResolver(request.allow_code).imported(reference)
+    found = ValueResolver(request.allow_code).import_object(reference)
     policy = found() if isinstance(found, type) else found
     return NamedPolicy(request.name, None, None, lambda made: policy, is_code=True)
 

@@ -159,7 +159,7 @@ def test_an_estimate_measures_little(tdx: Tdx) -> None:
         ),
         ((*QUICK[1:], "--passes", "memry"), 2, "did you mean memory"),
         ((*QUICK[1:], "--sort", "p96"), 2, "did you mean p9"),
-        ((*QUICK[1:], "--device", "cuda:7"), 3, "there is no device cuda:7"),
+        ((*QUICK[1:], "--device", "cuda:7"), 3, "device cuda:7 is not available"),
         ((*QUICK[1:], "--steps", "0"), 2, "--steps must be a whole number"),
         ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both go to stdout"),
         (("--env", "Pendulm-v1"), 3, "did you mean Pendulum"),

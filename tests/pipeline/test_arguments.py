@@ -37,7 +37,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "Xyz",
             UnknownNameError,
             "unknown transform Xyz",
-            "tdx list transforms has them all",
+            "`tdx list transforms` prints all of them",
         ),
         (
             "StepCounter(max_stesp=3)",
@@ -109,7 +109,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "StepCounter(3, max_steps=4)",
             ArgumentError,
             "max_steps is given twice, by position and by name",
-            "give it once",
+            "pass it once",
         ),
         (
             "CatFrames(4)",

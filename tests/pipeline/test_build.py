@@ -227,9 +227,9 @@ def test_errors_have_the_line_of_the_file() -> None:
     ("env", "kind", "message"),
     [
         (EnvConfig("Pendulm-v1"), EnvNotFoundError, "no env of this id is registered"),
-        (EnvConfig("tdx/Pendulm"), ArgumentError, "tdx has no env of this id"),
-        (EnvConfig("Pendulum-v1", device="cuda:77"), DeviceError, "there is no device cuda:77"),
-        (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "there is no device warp"),
+        (EnvConfig("tdx/Pendulm"), ArgumentError, "unknown tdx env"),
+        (EnvConfig("Pendulum-v1", device="cuda:77"), DeviceError, "device cuda:77 is not available"),
+        (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "device warp is not available"),
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),
             ArgumentError,
@@ -288,17 +288,17 @@ def test_code() -> None:
         (
             Pipeline.of("users_code:broken"),
             EnvError,
-            "making the env failed: RuntimeError: no physics today",
+            "creating the env failed: RuntimeError: no physics today",
         ),
         (
             Pipeline.of(EnvConfig("users_code:native", num_envs=2)),
             ArgumentError,
-            "it makes one env, not a vector of them",
+            "the factory creates one env, not a vector of envs",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(fail=True)"),
             ChainError,
-            "users_code:Double cannot be made: RuntimeError: cannot be made",
+            "users_code:Double cannot be created: RuntimeError: cannot be made",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(kye='a')"),

@@ -94,8 +94,8 @@ def test_every_cell_is_a_profile() -> None:
 def test_a_device_that_is_not_there_costs_one_cell() -> None:
     found = swept("device=cuda,nonsense,cpu")
     assert [cell.profile is None for cell in found.cells] == [True, True, False]
-    assert "there is no device cuda" in (found.cells[0].problem or "")
-    assert "there is no device nonsense" in (found.cells[1].problem or "")
+    assert "device cuda is not available" in (found.cells[0].problem or "")
+    assert "device nonsense is not available" in (found.cells[1].problem or "")
 
 
 def test_what_cannot_fit_is_foretold() -> None:

@@ -33,7 +33,7 @@ def imported_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
 
     from tdx.pipeline.resolver import ValueResolver
 
-    found = ValueResolver(allow_code).imported(reference)
+    found = ValueResolver(allow_code).import_object(reference)
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found()
