@@ -1,4 +1,4 @@
-"""A pipeline as the options of a command line, and back."""
+"""Convert a pipeline to command-line options and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRANSFORM_FLAGS = ("--t", "-t", "--transform")
 
 
 def to_flags(pipeline: Pipeline) -> list[str]:
-    """The options that stand for a pipeline; what has its default is left out.
+    """Return the options that describe a pipeline; default values are left out.
 
     Example:
         >>> to_flags(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
@@ -29,7 +29,7 @@ def to_flags(pipeline: Pipeline) -> list[str]:
 
 
 def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
-    """A line for the shell, quoted where it has to be.
+    """Return a shell command, quoted where needed.
 
     Example:
         >>> to_command(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
@@ -39,10 +39,10 @@ def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
 
 
 def from_flags(flags: Sequence[str]) -> Pipeline:
-    """The pipeline that options stand for; the inverse of :func:`to_flags`.
+    """Parse a pipeline from options; the inverse of :func:`to_flags`.
 
     Raises:
-        PipelineError: an option is unknown or its value cannot be read.
+        PipelineError: An option is unknown or its value is invalid.
     """
     env: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
@@ -67,13 +67,13 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
             rollout[name] = _parse_option(name, _take_value(flag, remaining))
         else:
             known = _known_flags()
-            hint = did_you_mean(flag, known, f"there are {', '.join(known)}")
-            raise PipelineError(f"no option {shorten(flag)}", hint=hint)
+            hint = did_you_mean(flag, known, f"options: {', '.join(known)}")
+            raise PipelineError(f"unknown option {shorten(flag)}", hint=hint)
     if "id" not in env:
         raise PipelineError("no env is given", hint="add --env ID")
     kwargs = env.pop("kwargs", {})
-    read = parse_document({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
-    return replace(read, env=replace(read.env, kwargs=kwargs), transforms=tuple(stages))
+    parsed = parse_document({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
+    return replace(parsed, env=replace(parsed.env, kwargs=kwargs), transforms=tuple(stages))
 
 
 def _iterate_flags(pipeline: Pipeline) -> Iterator[str]:

@@ -27,14 +27,14 @@ _MLP_FORM = 'write mlp:FILE, or mlp("FILE", activation="tanh")'
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """A policy as a user or a pipeline file names it; nothing is opened yet.
+    """A policy as named by a user or a pipeline file; no file has been opened yet.
 
     Args:
-        kind: What it is: ``code`` for a Python object, ``module`` for a saved module.
+        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module.
         file: Path of its file, for ``sequence``, ``mlp`` and ``module``.
         reference: The Python object, for ``code``.
-        settings: Architecture of an ``mlp``, where it is given with the name: ``activation``,
-            ``output`` and ``in_keys``. They take precedence over the file.
+        settings: Architecture of an ``mlp``, if given with the name: ``activation``, ``output`` and
+            ``in_keys``. Takes precedence over the file.
     """
 
     kind: PolicyKind
@@ -49,11 +49,11 @@ class PolicySource:
         return pickled or self.kind in ("module", "code")
 
     def with_file(self, file: str) -> PolicySource:
-        """The same policy in another file."""
+        """Return the same policy with another file."""
         return PolicySource(self.kind, file, self.reference, self.settings)
 
     def check_allowed(self, allow_code: bool) -> None:
-        """Refuse a policy that is code.
+        """Raise an error if the policy is code and code is not allowed.
 
         Raises:
             CodeNotAllowedError: It is code, and ``allow_code`` is false.
@@ -61,7 +61,7 @@ class PolicySource:
         if allow_code or not self.is_code:
             return
         if self.kind == "code":
-            message = f"{self} names Python code, which is not imported unless you allow it"
+            message = f"{self} is Python code, and importing code is not allowed"
             raise CodeNotAllowedError(message, hint="add --allow-code if you trust it")
         if self.kind == "sequence":
             message = f"{self.file} is a pickle, which can run code when it is loaded"
@@ -82,14 +82,14 @@ class PolicySource:
 
 
 def parse_policy(text: str) -> PolicySource:
-    """Read the name of a policy.
+    """Parse the name of a policy.
 
     Args:
-        text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``,
-            ``mlp("FILE", activation="tanh")``, ``module:FILE`` or ``package.module:name``.
+        text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
+            activation="tanh")``, ``module:FILE`` or ``package.module:name``.
 
     Raises:
-        TdxError: It has none of these forms.
+        TdxError: ``text`` has none of these forms.
 
     Example:
         >>> parse_policy("mlp:policy.safetensors").kind
@@ -121,13 +121,13 @@ def parse_policy(text: str) -> PolicySource:
 
 
 def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
-    """The policy that the settings of an ``mlp`` describe, as in a pipeline file.
+    """Create the policy that the settings of an ``mlp`` describe, as in a pipeline file.
 
     Args:
         settings: ``weights``, the file, and optionally ``activation``, ``output``, ``in_keys``.
 
     Raises:
-        TdxError: A setting is unknown or has a wrong value.
+        TdxError: A setting is unknown or has an invalid value.
 
     Example:
         >>> str(make_mlp_policy({"weights": "policy.safetensors", "activation": "tanh"}))
@@ -150,7 +150,7 @@ def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
 
 
 def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
-    """The settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
+    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
 
     Example:
         >>> parse_mlp_settings('mlp("a.safetensors", output="tanh")')

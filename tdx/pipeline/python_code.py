@@ -21,9 +21,9 @@ from tdx.untrusted import MAX_PIPELINE_BYTES
 
 
 def to_python(pipeline: Pipeline) -> str:
-    """A program that assigns the pipeline's env to ``env``.
+    """Return a program that assigns the pipeline's env to ``env``.
 
-    A policy is assigned to ``policy``, and the defaults of a rollout to ``rollout``.
+    The policy is assigned to ``policy``, and the defaults of a rollout to ``rollout``.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -44,7 +44,7 @@ def to_python(pipeline: Pipeline) -> str:
 
 
 class _ProgramWriter:
-    """Writes expressions and remembers what has to be imported for them."""
+    """Writes expressions and collects the imports they need."""
 
     def __init__(self) -> None:
         self.names = {"Compose", "TransformedEnv"}
@@ -149,15 +149,15 @@ def _to_lists(value: object) -> object:
 
 
 _BATCH_CLASSES: Mapping[str, Batching] = {"SerialEnv": "serial", "ParallelEnv": "parallel"}
-_FORM_HINT = "it is not in the form that to_python writes"
-_ORIGIN_HINT = "only programs that to_python wrote can be read"
+_FORM_HINT = "the program has another form than to_python writes"
+_ORIGIN_HINT = "only programs written by to_python can be read"
 
 
 def from_python(source: str) -> Pipeline:
-    """The pipeline that a program of :func:`to_python` builds; the program is not run.
+    """Parse the pipeline that a program of :func:`to_python` builds; the program is not run.
 
     Raises:
-        PipelineError: it is another program.
+        PipelineError: It is another program.
 
     Example:
         >>> from tdx.pipeline import Pipeline, to_python
@@ -176,6 +176,8 @@ def from_python(source: str) -> Pipeline:
 
 
 class _ProgramReader:
+    """Reads the assignments of a program."""
+
     def __init__(self, tree: ast.Module) -> None:
         imports = [node for node in tree.body if isinstance(node, ast.Import)]
         self.modules = [name.name for node in imports for name in node.names]
@@ -195,9 +197,9 @@ class _ProgramReader:
     def pipeline(self) -> Pipeline:
         env = self.assigned.get("env")
         if not isinstance(env, ast.Call) or dotted_name(env.func) != "TransformedEnv":
-            self.fail(env, "no env is made with TransformedEnv")
+            self.fail(env, "TransformedEnv is not called")
         if len(env.args) != 2 or not isinstance(env.args[1], ast.Call):
-            self.fail(env, "TransformedEnv gets an env and a Compose")
+            self.fail(env, "TransformedEnv needs an env and a Compose")
         config = self.env(env.args[0])
         if self.seeds:
             config = replace(config, seed=cast(int, self.value(self.seeds[0])))
@@ -219,12 +221,12 @@ class _ProgramReader:
         values = {} if node is None else self.value(node)
         known = {field.name for field in fields(RolloutConfig)}
         if not isinstance(values, Mapping) or not known.issuperset(map(str, values)):
-            self.fail(node, "rollout is no map of its defaults")
+            self.fail(node, "rollout is not a dict of its defaults")
         return RolloutConfig(**cast("dict[str, Any]", dict(values)))
 
     def env(self, node: ast.expr) -> EnvConfig:
         if not isinstance(node, ast.Call):
-            self.fail(node, "the env is not made by a call")
+            self.fail(node, "the env is not created by a call")
         batching = _BATCH_CLASSES.get(dotted_name(node.func) or "")
         if batching is None:
             return self.single(node.func, node.args, node.keywords)
@@ -255,12 +257,12 @@ class _ProgramReader:
             known["id"] = self.value(args[0])
             named = ("num_envs", "from_pixels", "pixels_only")
             known |= {name: kwargs.pop(name) for name in named if name in kwargs}
-            own = kwargs.pop("env_kwargs", {})
-            if not isinstance(own, Mapping):
-                self.fail(factory, "env_kwargs is no map")
-            kwargs |= {str(name): value for name, value in own.items()}
+            env_kwargs = kwargs.pop("env_kwargs", {})
+            if not isinstance(env_kwargs, Mapping):
+                self.fail(factory, "env_kwargs is not a dict")
+            kwargs |= {str(name): value for name, value in env_kwargs.items()}
         else:
-            self.fail(factory, f"{ast.unparse(factory)} makes no env")
+            self.fail(factory, f"{ast.unparse(factory)} does not create an env")
         return EnvConfig(kwargs=kwargs, **known)
 
     def stage(self, node: ast.expr) -> StageConfig:
@@ -277,7 +279,7 @@ class _ProgramReader:
         return parse_value(self.text(node))
 
     def reference(self, node: ast.expr) -> str | None:
-        """``module:name`` for a dotted name in an imported module; torch is none of these."""
+        """Return ``module:name`` for a dotted name in an imported module other than torch."""
         dotted = dotted_name(node) or ""
         for module in sorted(self.modules, key=len, reverse=True):
             if module != "torch" and dotted.startswith(f"{module}."):
@@ -285,13 +287,15 @@ class _ProgramReader:
         return None
 
     def text(self, node: ast.expr) -> str:
-        """The expression, with references to Python objects as the strings a pipeline has."""
+        """Return the source of an expression, with Python objects replaced by their references."""
         return ast.unparse(
             _ReferenceReplacer(self).visit(ast.parse(ast.unparse(node), mode="eval"))
         )
 
 
 class _ReferenceReplacer(ast.NodeTransformer):
+    """Replaces dotted names of imported modules by string constants."""
+
     def __init__(self, source: _ProgramReader) -> None:
         self.source = source
 

@@ -228,7 +228,11 @@ def test_errors_have_the_line_of_the_file() -> None:
     [
         (EnvConfig("Pendulm-v1"), EnvNotFoundError, "no env of this id is registered"),
         (EnvConfig("tdx/Pendulm"), ArgumentError, "unknown tdx env"),
-        (EnvConfig("Pendulum-v1", device="cuda:77"), DeviceError, "device cuda:77 is not available"),
+        (
+            EnvConfig("Pendulum-v1", device="cuda:77"),
+            DeviceError,
+            "device cuda:77 is not available",
+        ),
         (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "device warp is not available"),
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),

@@ -129,9 +129,9 @@ def test_other_programs_are_not_read(source: str) -> None:
     [
         ([], "no env is given"),
         (["--env"], "--env needs a value"),
-        (["--evn", "x"], "no option --evn"),
+        (["--evn", "x"], "unknown option --evn"),
         (["--env", "x", "--seed", "a"], "--seed must be a whole number, got a"),
-        (["--env", "x", "--batching", "seriel"], "batching 'seriel' is unknown"),
+        (["--env", "x", "--batching", "seriel"], "unknown batching 'seriel'"),
         (["--env", "x", "--num-envs", "0"], "num_envs must be a whole number of at least 1, got 0"),
     ],
 )

@@ -102,7 +102,7 @@ def test_draft_without_an_env_is_no_pipeline() -> None:
 
 @pytest.mark.parametrize("place", [-1, 2])
 def test_there_is_no_stage_outside_the_chain(place: int) -> None:
-    with pytest.raises(ArgumentError, match="there is no stage"):
+    with pytest.raises(ArgumentError, match="does not exist"):
         Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")).removed(place)
 
 
@@ -227,6 +227,6 @@ def test_nested_keys_are_shown_with_dots_and_values_are_offered() -> None:
     fields = {field.name: field for field in list_stage_fields(stage)}
     assert fields["in_keys"].text == "pixels, agents.pixels"
     cast = {field.name: field for field in list_stage_fields(StageConfig("DTypeCastTransform"))}
-    assert "torch.float64" in cast["dtype_out"].offers
+    assert "torch.float64" in cast["dtype_out"].completions
     primer = {field.name: field for field in list_stage_fields(StageConfig("TensorDictPrimer"))}
-    assert "Bounded(" in primer["primers"].offers
+    assert "Bounded(" in primer["primers"].completions

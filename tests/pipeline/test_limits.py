@@ -43,11 +43,11 @@ FILES = {
     "stage": (HEAD + f"transforms: ['{'CatFrames(' * DEEP}']", "nested parentheses"),
     "aliases": (
         f"version: 1\nenv: {{id: x, kwargs: {bomb(12, 'z: 1')}}}\n",
-        "too many values in here",
+        "too many values",
     ),
     "a value inside itself": (
         "version: 1\nenv: &e {id: x, kwargs: {a: *e}}\n",
-        "stands inside the value that it refers to",
+        "is inside the value that it refers to",
     ),
     "values": (f"version: [{'1,' * (MAX_VALUES + 1)}]", "more than 10,000 values"),
     "bytes": (HEAD + "#" * MAX_PIPELINE_BYTES, "at most 262,144 bytes"),

@@ -114,7 +114,7 @@ def test_reading() -> None:
         ("env: x", "f.yaml: the file has no version (add version: 1)"),
         (
             "version: 2\nenv: x",
-            "f.yaml:1:1: version 2 of the file format is unknown (newer tdx wrote it: upgrade tdx)",
+            "f.yaml:1:1: version 2 of the file format is unknown (a newer tdx wrote the file: upgrade tdx)",
         ),
         ("version: one\nenv: x", 'f.yaml:1:1: version must be 1, got "one" (write version: 1)'),
         ("version: 1", "f.yaml:1: the pipeline has no env (add env: with an id)"),
@@ -138,7 +138,7 @@ def test_reading() -> None:
         ),
         (
             "version: 1\nenv: {id: x, batching: seriel}",
-            "f.yaml:2:14: batching 'seriel' is unknown (did you mean serial?)",
+            "f.yaml:2:14: unknown batching 'seriel' (did you mean serial?)",
         ),
         (
             "version: 1\nenv: x\ntransforms:\n - S: {a: 2020-01-01}",
@@ -324,7 +324,7 @@ def test_any_pipeline_turns_into_any_other(
 
 @pytest.mark.parametrize("index", [-1, 4, 9])
 def test_a_stage_that_is_not_there(index: int) -> None:
-    with pytest.raises(ArgumentError, match=f"there is no stage {index}"):
+    with pytest.raises(ArgumentError, match=f"stage {index} does not exist"):
         PipelineFile(TEXT).remove(index)
 
 

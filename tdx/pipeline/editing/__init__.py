@@ -1,4 +1,4 @@
-"""A pipeline while it is edited: drafts, undo and redo, forms, search, presets; loads no torch."""
+"""Editing of pipelines without torch: drafts, undo, forms, documents, sessions."""
 
 from __future__ import annotations
 

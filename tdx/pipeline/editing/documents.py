@@ -20,15 +20,15 @@ _FileState = tuple[int, int, int]
 
 
 class ChangedOnDiskError(StorageError):
-    """The file to be written is another one than when it was read."""
+    """Another program changed the file since it was read."""
 
 
 class Document:
-    """A pipeline file, with the text that it had when it was read or written last.
+    """A pipeline file that is edited; detects changes on disk.
 
     Args:
-        path: the file.
-        base: its text then; none for a file that is yet to be written.
+        path: Path of the file.
+        base: Text at the last read or write. ``None``: not written yet.
 
     Example:
         >>> import tempfile
@@ -47,21 +47,21 @@ class Document:
 
     @classmethod
     def load(cls, path: str | Path) -> tuple[Document, Pipeline]:
-        """A file and the pipeline in it.
+        """Load a file and its pipeline.
 
         Raises:
-            PipelineError: it cannot be read, or is not a pipeline.
+            PipelineError: It cannot be read, or is not a pipeline.
         """
         if Path(path).exists() and not Path(path).is_file():
-            # A pipe would let the reader wait for whoever writes into it.
-            raise PipelineError(f"{path} is no file", hint="name a pipeline file")
+            # Reading a pipe would block until something is written to it.
+            raise PipelineError(f"{path} is not a regular file", hint="name a pipeline file")
         file = PipelineFile.load(path)
         document = cls(path, _read_text(Path(path)))
         document._stat = _read_stat(document.path)
         return document, file.pipeline
 
     def disk_state(self) -> DiskState:
-        """Whether the file is what it was; its text is only read where its time or size differ."""
+        """Compare the file with its last known text; reads it only if its time or size changed."""
         if self.base is None:
             return "same"
         now = _read_stat(self.path)
@@ -78,7 +78,7 @@ class Document:
         return "same" if same else "changed"
 
     def accept_disk(self) -> None:
-        """Let what is on disk now count as known, so that the next save writes over it."""
+        """Accept the current text on disk, so that the next save overwrites it."""
         try:
             self.base = _read_text(self.path)
         except (OSError, UnicodeDecodeError):
@@ -86,20 +86,20 @@ class Document:
         self._stat = _read_stat(self.path)
 
     def take_comments(self, other: Document) -> None:
-        """Let a file that is yet to be written begin with the text of another one."""
+        """Use the text of another document as a template for a file that does not exist yet."""
         self._template = other.base
 
     def save(self, pipeline: Pipeline, *, force: bool = False) -> None:
-        """Write the pipeline into the file; comments of what is there stay.
+        """Write the pipeline to the file and keep its comments.
 
         Args:
-            pipeline: what the file shall say.
-            force: whether a file that others have changed, or a new one's place that is taken, is
-                written over; the comments on disk stay then.
+            pipeline: Pipeline to write.
+            force: Overwrite a file that was changed by another program or exists already; comments
+                on disk are kept.
 
         Raises:
-            ChangedOnDiskError: somebody has changed it, and ``force`` is not given.
-            PipelineError: it cannot be written; what is on disk is as before.
+            ChangedOnDiskError: Another program changed the file, and ``force`` is false.
+            PipelineError: It cannot be written; the file on disk is unchanged.
         """
         state = self.disk_state()
         if self.base is None and self.path.exists() and not force:
@@ -121,23 +121,23 @@ class Document:
         self.accept_disk()
 
     def difference(self, pipeline: Pipeline) -> str:
-        """What the file would become, as a unified diff against what is on disk."""
+        """Return a unified diff from the text on disk to the text that a save would write."""
         try:
-            there = _read_text(self.path)
+            disk_text = _read_text(self.path)
         except (OSError, UnicodeDecodeError):
-            there = ""
+            disk_text = ""
         file = self._file()
         if file is None:
             file = PipelineFile.new(pipeline, str(self.path))
         else:
             file.update(pipeline)
         lines = difflib.unified_diff(
-            there.splitlines(), file.text.splitlines(), "on disk", "yours", lineterm=""
+            disk_text.splitlines(), file.text.splitlines(), "on disk", "yours", lineterm=""
         )
         return "\n".join(lines)
 
     def _file(self) -> PipelineFile | None:
-        """What to edit: a template, else what is on disk, else what was; none of these, none."""
+        """Return the text to edit: the template, the file on disk, or the last known text."""
         for text in (self._template, self._disk_text(), self.base):
             if text is None:
                 continue
@@ -154,7 +154,7 @@ class Document:
             return None
 
     def _check_writable(self) -> None:
-        """Renaming would get around a file that is read-only."""
+        """Refuse a read-only file, which a rename would replace."""
         if self.path.exists() and not os.access(self.path, os.W_OK):
             raise PipelineError(
                 f"cannot write {self.path}: it is read-only", hint="save it under another name"
@@ -163,7 +163,7 @@ class Document:
 
 def _read_text(path: Path) -> str:
     if not path.is_file():
-        raise FileNotFoundError(errno.ENOENT, "no file", str(path))
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
     with path.open(encoding="utf-8", newline="") as stream:
         return stream.read()
 
@@ -181,10 +181,10 @@ MAX_RECENT = 30
 
 
 class RecentFiles:
-    """The list of recent files, shared by all apps of this user.
+    """List of recently used pipeline files, shared by all apps of this user.
 
     Args:
-        path: its file; in the state folder by default.
+        path: File of the list. ``None``: in the state folder.
 
     Example:
         >>> import tempfile
@@ -199,7 +199,7 @@ class RecentFiles:
         self.path = path or state_path() / RECENT_FILE
 
     def all(self) -> list[Path]:
-        """The files, the latest first, whether they are there or not; none where that is broken."""
+        """Return the files, latest first, existing or not; empty if the list is damaged."""
         try:
             names = read_json(self.path)
             if names is None:
@@ -212,10 +212,10 @@ class RecentFiles:
         return [Path(name) for name in names]
 
     def add(self, file: str | Path) -> None:
-        """Put a file on top.
+        """Move a file to the top of the list.
 
         Raises:
-            StorageError: the list cannot be written.
+            StorageError: The list cannot be written.
         """
         path = Path(file).expanduser().absolute()
         others = [each for each in self.all() if each != path]
@@ -230,9 +230,9 @@ class Preset:
     """A sample pipeline.
 
     Args:
-        name: its file without the ending.
-        title: the first line of its comment.
-        path: the file.
+        name: File name without extension.
+        title: First line of its comment.
+        path: Path of the file.
     """
 
     name: str
@@ -241,7 +241,7 @@ class Preset:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """The sample pipelines, by name; where tdx is installed as well as in its sources.
+    """List the sample pipelines by name, of an installed package or a checkout.
 
     Example:
         >>> "pendulum" in [preset.name for preset in list_presets()]

@@ -13,13 +13,13 @@ MAX_UNDO = 1000
 
 @dataclass(frozen=True, slots=True)
 class DraftChange:
-    """One edit.
+    """One edit of a draft.
 
     Args:
-        label: what was done, such as ``"move CatFrames"``.
-        before: the draft before it.
-        after: the draft after it.
-        merge: edits in a row that have the same are undone together.
+        label: Description, such as ``"move CatFrames"``.
+        before: Draft before the edit.
+        after: Draft after the edit.
+        merge: Consecutive edits with the same value are undone together.
     """
 
     label: str
@@ -29,10 +29,10 @@ class DraftChange:
 
 
 class Editor:
-    """A draft and the history of its edits.
+    """A draft with undo history.
 
     Args:
-        draft: what is edited.
+        draft: Draft to edit.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -53,34 +53,34 @@ class Editor:
 
     @property
     def done(self) -> Sequence[DraftChange]:
-        """The edits that can be undone, the last one last."""
+        """Edits that can be undone, oldest first."""
         return tuple(self._done)
 
     @property
     def undone(self) -> Sequence[DraftChange]:
-        """The edits that can be done again, the next one last."""
+        """Edits that can be redone; the last one is redone first."""
         return tuple(self._undone)
 
     @property
     def saved(self) -> Draft:
-        """The draft as it was when it was saved or loaded."""
+        """Draft at the last save or load."""
         return self._saved
 
     @property
     def is_modified(self) -> bool:
-        """Whether the draft is another one than when it was saved or loaded."""
+        """True if the draft differs from the last save or load."""
         return self.draft != self._saved
 
     def apply(self, label: str, draft: Draft, merge: str | None = None) -> bool:
-        """Take a draft as the result of an edit.
+        """Replace the draft by the result of an edit.
 
         Args:
-            label: what was done.
-            draft: the result.
-            merge: edits in a row that have the same are undone together, up to :meth:`seal`.
+            label: Description of the edit.
+            draft: Result of the edit.
+            merge: Consecutive edits with the same value are undone together, until :meth:`seal`.
 
         Returns:
-            Whether the draft is another one than before.
+            True if the draft changed.
         """
         if draft == self.draft:
             return False
@@ -96,11 +96,11 @@ class Editor:
         return True
 
     def seal(self) -> None:
-        """Let the next edit be undone on its own, whatever it is."""
+        """Start a new undo step with the next edit, whatever its ``merge`` is."""
         self._open = False
 
     def undo(self) -> DraftChange | None:
-        """Take the last edit back; none where there is none."""
+        """Undo the last edit; ``None`` if there is none."""
         if not self._done:
             return None
         change = self._done.pop()
@@ -110,7 +110,7 @@ class Editor:
         return change
 
     def redo(self) -> DraftChange | None:
-        """Make the edit that was last taken back; none where there is none."""
+        """Redo the edit undone last; ``None`` if there is none."""
         if not self._undone:
             return None
         change = self._undone.pop()
@@ -120,19 +120,19 @@ class Editor:
         return change
 
     def load(self, draft: Draft) -> None:
-        """Begin anew with another draft; the history is gone."""
+        """Replace the draft and clear the history."""
         self._done.clear()
         self._undone.clear()
         self._set(draft)
         self._saved = draft
 
     def mark_saved(self) -> None:
-        """Let the present draft count as saved."""
+        """Mark the current draft as saved."""
         self._saved = self.draft
         self._open = False
 
     def rename(self, file: str | None) -> None:
-        """Let the draft belong to another file, and with it all that undo and redo lead to."""
+        """Set the file of the draft and of every draft in the history."""
 
         def renamed(change: DraftChange) -> DraftChange:
             before, after = replace(change.before, file=file), replace(change.after, file=file)
@@ -145,12 +145,12 @@ class Editor:
     def restore(
         self, saved: Draft, done: Sequence[DraftChange], undone: Sequence[DraftChange]
     ) -> None:
-        """Take up a history that was kept, around the present draft.
+        """Set the history around the current draft.
 
         Args:
-            saved: the draft that counts as saved.
-            done: the edits that can be undone, the last one last.
-            undone: the edits that can be done again, the next one last.
+            saved: Draft that counts as saved.
+            done: Edits that can be undone, oldest first.
+            undone: Edits that can be redone; the last one is redone first.
         """
         self._saved, self._done, self._undone = saved, list(done), list(undone)
         self._open = False
@@ -164,11 +164,11 @@ MAX_DESCRIBED = 3
 
 
 def list_changes(before: Draft, after: Draft) -> list[str]:
-    """Every difference: ``remove CatFrames``, ``N of CatFrames``, ``move Resize``.
+    """List every difference: ``remove CatFrames``, ``N of CatFrames``, ``move Resize``.
 
     Args:
-        before: the earlier one.
-        after: the later one; stages are the same where their numbers are.
+        before: Earlier draft.
+        after: Later draft; stages with equal numbers are the same stage.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -187,7 +187,7 @@ def list_changes(before: Draft, after: Draft) -> list[str]:
 
 
 def describe_changes(before: Draft, after: Draft) -> str:
-    """The differences on one line; ``"nothing"`` where there are none."""
+    """Return the differences on one line; ``"nothing"`` if there are none."""
     found = list_changes(before, after)
     shown = found[:MAX_DESCRIBED]
     more = len(found) - len(shown)
@@ -225,7 +225,7 @@ def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
 
 
 def _list_moves(before: Draft, after: Draft) -> list[str]:
-    """The stage that stands elsewhere, where it is one; else that the order is another."""
+    """Describe a single moved stage; several moves are one change of order."""
     numbers = [stage.number for stage in before.stages]
     old = [n for n in numbers if after.place_of(n) is not None]
     new = [stage.number for stage in after.stages if stage.number in numbers]

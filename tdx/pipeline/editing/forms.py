@@ -27,23 +27,23 @@ _UNQUOTED_TYPES = (
     "dtype",
     "literal",
 )
-"""Types of which a value can be written without quotes."""
+"""Types whose values can be typed without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One question of a form.
+    """One field of a form.
 
     Args:
-        name: the argument.
-        kind: how it is best asked: by text, a switch, a choice, or keys of the env.
-        type: what may be given, in words.
-        help: what it is for.
-        text: what is given now; empty where nothing is.
-        default: what holds where nothing is given; none where something must be.
-        choices: the texts there are to choose from.
-        offers: texts with which a longer one is completed.
-        many: whether several keys may be given.
+        name: Name of the argument.
+        kind: Kind of input: text, a switch, a choice, or keys of the env.
+        type: Accepted type as a phrase.
+        help: Description.
+        text: Current value; empty if not set.
+        default: Value if the field is empty. ``None``: required.
+        choices: Values to choose from.
+        completions: Completions of a longer text.
+        many: Whether several keys are accepted.
     """
 
     name: str
@@ -53,20 +53,21 @@ class FormField:
     text: str
     default: str | None
     choices: tuple[str, ...] = ()
-    offers: tuple[str, ...] = ()
+    completions: tuple[str, ...] = ()
     many: bool = True
 
     @property
     def required(self) -> bool:
-        """Whether something must be given."""
+        """True if a value is required."""
         return self.default is None
 
 
 def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
-    """The form of a stage, from the declaration of its transform; none for Python code.
+    """List the fields of a stage from the declaration of its transform; none for Python code.
 
     Example:
-        >>> [(each.name, each.text) for each in list_stage_fields(StageConfig("StepCounter", (200,)))][0]
+        >>> field = list_stage_fields(StageConfig("StepCounter", (200,)))[0]
+        >>> field.name, field.text
         ('max_steps', '200')
     """
     info = load_catalog().find(stage.name)
@@ -78,10 +79,10 @@ def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
 
 
 def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
-    """The stage with what is typed as an argument; without it where nothing is.
+    """Set an argument of a stage from typed text; empty text removes it.
 
     Raises:
-        TdxError: it cannot be read, or is not what the argument wants.
+        TdxError: The text is not a valid value.
 
     Example:
         >>> set_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
@@ -100,7 +101,7 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
         value = parse_argument(parameter.type, text)
     except PipelineError:
         message = f"{name} must be {parameter.type.words()}, got {text}"
-        raise ArgumentError(message, hint="strings stand in quotes, lists in brackets") from None
+        raise ArgumentError(message, hint="write strings in quotes and lists in brackets") from None
     for error in find_argument_errors(parameter, value):
         raise error
     order = [each.name for each in load_catalog()[stage.name].parameters]
@@ -110,10 +111,10 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
 
 
 def parse_argument(declared: Type, text: str) -> Value:
-    """The value that is meant by a text; quotes and brackets may be left out where that is plain.
+    """Parse typed text; quotes and brackets may be omitted where that is unambiguous.
 
     Raises:
-        PipelineError: it cannot be read.
+        PipelineError: It cannot be parsed.
     """
     text = text.strip()
     names = {option.name for option in declared.options}
@@ -133,7 +134,7 @@ def parse_argument(declared: Type, text: str) -> Value:
 
 
 def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
-    """The form of an env, without its id."""
+    """List the fields of an env, without its id."""
     texts = {"kwargs": _format_kwargs(env.kwargs)}
     return tuple(
         FormField(
@@ -151,10 +152,10 @@ def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
 
 
 def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
-    """The env with what is typed as one of its settings.
+    """Set a setting of an env from typed text; empty text resets it.
 
     Raises:
-        TdxError: it cannot be read, or is not what the setting wants.
+        TdxError: The text is not a valid value.
     """
     from tdx.pipeline.flags import from_flags, to_flags
     from tdx.pipeline.model import Pipeline
@@ -202,7 +203,7 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
 
 
 def _format_default(parameter: Parameter) -> str | None:
-    """The default as it would be typed; as it is written in the source where it is no literal."""
+    """Return the default as a user would type it; source text if it is not a literal."""
     if parameter.default is None:
         return None
     try:
@@ -224,7 +225,7 @@ def _list_choices(declared: Type) -> list[str]:
 
 
 def _iterate_completions(parameter: Parameter) -> Iterator[str]:
-    """What a value can be, or begin with, as far as the declaration says."""
+    """Yield completions that the declaration suggests."""
     default = _format_default(parameter)
     if default:
         yield default
@@ -245,7 +246,7 @@ _COMPLETIONS = {"bool": ("True", "False"), "none": ("None",), "device": ("cpu", 
 
 
 def _format_value(declared: Type, value: Value) -> str:
-    """A value as it is shown in a form: without quotes and brackets where none are needed."""
+    """Format a value for a form, without quotes and brackets where they can be omitted."""
     if isinstance(value, str) and value and _parse_or_none(declared, value) == value:
         return value
     if isinstance(value, tuple) and value:
@@ -256,7 +257,7 @@ def _format_value(declared: Type, value: Value) -> str:
 
 
 def _format_key(value: Value) -> str:
-    """A key with dots; empty where it is none."""
+    """Format a key with dots; empty if the value is not a key."""
     if isinstance(value, str):
         return value
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):

@@ -23,7 +23,7 @@ from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
 from tdx.settings import state_path
 
 SCHEMA_VERSION = 1
-"""Grows where a document can no longer be read as before."""
+"""Increased when old documents can no longer be read."""
 KIND = "session"
 _OTHER = "remove the file; the app begins a new session"
 _NO_ENV = "none"
@@ -31,14 +31,14 @@ _NO_ENV = "none"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What someone was doing.
+    """State of an editing session.
 
     Args:
-        draft: the chain as it was last.
-        saved: the chain as it is in the file.
-        done: the edits that can be undone, the last one last.
-        undone: the edits that can be done again, the next one last.
-        base: the text of the file when it was read or written last; none without a file.
+        draft: Current draft.
+        saved: Draft in the file.
+        done: Edits that can be undone, oldest first.
+        undone: Edits that can be redone; the last one is redone first.
+        base: Text of the file at the last read or write. ``None``: no file.
     """
 
     draft: Draft
@@ -49,17 +49,17 @@ class Session:
 
     @classmethod
     def of(cls, editor: Editor, base: str | None = None) -> Session:
-        """The session of an editor as it is now; cheap, since drafts are never changed."""
+        """Return the current session of an editor; cheap, as drafts are immutable."""
         return cls(editor.draft, editor.saved, tuple(editor.done), tuple(editor.undone), base)
 
     def give(self, editor: Editor) -> None:
-        """Let an editor take it up."""
+        """Restore the session in an editor."""
         editor.load(self.draft)
         editor.restore(self.saved, self.done, self.undone)
 
 
 def session_to_json(session: Session) -> dict[str, Any]:
-    """A session as plain data; a stage that many drafts share is written once.
+    """Convert a session to plain data; a stage shared by many drafts is written once.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -98,10 +98,10 @@ _REMOVE = "remove its file; a new session starts without it"
 
 
 def session_from_json(document: object) -> Session:
-    """The session that :func:`session_to_json` has written.
+    """Parse a session written by :func:`session_to_json`.
 
     Raises:
-        StorageError: it is none, or of another version, or damaged.
+        StorageError: The document is not a session, has another version, or is damaged.
     """
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
         raise StorageError("this is not a session of the terminal app", hint=_REMOVE)
@@ -146,7 +146,7 @@ def _make_draft(head: DraftHead, stages: Sequence[DraftStage], file: str | None)
 
 
 def _draft_to_json(draft: Draft, heads: _IndexedList, stages: _IndexedList) -> list[Any]:
-    # Drafts share these parts from one edit to the next, but not a tuple of them.
+    # Consecutive drafts share these parts, but not a tuple of them.
     parts = (draft.env, draft.policy, draft.rollout)
     head = heads.number(parts, *parts)
     return [head, [stages.number(stage) for stage in draft.stages], draft.file]
@@ -169,10 +169,10 @@ def _stage_to_json(stage: DraftStage) -> list[Any]:
 
 
 class _IndexedList:
-    """Things that are written once each, and named by their place in that list.
+    """List of objects that are written once each and referred to by index.
 
     Args:
-        data: a thing as plain data.
+        data: Converts an object to plain data.
     """
 
     def __init__(self, data: Callable[[Any], Any]) -> None:
@@ -182,7 +182,7 @@ class _IndexedList:
         self._kept: list[object] = []
 
     def number(self, thing: object, *parts: object) -> int:
-        """The place of a thing; the same object, or one of the same parts, has one place."""
+        """Return the index of an object; one with the same identity or parts is added once."""
         key = tuple(id(each) for each in parts or (thing,))
         if key not in self._numbers:
             self._kept += parts or (thing,)
@@ -193,17 +193,17 @@ class _IndexedList:
 
 SESSIONS_FOLDER = "sessions"
 MAX_SESSIONS = 20
-"""Sessions that nobody takes up again: of more than so many the oldest are removed."""
+"""Maximum number of saved sessions; the oldest ones are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """A session that someone has left, or that was ended from outside.
+    """A session left by an app that has ended.
 
     Args:
-        session: what is in it.
-        when: when it was kept last, in seconds since 1970.
-        path: its file.
+        session: The session.
+        when: Time of the last save, in seconds since 1970.
+        path: Its file.
     """
 
     session: Session
@@ -212,7 +212,7 @@ class SavedSession:
 
     @property
     def title(self) -> str:
-        """What it is about: ``pendulum.yaml``, or the env where there is no file."""
+        """Short title: the name of the file, or the env."""
         draft = self.session.draft
         if draft.file is not None:
             return Path(draft.file).name
@@ -220,7 +220,7 @@ class SavedSession:
 
     @property
     def age(self) -> str:
-        """How long ago it was, in words."""
+        """Time since the last save, as a phrase."""
         minutes = max(0, int(time.time() - self.when)) // 60
         if minutes < 1:
             return "just now"
@@ -231,13 +231,13 @@ class SavedSession:
 
 
 class SessionStore:
-    """The sessions of all apps of this user; each app writes one file of its own.
+    """Stores the sessions of all apps of this user; each app writes its own file.
 
-    A lock that the kernel holds for as long as the app runs tells sessions of apps that are alive
-    from those that were left behind, whatever ended the app.
+    A kernel lock, held while the app runs, distinguishes sessions of running apps from sessions
+    left behind, however the app ended.
 
     Args:
-        folder: where; in the state folder by default.
+        folder: Folder of the files. ``None``: in the state folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -248,10 +248,10 @@ class SessionStore:
         self._writing = threading.Lock()
 
     def keep(self, session: Session) -> None:
-        """Write the session of this app, in whatever thread; nothing once it was left.
+        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: It cannot be written.
         """
         with self._writing:
             if self._left:
@@ -261,12 +261,12 @@ class SessionStore:
             write_json(self._path, {"when": time.time(), "session": session_to_json(session)})
 
     def forget(self) -> None:
-        """Remove the session of this app: nothing in it is worth keeping."""
+        """Remove the session of this app."""
         with self._writing:
             self._remove(self._path)
 
     def leave(self) -> None:
-        """Let go of the session of this app; its file stays for whoever comes next."""
+        """Release the session of this app; its file stays for the next app."""
         with self._writing:
             self._left = True
         if self._lock is not None:
@@ -276,7 +276,7 @@ class SessionStore:
             self._lock_of(self._path).unlink()
 
     def left(self) -> tuple[list[SavedSession], list[str]]:
-        """The sessions that nobody holds, the latest first, and what was passed over."""
+        """Return sessions without a running app, latest first, and notices about damaged files."""
         found: list[SavedSession] = []
         notices: list[str] = []
         for path in self._files():
@@ -289,17 +289,17 @@ class SessionStore:
                     found.append(SavedSession(session, float(document["when"]), path))
             except (StorageError, KeyError, TypeError, ValueError) as error:
                 set_aside(path)
-                notices.append(f"a kept session was passed over: {error} ({path.name}.broken)")
+                notices.append(f"skipped a damaged session: {error} ({path.name}.broken)")
         found.sort(key=lambda each: each.when, reverse=True)
         for each in found[MAX_SESSIONS:]:
             self.discard(each)
         return found[:MAX_SESSIONS], notices
 
     def take(self, left: SavedSession) -> bool:
-        """Make a session that was left the one of this app.
+        """Adopt a session that was left by another app.
 
         Returns:
-            Whether it could be had: another app may have been faster.
+            True on success; False if another app adopted it first.
         """
         lock = self._locked(self._lock_of(left.path))
         if lock is None or not left.path.exists():
@@ -334,7 +334,7 @@ class SessionStore:
         return False
 
     def _locked(self, path: Path) -> int | None:
-        """The lock, held; none where another process holds it, or where there are no locks."""
+        """Acquire a lock; ``None`` if another process holds it, or locks are not supported."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""A pipeline file: load it, change a stage, save it; comments, order and quoting stay."""
+"""A pipeline file: load it, edit stages, save it; comments, order and quoting are kept."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ STDIN = "-"
 
 
 class PipelineFile:
-    r"""The text of a pipeline file, and the pipeline in it.
+    r"""Text of a pipeline file, and the pipeline in it.
 
     Args:
         text: YAML.
-        name: what errors call it; for a file its path.
+        name: Name in error messages; for a file its path.
 
     Raises:
-        PipelineError: it is not a pipeline.
+        PipelineError: The text is not a pipeline.
 
     Example:
         >>> from tdx.pipeline import PipelineFile, parse_stage
@@ -66,10 +66,10 @@ class PipelineFile:
 
     @classmethod
     def load(cls, path: str | Path) -> PipelineFile:
-        """The file at ``path``, or standard input for ``-``.
+        """Load the file at ``path``, or standard input for ``-``.
 
         Raises:
-            PipelineError: it cannot be read, or is not a pipeline.
+            PipelineError: It cannot be read, or is not a pipeline.
         """
         name = str(path)
         if name == STDIN:
@@ -77,7 +77,7 @@ class PipelineFile:
             if sys.stdin is None:
                 raise PipelineError("standard input is closed", hint="--pipeline FILE reads a file")
         try:
-            # No more is read than a pipeline can have: the file may be endless.
+            # The file may be endless: read no more than a pipeline can have.
             if name == "<stdin>":
                 text = sys.stdin.read(MAX_PIPELINE_BYTES + 1)
             else:
@@ -99,11 +99,11 @@ class PipelineFile:
 
     @classmethod
     def new(cls, pipeline: Pipeline, name: str = "pipeline") -> PipelineFile:
-        """A file for a pipeline that has none yet."""
+        """Create the text for a pipeline that has no file."""
         return cls(write_pipeline(pipeline), name)
 
     def insert(self, index: int, stage: StageConfig) -> None:
-        """Put a stage before the one at ``index``; at the length of the chain it goes last."""
+        """Insert a stage before the one at ``index``; the length of the chain appends it."""
         stages = list(self.pipeline.transforms)
         self._check(index, len(stages) + 1)
         stages.insert(index, stage)
@@ -116,7 +116,7 @@ class PipelineFile:
         self._accept(block, stages, shift_disabled(self.pipeline.off, index, 1))
 
     def remove(self, index: int) -> None:
-        """Take a stage out, with the comment right above it."""
+        """Remove a stage with the comment directly above it."""
         stages = list(self.pipeline.transforms)
         self._check(index, len(stages))
         del stages[index]
@@ -129,7 +129,7 @@ class PipelineFile:
         self._accept(block, stages, shift_disabled(self.pipeline.off, index, -1))
 
     def move(self, index: int, to: int) -> None:
-        """Move a stage, with its comments, so that it ends up at ``to``."""
+        """Move a stage, with its comments, to the position ``to``."""
         stages = list(self.pipeline.transforms)
         self._check(index, len(stages))
         self._check(to, len(stages))
@@ -141,7 +141,7 @@ class PipelineFile:
         self._accept(block, stages, off)
 
     def replace(self, index: int, stage: StageConfig) -> None:
-        """Put a stage in the place of another; arguments that stay keep how they are written."""
+        """Replace a stage; unchanged arguments keep their formatting."""
         stages = list(self.pipeline.transforms)
         self._check(index, len(stages))
         stages[index] = stage
@@ -152,21 +152,21 @@ class PipelineFile:
         self._accept(block, stages, self.pipeline.off)
 
     def update(self, pipeline: Pipeline) -> None:
-        """Make the file hold this pipeline, changing no more of its text than that needs."""
-        self._switch(pipeline)
+        """Change the file to hold this pipeline, with the smallest edits of its text."""
+        self._toggle_stages(pipeline)
         self._update_stages(pipeline.transforms)
         for key in ("env", "policy", "rollout"):
             if repr(getattr(self.pipeline, key)) != repr(getattr(pipeline, key)):
                 self._set_text(edit_section(self.text, load_yaml(self.text), pipeline, key))
         if pipeline_identity(self.pipeline) != pipeline_identity(pipeline):
             self._set_text(write_pipeline(pipeline))
-        self._switch_off(pipeline.off)
+        self._write_disabled(pipeline.off)
 
     def save(self, path: str | Path | None = None) -> None:
         """Write the file atomically; ``-`` writes to standard output.
 
         Args:
-            path: Target; without it, the file it was loaded from.
+            path: Target. ``None``: the file it was loaded from.
 
         Raises:
             ArgumentError: The target is a symbolic link or not a regular file.
@@ -188,19 +188,19 @@ class PipelineFile:
             ) from error
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
-        """Reach the wanted stages by edits that leave each stage its comments."""
+        """Reach the wanted stages by edits that keep the comments of each stage."""
         goal = [stage_identity(stage) for stage in wanted]
         for index, stage in enumerate(wanted):
-            have = [stage_identity(each) for each in self.pipeline.transforms[index:]]
-            while goal[index] in have and have[0] not in goal[index:]:
+            current = [stage_identity(each) for each in self.pipeline.transforms[index:]]
+            while goal[index] in current and current[0] not in goal[index:]:
                 self.remove(index)
-                del have[0]
-            if have and have[0] == goal[index]:
+                del current[0]
+            if current and current[0] == goal[index]:
                 continue
-            gone = bool(have) and have[0] not in goal[index:]
-            if goal[index] in have:
-                self.move(index + have.index(goal[index]), index)
-            elif gone and len(have) >= len(goal) - index:
+            is_replaced = bool(current) and current[0] not in goal[index:]
+            if goal[index] in current:
+                self.move(index + current.index(goal[index]), index)
+            elif is_replaced and len(current) >= len(goal) - index:
                 self.replace(index, stage)
             else:
                 self.insert(index, stage)
@@ -210,21 +210,21 @@ class PipelineFile:
     def _check(self, index: int, length: int) -> None:
         if not 0 <= index < length:
             chain = f"the chain has {len(self.pipeline.transforms)} stages"
-            raise ArgumentError(f"there is no stage {index}", hint=chain)
+            raise ArgumentError(f"stage {index} does not exist", hint=chain)
 
     def _block(self) -> StageBlock | None:
         return split_stages(self.text, load_yaml(self.text))
 
-    def _switch(self, wanted: Pipeline) -> None:
-        """Switch stages off and on in their places, with all that is said of them."""
+    def _toggle_stages(self, wanted: Pipeline) -> None:
+        """Toggle stages in place, with their comments."""
         text = toggle_stages(self.text, self.pipeline, wanted)
         with suppress(PipelineError):
             found = read_pipeline(text, self.name)
             if list_stage_states(found) == list_toggled_states(self.pipeline, wanted):
                 self._set_text(text)
 
-    def _switch_off(self, off: tuple[DisabledStage, ...]) -> None:
-        """Write the stages that are switched off to their places, unless they stand there."""
+    def _write_disabled(self, off: tuple[DisabledStage, ...]) -> None:
+        """Write the disabled stages to their positions unless they are there."""
         if disabled_identity(self.pipeline.off) == disabled_identity(off):
             return
         text = remove_disabled_lines(self.text, load_yaml(self.text))
@@ -241,11 +241,11 @@ class PipelineFile:
     def _accept(
         self, block: StageBlock | None, stages: list[StageConfig], off: tuple[DisabledStage, ...]
     ) -> None:
-        """Take the edited text if it says what was meant, else write the whole list anew."""
-        self._take(block, stages)
-        self._switch_off(off)
+        """Use the edited text if it holds the wanted stages; otherwise rewrite the whole list."""
+        self._accept_stages(block, stages)
+        self._write_disabled(off)
 
-    def _take(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
+    def _accept_stages(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
         wanted = self.pipeline.with_stages(*stages)
         if block is not None:
             text = block.text()

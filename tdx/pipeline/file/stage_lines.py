@@ -1,4 +1,8 @@
-"""Locate and edit the lines of single stages in the text of a pipeline file."""
+"""Locate and edit the lines of single stages in the text of a pipeline file.
+
+``# off: CatFrames(N=4)  # why`` among the stages is a comment for whoever runs the pipeline, and a
+disabled stage for whoever edits it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from tdx.pipeline.values import StageConfig
 
 @dataclass
 class StageLines:
-    """The lines of one stage: the comment right above it, and the stage itself."""
+    """Lines of one stage: the comment directly above it, and the stage itself."""
 
     lead: list[str]
     body: list[str]
@@ -26,14 +30,14 @@ class StageLines:
 
 @dataclass
 class StageBlock:
-    """The list under ``transforms:`` taken apart, line by line.
+    """The list under ``transforms:``, split into lines.
 
     Args:
-        before: all lines above the first stage.
-        stages: the stages.
-        gaps: what stands between two stages and belongs to neither, such as blank lines.
-        after: all lines below the last stage.
-        indent: the column of the dashes.
+        before: Lines above the first stage.
+        stages: The stages.
+        gaps: Lines between two stages that belong to neither, such as blank lines.
+        after: Lines below the last stage.
+        indent: Column of the dashes.
     """
 
     before: list[str]
@@ -43,7 +47,7 @@ class StageBlock:
     indent: int = 2
 
     def text(self) -> str:
-        """The file's text, put together again."""
+        """Join the lines to the text of the file."""
         lines = list(self.before)
         for index, stage in enumerate(self.stages):
             lines += self.gaps[index - 1] if index else []
@@ -51,7 +55,7 @@ class StageBlock:
         return "\n".join([*lines, *self.after])
 
     def spans(self) -> list[tuple[int, int]]:
-        """For each stage its first line, from 0, and that behind its last; its lead is left out."""
+        """Return each stage's first line, from 0, and the line after its last, without comments."""
         found, at = [], len(self.before)
         for index, stage in enumerate(self.stages):
             start = at + (len(self.gaps[index - 1]) if index else 0) + len(stage.lead)
@@ -61,7 +65,7 @@ class StageBlock:
 
 
 def split_stages(text: str, document: Mapping[str, Any]) -> StageBlock | None:
-    """The stages of a file by lines; none where its list is not written with a dash a line."""
+    """Split the stages of a file into lines; ``None`` unless each stage starts on its own line."""
     node = document.get("transforms")
     lines = text.split("\n")
     if not isinstance(node, list) or not node or node.fa.flow_style():  # type: ignore[attr-defined]
@@ -74,7 +78,7 @@ def split_stages(text: str, document: Mapping[str, Any]) -> StageBlock | None:
 
 
 def find_section(text: str, document: Mapping[str, Any], key: str) -> tuple[int, int]:
-    """The lines, from 0, of a top-level key with its value; the end is not included."""
+    """Return the lines, from 0, of a top-level key with its value; the end is exclusive."""
     lines = text.split("\n")
     start: int = document.lc.key(key)[0]  # type: ignore[attr-defined]
     later = [document.lc.key(other)[0] for other in document]  # type: ignore[attr-defined]
@@ -83,7 +87,7 @@ def find_section(text: str, document: Mapping[str, Any], key: str) -> tuple[int,
 
 
 def _find_dash_line(lines: list[str], line: int, indent: int) -> int | None:
-    """The line with the dash of an item whose value starts at ``line``."""
+    """Return the line with the dash of an item whose value starts at ``line``."""
     for number in range(line, -1, -1):
         if lines[number].startswith(" " * indent + "-"):
             return number
@@ -110,7 +114,7 @@ def _split_lines(lines: list[str], starts: list[int], indent: int) -> StageBlock
 
 
 def _stage_limits(lines: list[str], starts: list[int], indent: int) -> list[tuple[int, int]]:
-    """Each stage's first line with the first line that cannot be its own any more."""
+    """Return the first line of each stage and the first line that cannot belong to it."""
     last = starts[-1] + 1
     while last < len(lines) and (
         _is_blank_or_comment(lines[last]) or _indentation(lines[last]) > indent
@@ -120,7 +124,7 @@ def _stage_limits(lines: list[str], starts: list[int], indent: int) -> list[tupl
 
 
 def _trim_end(lines: list[str], start: int, limit: int, indent: int) -> int:
-    """The end of what starts at ``start``: blank lines and outer comments are not part of it."""
+    """Return the end of the block at ``start``, without blank lines and outer comments."""
     end = limit
     while end > start + 1 and _is_blank_or_comment(lines[end - 1]):
         if lines[end - 1].strip() and _indentation(lines[end - 1]) > indent:
@@ -130,7 +134,7 @@ def _trim_end(lines: list[str], start: int, limit: int, indent: int) -> int:
 
 
 def _comment_start(lines: list[str], start: int, floor: int) -> int:
-    """The first of the comment lines that stand right above a stage."""
+    """Return the first of the comment lines directly above a stage."""
     first = start
     while first > floor and lines[first - 1].strip().startswith("#"):
         first -= 1
@@ -153,12 +157,12 @@ _COMMENT_START = re.compile(r"\s+#\s*")
 
 @dataclass(frozen=True, slots=True)
 class DisabledLine:
-    """The line of a stage that is switched off.
+    """Line of a disabled stage.
 
     Args:
-        number: of the line, from 1.
-        stage: the stage.
-        comment: what stands behind it.
+        number: Line number, from 1.
+        stage: The stage.
+        comment: Comment after it.
     """
 
     number: int
@@ -167,30 +171,27 @@ class DisabledLine:
 
     @classmethod
     def read(cls, line: str, number: int) -> DisabledLine | None:
-        """What a line says; none where it is no such line."""
+        """Parse a line; ``None`` if it is not the line of a disabled stage."""
         match = _DISABLED_LINE.fullmatch(line)
         if match is None or len(line) > _MAX_LINE_LENGTH:
             return None
-        said = match.group(1)
-        for cut in [*islice(_COMMENT_START.finditer(said), _MAX_COMMENT_STARTS), None]:
+        content = match.group(1)
+        for cut in [*islice(_COMMENT_START.finditer(content), _MAX_COMMENT_STARTS), None]:
             with suppress(PipelineError):
-                stage = parse_stage(said if cut is None else said[: cut.start()])
-                return cls(number, stage, "" if cut is None else said[cut.end() :])
+                stage = parse_stage(content if cut is None else content[: cut.start()])
+                return cls(number, stage, "" if cut is None else content[cut.end() :])
         return None
 
 
 def read_disabled_stages(
     text: str, document: Mapping[str, Any], starts: Sequence[int]
 ) -> list[DisabledStage]:
-    """The stages that are switched off.
+    """Return the disabled stages in order; comments that are not stages are ignored.
 
     Args:
-        text: the file's text.
-        document: the same, loaded.
-        starts: the lines of the stages that are switched on, from 1.
-
-    Returns:
-        Them in order; a comment that cannot be read as a stage is only a comment.
+        text: Text of the file.
+        document: The loaded text.
+        starts: Lines of the enabled stages, from 1.
     """
     return [
         DisabledStage(sum(start <= each.number for start in starts), each.stage, each.comment)
@@ -201,16 +202,16 @@ def read_disabled_stages(
 def insert_disabled_stages(
     text: str, document: Mapping[str, Any], off: Sequence[DisabledStage]
 ) -> str | None:
-    """The text with the stages that are switched off, each right behind the stage before it.
+    """Insert lines for disabled stages, each directly after the stage before it.
 
     Args:
-        text: the file's text, without any of them.
-        document: the same, loaded.
-        off: what is switched off.
+        text: Text of the file, without disabled stages.
+        document: The loaded text.
+        off: The disabled stages.
 
     Returns:
-        The text; none where the others do not stand on lines of their own, so that there is no
-        place for a comment between them.
+        The text. ``None`` if the enabled stages are not on lines of their own, so that a comment
+        cannot be placed between them.
     """
     block = split_stages(text, document)
     if block is None and document.get("transforms"):
@@ -220,32 +221,32 @@ def insert_disabled_stages(
         start, _ = find_section(text, document, "transforms")
         return "\n".join([*lines[: start + 1], *_format_disabled(off, 2), *lines[start + 1 :]])
     count = len(block.stages)
-    here = [
+    blocks = [
         _format_disabled([each for each in off if min(each.before, count) == place], block.indent)
         for place in range(count + 1)
     ]
-    block.before += here[0]
-    for gap, written in zip(block.gaps, here[1:-1], strict=True):
+    block.before += blocks[0]
+    for gap, written in zip(block.gaps, blocks[1:-1], strict=True):
         gap[:0] = written
-    block.after[:0] = here[-1]
+    block.after[:0] = blocks[-1]
     return block.text()
 
 
 def remove_disabled_lines(text: str, document: Mapping[str, Any]) -> str:
-    """The text without the lines of stages that are switched off."""
-    there = {each.number - 1 for each in iterate_disabled_lines(text, document)}
-    return "\n".join(line for n, line in enumerate(text.split("\n")) if n not in there)
+    """Remove the lines of disabled stages."""
+    disabled = {each.number - 1 for each in iterate_disabled_lines(text, document)}
+    return "\n".join(line for n, line in enumerate(text.split("\n")) if n not in disabled)
 
 
 def shift_disabled(off: Sequence[DisabledStage], behind: int, by: int) -> tuple[DisabledStage, ...]:
-    """Their places after a stage behind which they stand has come or gone."""
+    """Return disabled stages with updated positions after an enabled stage was added or removed."""
     return tuple(
         replace(each, before=each.before + by) if each.before > behind else each for each in off
     )
 
 
 def iterate_disabled_lines(text: str, document: Mapping[str, Any]) -> Iterator[DisabledLine]:
-    """The lines of stages that are switched off."""
+    """Yield the lines of disabled stages."""
     if "# off: " not in text or "transforms" not in document:
         return
     lines = text.split("\n")
@@ -259,7 +260,7 @@ def iterate_disabled_lines(text: str, document: Mapping[str, Any]) -> Iterator[D
 
 
 def format_disabled_stage(stage: StageConfig, indent: int, comment: str = "") -> str:
-    """The line of a stage that is switched off."""
+    """Return the line of a disabled stage."""
     written = f"{' ' * indent}# off: {format_stage(name_arguments(stage))}"
     return f"{written}  # {comment}" if comment else written
 

@@ -28,18 +28,21 @@ from tdx.pipeline.values import StageConfig, Value
 
 
 def pipeline_identity(pipeline: Pipeline) -> str:
-    """What a pipeline does, without the stages that are switched off."""
+    """Return text that is equal for pipelines that do the same; ignores disabled stages.
+
+    Distinguishes 1 from 1.0, but not positional from named arguments.
+    """
     stages = [stage_identity(stage) for stage in pipeline.transforms]
     return repr((pipeline.env, stages, pipeline.policy, pipeline.rollout))
 
 
 def disabled_identity(off: Sequence[DisabledStage]) -> list[tuple[int, str]]:
-    """The stages that are switched off, with their places."""
+    """Return the disabled stages with their positions, for comparison."""
     return [(each.before, stage_identity(each.stage)) for each in off]
 
 
 def stage_identity(stage: StageConfig) -> str:
-    """A transform with its arguments."""
+    """Return text that is equal for stages that do the same."""
     full = name_arguments(stage)
     return repr((full.name, full.args, sorted(full.kwargs.items(), key=_name_of_item)))
 
@@ -52,13 +55,13 @@ _COMMENT = re.compile(r"(?:^|\s)\s*#")
 
 
 def format_stage_lines(stage: StageConfig, indent: int) -> list[str]:
-    """The lines of a stage, its dash in column ``indent``."""
+    """Return the lines of a stage with its dash in column ``indent``."""
     node = {"transforms": apply_style([build_stage_node(stage)], BLOCK_DEPTHS["transforms"])}
     return _indent_lines(dump_yaml(node).splitlines()[1:], indent - 2)
 
 
 def edit_stage_lines(body: list[str], stage: StageConfig, indent: int) -> list[str]:
-    """The lines of a stage changed into another one; what is the same keeps its writing."""
+    """Change the lines of a stage to another stage; unchanged arguments keep their formatting."""
     old = load_yaml("transforms:\n" + "\n".join(body))
     item, node = old["transforms"][0], build_stage_node(stage)
     if isinstance(item, Mapping) and isinstance(node, dict) and list(item) == list(node):
@@ -71,13 +74,13 @@ def edit_stage_lines(body: list[str], stage: StageConfig, indent: int) -> list[s
 
 
 def extract_comments(body: list[str]) -> list[str]:
-    """What the comments in the lines of a stage say, from top to bottom."""
-    meant, lines, found = load_yaml("transforms:\n" + "\n".join(body)), list(body), []
+    """Return the comments in the lines of a stage, from top to bottom."""
+    expected, lines, found = load_yaml("transforms:\n" + "\n".join(body)), list(body), []
     for number, line in enumerate(body):
         for mark in _COMMENT.finditer(line):
             left = [*lines[:number], line[: mark.start()], *lines[number + 1 :]]
             with suppress(PipelineError):
-                if _is_same_value(load_yaml("transforms:\n" + "\n".join(left)), meant):
+                if _is_same_value(load_yaml("transforms:\n" + "\n".join(left)), expected):
                     found.append(line[mark.end() :].strip())
                     lines = left
                     break
@@ -85,12 +88,12 @@ def extract_comments(body: list[str]) -> list[str]:
 
 
 def append_comments(lines: list[str], *comments: str) -> list[str]:
-    """The lines of a stage with comments behind its first one."""
+    """Append comments to the first line of a stage."""
     return [f"{lines[0]}  # {'; '.join(comments)}", *lines[1:]] if any(comments) else lines
 
 
 def edit_section(text: str, document: Any, pipeline: Pipeline, key: str) -> str:
-    """The file's text with the section of a top-level key changed to what the pipeline says."""
+    """Change the section of a top-level key to match the pipeline."""
     wanted = build_document(pipeline).get(key)
     lines = text.split("\n")
     if key not in document:
@@ -107,7 +110,7 @@ def edit_section(text: str, document: Any, pipeline: Pipeline, key: str) -> str:
 
 
 def merge_map(node: Any, wanted: Mapping[str, Any]) -> None:
-    """Make a loaded map equal to ``wanted``, leaving alone what already is."""
+    """Make a loaded mapping equal to ``wanted``; equal entries keep their formatting."""
     for key in [key for key in node if key not in wanted]:
         del node[key]
     for key, value in wanted.items():
@@ -116,12 +119,12 @@ def merge_map(node: Any, wanted: Mapping[str, Any]) -> None:
 
 
 def _is_same_value(old: Any, new: Any) -> bool:
-    """Whether two nodes mean the same value; 1, 1.0 and true do not."""
+    """True if two nodes have the same value; 1, 1.0 and true differ."""
     return repr(decode(old)) == repr(decode(new))
 
 
 def _insert_section(lines: list[str], document: Any, key: str, wanted: Any) -> str:
-    """The text with a section that was not there, behind those that come before it."""
+    """Insert a new section after the sections that precede it."""
     earlier = [known for known in TOP_LEVEL_KEYS[: TOP_LEVEL_KEYS.index(key)] if known in document]
     end = max((find_section("\n".join(lines), document, known)[1] for known in earlier), default=0)
     section = dump_yaml({key: apply_style(wanted, BLOCK_DEPTHS.get(key, 0))}).splitlines()
@@ -136,12 +139,12 @@ def _indent_lines(lines: list[str], extra: int) -> list[str]:
 
 
 StageState = tuple[str, bool]
-"""What a stage means, and whether it is on."""
+"""Identity of a stage, and whether it is enabled."""
 _Edit = tuple[int, int, list[str]]
 
 
 def list_stage_states(pipeline: Pipeline) -> list[StageState]:
-    """The stages in the order of the file, those that are switched off among the others."""
+    """Return the states of all stages in file order, disabled stages included."""
     ranked = [(n + 1, True, stage) for n, stage in enumerate(pipeline.transforms)]
     ranked += [(each.before, False, each.stage) for each in pipeline.off]
     ranked.sort(key=lambda each: (each[0], not each[1]))
@@ -149,7 +152,7 @@ def list_stage_states(pipeline: Pipeline) -> list[StageState]:
 
 
 def list_toggled_states(pipeline: Pipeline, wanted: Pipeline) -> list[StageState]:
-    """The stages of a pipeline, each switched as it is wanted; nothing else is changed."""
+    """Return the states of a pipeline's stages with each stage toggled as wanted."""
     have, want = list_stage_states(pipeline), list_stage_states(wanted)
     same = SequenceMatcher(None, [name for name, _ in have], [name for name, _ in want], False)
     for start, other, size in same.get_matching_blocks():
@@ -158,15 +161,16 @@ def list_toggled_states(pipeline: Pipeline, wanted: Pipeline) -> list[StageState
 
 
 def toggle_stages(text: str, pipeline: Pipeline, wanted: Pipeline) -> str:
-    """The text with stages switched off and on as they are wanted.
+    """Enable and disable stages in place, so that no comment moves.
 
     Args:
-        text: of a pipeline file.
-        pipeline: the one in it.
-        wanted: the one it is to hold; what is different besides is left as it is.
+        text: Text of a pipeline file.
+        pipeline: Pipeline in the text.
+        wanted: Pipeline with the wanted stages; other differences are ignored.
 
     Returns:
-        The text; the same where its stages do not stand on lines of their own, or none would be on.
+        The text. Unchanged if the stages are not on lines of their own, or no stage would be
+        enabled.
     """
     have, want = list_stage_states(pipeline), list_toggled_states(pipeline, wanted)
     document = load_yaml(text)
@@ -179,9 +183,11 @@ def toggle_stages(text: str, pipeline: Pipeline, wanted: Pipeline) -> str:
     for (_, was), (_, on) in zip(have, want, strict=True):
         if was:
             (start, end), stage = next(spans), next(stages)
-            said = "; ".join(extract_comments(lines[start:end])) if not on else ""
+            comments = "; ".join(extract_comments(lines[start:end])) if not on else ""
             edits += (
-                [(start, end, [format_disabled_stage(stage, block.indent, said)])] if not on else []
+                [(start, end, [format_disabled_stage(stage, block.indent, comments)])]
+                if not on
+                else []
             )
         else:
             line = next(off)

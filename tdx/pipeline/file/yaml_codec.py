@@ -1,4 +1,9 @@
-"""Load and dump YAML text, and convert its nodes to the values of a pipeline."""
+"""Load and dump YAML text, and convert its nodes to the values of a pipeline.
+
+In a YAML file, a string that spells a dtype (``torch.float32``) or a call
+(``Unbounded(shape=(3,))``) is that dtype or call. A string that starts with ``=`` is parsed as the
+text after it. Any other value is written that way, and so is a string that looks like a call.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ _PROBLEM_HINTS = {
     "'\\t'": "indent with spaces, not tabs",
     "'\t'": "indent with spaces, not tabs",
     "duplicate key": "keep one of them",
-    "stands inside the value": "write the value out",
+    "is inside the value": "write the value out",
     "the file has more than": "a pipeline needs no such number: use the file only if you trust it",
     "levels deep": "write fewer brackets and indents inside each other",
     "undefined alias": "define it before as &name, or put the value in quotes",
@@ -47,10 +52,10 @@ _PROBLEM_HINTS = {
 
 
 def load_yaml(text: str) -> Any:
-    """The document, as ruamel's containers, which know comments and lines.
+    """Load a document as ruamel's containers, which keep comments and lines.
 
     Raises:
-        PipelineError: it does not parse; its place holds line and column, from 1.
+        PipelineError: The text is not valid YAML; the error has line and column, from 1.
     """
     from ruamel.yaml.composer import MaxDepthExceededError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -83,9 +88,9 @@ def load_yaml(text: str) -> Any:
         ) from error
     except RecursionError as error:
         hint = "write fewer brackets and indents inside each other"
-        raise PipelineError("not YAML: it is nested too deeply", hint=hint) from error
+        raise PipelineError("not YAML: the values are nested too deeply", hint=hint) from error
     except _BAD_SCALAR as error:
-        # ruamel raises these for odd scalars, such as a date of month 13.
+        # ruamel raises these for invalid scalars, such as a date with month 13.
         if "integer string conversion" in str(error):
             raise PipelineError(
                 "an integer has too many digits", hint="write a float, such as 1.0e+300"
@@ -94,7 +99,7 @@ def load_yaml(text: str) -> Any:
 
 
 def too_long_error() -> PipelineError:
-    """The error for a text that is longer than any pipeline."""
+    """Return the error for a text longer than any pipeline."""
     return PipelineError(
         f"a pipeline file has at most {MAX_PIPELINE_BYTES:,} bytes",
         hint="this file has more: is it a pipeline file?",
@@ -102,7 +107,7 @@ def too_long_error() -> PipelineError:
 
 
 def dump_yaml(node: Any) -> str:
-    """The text of a document."""
+    """Return the text of a document."""
     stream = io.StringIO()
     _make_yaml().dump(node, stream)
     return stream.getvalue()
@@ -124,7 +129,7 @@ def _make_yaml() -> YAML:
 
 @cache
 def _limited_composer() -> type[Composer]:
-    """A composer that stops at so many values; it reads lazily, so the rest is not scanned."""
+    """Return a composer that stops after a maximum number of values, before the rest is scanned."""
     from ruamel.yaml.composer import Composer, ComposerError
     from ruamel.yaml.events import AliasEvent
 
@@ -154,7 +159,7 @@ def _limited_composer() -> type[Composer]:
 
 @cache
 def _limited_scanner() -> type[RoundTripScanner]:
-    """A scanner that stops at brackets nested too deep, for which it needs quadratic time."""
+    """Return a scanner that stops at deeply nested brackets, for which it needs quadratic time."""
     from ruamel.yaml.composer import MaxDepthExceededError
     from ruamel.yaml.scanner import RoundTripScanner
 
@@ -169,7 +174,7 @@ def _limited_scanner() -> type[RoundTripScanner]:
 
 _TOO_MANY = "the file has more than"
 _TOO_DEEP = f"values are nested more than {MAX_NESTING} levels deep"
-_CYCLE = "stands inside the value that it refers to"
+_CYCLE = "is inside the value that it refers to"
 _BAD_SCALAR = (
     *(ValueError, ArithmeticError, TypeError, LookupError, AttributeError, AssertionError),
 )
@@ -180,7 +185,7 @@ def _find_hint(problem: str) -> str:
 
 
 def _find_bad_character(text: str, error: Exception) -> Where | None:
-    """The place of a character that YAML does not allow."""
+    """Return the position of a character that YAML does not allow."""
     position = getattr(error, "position", None)
     if not isinstance(position, int):
         return None
@@ -189,7 +194,7 @@ def _find_bad_character(text: str, error: Exception) -> Where | None:
 
 
 def apply_style(data: Any, block_depth: int = 0) -> Any:
-    """Plain data as ruamel's containers; below the first ``block_depth`` levels on one line."""
+    """Convert plain data to ruamel's containers; below ``block_depth`` levels in flow style."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     inner = block_depth - 1
@@ -208,7 +213,7 @@ def apply_style(data: Any, block_depth: int = 0) -> Any:
 
 
 def _quote_if_needed(value: Any) -> Any:
-    """The value, in quotes if ruamel would write it so that a map on one line is cut there."""
+    """Quote a string that ruamel would otherwise write so that a flow mapping is cut there."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     cut = isinstance(value, str) and value.startswith(":")
@@ -217,7 +222,7 @@ def _quote_if_needed(value: Any) -> Any:
 
 @contextmanager
 def add_location(node: Any, key: object = None, *, index: int | None = None) -> Iterator[None]:
-    """Give a pipeline error that leaves here the line and column of a key or an item."""
+    """Add the line and column of a key or an item to a pipeline error raised in the block."""
     try:
         yield
     except PipelineError as error:
@@ -230,7 +235,7 @@ def add_location(node: Any, key: object = None, *, index: int | None = None) -> 
 
 
 def _replace_position(where: Where, line: int | None, column: int | None) -> Where:
-    """The place in the file, instead of one inside a value's own text."""
+    """Return the position in the file in place of a position in the text of a value."""
     found = Where(stage=where.stage, transform=where.transform, file=where.file)
     return found.merged(Where(line=line, column=column))
 
@@ -238,7 +243,7 @@ def _replace_position(where: Where, line: int | None, column: int | None) -> Whe
 def find_position(
     node: Any, key: object = None, *, index: int | None = None
 ) -> tuple[int | None, int | None]:
-    """Where a key of a map, or an item of a list, starts, from 1; none where that is unknown."""
+    """Return line and column, from 1, of a key or an item; ``None`` if unknown."""
     marks = getattr(node, "lc", None)
     if marks is None or marks.data is None:
         return None, None
@@ -253,10 +258,10 @@ _MAX_DEPTH = 50
 
 
 def decode(node: object) -> Value:
-    """The value that a loaded YAML node holds.
+    """Convert a loaded YAML node to a value.
 
     Raises:
-        PipelineError: it is something that a pipeline has no use for, such as a date.
+        PipelineError: The node has a type that pipelines do not use, such as a date.
 
     Example:
         >>> decode({"shape": [3], "spec": "Unbounded(shape=(3,))", "text": "='f(x)'"})["text"]
@@ -266,7 +271,7 @@ def decode(node: object) -> Value:
 
 
 def encode(value: Value) -> object:
-    """Plain data for a YAML file; the inverse of :func:`decode`.
+    """Convert a value to plain data for YAML; the inverse of :func:`decode`.
 
     Example:
         >>> encode((("agents", "reward"), Dtype("float32"), "A(b)"))
@@ -302,7 +307,7 @@ def _looks_like_value(text: str) -> bool:
 
 
 class _Decoder:
-    """Counts what it reads, as a few aliases can make a small file hold millions of values."""
+    """Decodes nodes up to a limit, as a few aliases can expand to millions of values."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -311,8 +316,8 @@ class _Decoder:
         self.count += 1
         if self.count > MAX_VALUES or depth > _MAX_DEPTH:
             raise PipelineError(
-                "there are too many values in here, or one that contains itself",
-                hint="look at the aliases (*name); a pipeline needs few values",
+                "the file has too many values, or a value that contains itself",
+                hint="check the aliases (*name); a pipeline needs few values",
             )
         if isinstance(node, str):
             return _decode_text(str(node))

@@ -30,14 +30,14 @@ TOP_LEVEL_KEYS = ("version", "env", "transforms", "policy", "rollout")
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:
-    """The pipeline that a file's text holds.
+    """Parse the text of a pipeline file; every error has its line.
 
     Args:
         text: YAML.
-        file: what errors call the file.
+        file: Name of the file in error messages.
 
     Raises:
-        PipelineError: it is not YAML, or not a pipeline of this version.
+        PipelineError: The text is not YAML, or not a pipeline of this version.
     """
     try:
         document = load_yaml(text)
@@ -49,7 +49,7 @@ def read_pipeline(text: str, file: str) -> Pipeline:
 
 
 def parse_document(document: Any, file: str | None = None) -> Pipeline:
-    """The pipeline in a loaded document."""
+    """Parse a loaded document as a pipeline."""
     if not isinstance(document, Mapping):
         hint = "write a map with version, env and transforms"
         raise PipelineError("this is not a pipeline file", hint=hint, where=Where(line=1))
@@ -80,7 +80,7 @@ def _check_version(document: Any) -> None:
             )
         if version > VERSION:
             message = f"version {version} of the file format is unknown"
-            raise PipelineError(message, hint="newer tdx wrote it: upgrade tdx")
+            raise PipelineError(message, hint="a newer tdx wrote the file: upgrade tdx")
 
 
 def _check_keys(node: Any, known: tuple[str, ...], owner: str) -> None:
@@ -108,7 +108,7 @@ def _parse_env(document: Any) -> EnvConfig:
 
 
 def _check_fields(node: Any, checks: Mapping[str, Callable[[str, Value], Value]]) -> dict[str, Any]:
-    """The values of a map, each checked; what is null keeps its default."""
+    """Return the checked values of a mapping; null values keep their defaults."""
     read: dict[str, Any] = {}
     for key in node:
         with add_location(node, key):
@@ -272,8 +272,8 @@ def _check_kwargs(key: str, value: Value) -> Value:
 def _check_batching(key: str, value: Value) -> Value:
     if value in BATCHINGS:
         return value
-    hint = did_you_mean(str(value), BATCHINGS, f"it is one of {', '.join(BATCHINGS)}")
-    raise PipelineError(f"batching {value!r} is unknown", hint=hint)
+    hint = did_you_mean(str(value), BATCHINGS, f"use one of {', '.join(BATCHINGS)}")
+    raise PipelineError(f"unknown batching {value!r}", hint=hint)
 
 
 _ENV_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
@@ -300,7 +300,7 @@ BLOCK_DEPTHS = {"env": 1, "transforms": 2, "rollout": 1}
 
 
 def write_pipeline(pipeline: Pipeline) -> str:
-    """The YAML text of a pipeline; positional arguments get their names where they have one.
+    """Return the YAML text of a pipeline; positional arguments get their names where known.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -322,7 +322,7 @@ def write_pipeline(pipeline: Pipeline) -> str:
 
 
 def build_document(pipeline: Pipeline) -> dict[str, Any]:
-    """The pipeline as the plain data of its file; what has its default is left out."""
+    """Return a pipeline as the plain data of its file; default values are left out."""
     document: dict[str, Any] = {"version": pipeline.version, "env": build_env_node(pipeline.env)}
     document["transforms"] = [build_stage_node(stage) for stage in pipeline.transforms]
     if pipeline.policy is not None:
@@ -333,7 +333,7 @@ def build_document(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def build_stage_node(stage: StageConfig) -> object:
-    """One stage: its name, a map from its name to its arguments, or the text of ``--t``."""
+    """Return the node of a stage: its name, a mapping from name to arguments, or ``--t`` text."""
     full = name_arguments(stage)
     if not full.args and not full.kwargs:
         return full.name
@@ -345,7 +345,7 @@ def build_stage_node(stage: StageConfig) -> object:
 
 
 def build_env_node(env: EnvConfig) -> dict[str, Any]:
-    """The env, without what has its default."""
+    """Return the node of an env without default values."""
     node: dict[str, Any] = {"id": encode(env.id)}
     for field in fields(EnvConfig):
         value = getattr(env, field.name)
@@ -356,6 +356,6 @@ def build_env_node(env: EnvConfig) -> dict[str, Any]:
 
 
 def build_rollout_node(pipeline: Pipeline) -> dict[str, Any]:
-    """The defaults of a rollout that are set."""
+    """Return the rollout defaults that are set."""
     values = {field.name: getattr(pipeline.rollout, field.name) for field in fields(RolloutConfig)}
     return {name: value for name, value in values.items() if value is not None}

@@ -155,7 +155,7 @@ class FormRow(Widget):
             field.text,
             placeholder=_unset(field),
             suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.offers,
+                self.keys if field.kind == "keys" else field.completions,
                 field.kind == "keys" and field.many,
             ),
             compact=True,

@@ -97,7 +97,7 @@ def test_a_broken_session_is_passed_over_with_a_notice_once(tmp_path: Path, text
     found, notices = store.left()
     assert found == []
     assert len(notices) == 1
-    assert "passed over" in notices[0]
+    assert "skipped a damaged session" in notices[0]
     assert store.left() == ([], [])
     assert (tmp_path / "1-a.json.broken").exists()
 
