@@ -28,14 +28,14 @@ class Candidate:
 
     Args:
         kind: ``bytes``, ``order``, ``opaque``, ``dead``, ``back-and-forth``, ``frozen``,
-            ``launch-bound``, or ``lint`` for one that somebody else found.
-        stages: the places of the stages that it is about.
-        found: what is seen there.
-        change: what to do.
-        pipeline: the pipeline, mended.
-        prepare: what is done to its env besides; nothing by default.
-        mode: how it runs; as before by default.
-        changes_values: whether other values may come out of it.
+            ``launch-bound``, or ``lint`` for a fix of the linter.
+        stages: Indices of the affected stages.
+        found: Description of the problem.
+        change: Description of the change.
+        pipeline: The changed pipeline.
+        prepare: Also applied to the built env. ``None``: nothing.
+        mode: Mode of the rollouts. ``None``: unchanged.
+        changes_values: Whether the change may affect values.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """What the remedies look at."""
+    """Input of the functions that find candidates."""
 
     pipeline: Pipeline
     env: TransformedEnv
@@ -65,19 +65,19 @@ class _Chain:
     def stages(self) -> tuple[Transform, ...]:
         return tuple(form.stage for form in self.program.forms)
 
-    def mended(self, stages: list[StageConfig]) -> Pipeline:
+    def with_stages(self, stages: list[StageConfig]) -> Pipeline:
         return self.pipeline.with_stages(*stages)
 
 
 def find_candidates(
     pipeline: Pipeline, env: TransformedEnv, measured: ModeProfile
 ) -> list[Candidate]:
-    """Everything that may be worth a try.
+    """Find all changes that are worth a try.
 
     Args:
-        pipeline: the pipeline.
-        env: its env.
-        measured: what it takes.
+        pipeline: The pipeline.
+        env: Its env.
+        measured: Its profile.
     """
     chain = _Chain(pipeline, env, program_of(env), measured)
     if len(chain.stages) != len(chain.configs):
@@ -95,7 +95,7 @@ def find_candidates(
 
 
 def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
-    """Pixels that become floats before they become few."""
+    """Find image stages that run on floats instead of bytes."""
     specs = stage_specs(chain.env)
     for cast, config in enumerate(chain.configs):
         end = cast + 1
@@ -122,14 +122,14 @@ def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
         yield Candidate(
             "bytes",
             tuple(range(cast, end)),
-            f"pixels become floats in stage {cast}, before {names}",
-            f"{names} bytes first, and make floats of what is left: {format_stage(full)} behind",
-            chain.mended([*before, *run, full, *chain.configs[end:]]),
+            f"stage {cast} converts pixels to floats before {names}",
+            f"apply {names} to bytes first, then {format_stage(full)}",
+            chain.with_stages([*before, *run, full, *chain.configs[end:]]),
         )
 
 
 def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> bool | None:
-    """Whether the channels of byte images are last; ``None`` for what are none."""
+    """Return whether the channels of byte images are last; ``None`` for other entries."""
     found = set()
     for key in keys:
         leaf = specs.get(("full_observation_spec", *_key_parts(key)), None)  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def _key_parts(key: NestedKey) -> tuple[str, ...]:
 
 
 def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
-    """Neighbours that work on the same images, and may do so in the other order."""
+    """Find neighboring image stages that can be swapped."""
     for place in range(len(chain.configs) - 1):
         first, second = chain.configs[place], chain.configs[place + 1]
         both = {first.name, second.name} <= {*_IMAGE_STAGES} and first.name != second.name
@@ -158,32 +158,32 @@ def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
             yield Candidate(
                 "order",
                 (place, place + 1),
-                f"{first.name} works on images that {second.name} makes smaller",
-                f"put {second.name} in front of {first.name}",
-                chain.mended(stages),
+                f"{first.name} runs on images before {second.name} shrinks them",
+                f"move {second.name} before {first.name}",
+                chain.with_stages(stages),
             )
 
 
 def _find_opaque(chain: _Chain) -> Iterator[Candidate]:
-    """Stages that do not say how they depend on time, and what is before them."""
+    """Find stages with unknown dependence on time, which force earlier stages into each step."""
     for form in chain.program.forms:
-        held = [each for each in range(form.index) if each in chain.program.now]
-        if not form.is_opaque or not held or form.index not in chain.program.now:
+        waiting_stages = [each for each in range(form.index) if each in chain.program.now]
+        if not form.is_opaque or not waiting_stages or form.index not in chain.program.now:
             continue
         stages = list(chain.configs)
         stages.insert(0, stages.pop(form.index))
-        numbers = ", ".join(map(str, held))
+        numbers = ", ".join(map(str, waiting_stages))
         yield Candidate(
             "opaque",
-            (form.index, *held),
-            f"{form.name} may read any entry, so stages {numbers} run in each step as well",
-            f"put {form.name} at the front, or write it as _apply_transform with its in_keys",
-            chain.mended(stages),
+            (form.index, *waiting_stages),
+            f"{form.name} may read any entry, so stages {numbers} cannot be deferred",
+            f"move {form.name} to the front, or implement _apply_transform with in_keys",
+            chain.with_stages(stages),
         )
 
 
 def _find_dead(chain: _Chain) -> Iterator[Candidate]:
-    """Stages that write what nobody reads and what does not come out."""
+    """Find stages whose outputs are never read or returned."""
     plan = chain.program.plan
     dead = {version.name for version in plan.dead}
     for stage in plan.stages:
@@ -192,20 +192,20 @@ def _find_dead(chain: _Chain) -> Iterator[Candidate]:
         if stage.inverse or chain.stages[stage.index]._step_limits():
             continue
         keys = {name.rpartition("@")[0] for name in stage.writes}
-        vain = [stage, *(each for each in plan.stages if each.drops and keys >= {*each.drops})]
-        gone = {each.index for each in vain}
-        stages = [config for at, config in enumerate(chain.configs) if at not in gone]
+        unused = [stage, *(each for each in plan.stages if each.drops and keys >= {*each.drops})]
+        removed = {each.index for each in unused}
+        stages = [config for at, config in enumerate(chain.configs) if at not in removed]
         yield Candidate(
             "dead",
-            tuple(sorted(gone)),
-            f"nobody reads what {stage.name} writes, and it does not come out",
-            f"remove {' and '.join(each.name for each in vain)}",
-            chain.mended(stages),
+            tuple(sorted(removed)),
+            f"the output of {stage.name} is never read or returned",
+            f"remove {' and '.join(each.name for each in unused)}",
+            chain.with_stages(stages),
         )
 
 
 def _find_reverted_casts(chain: _Chain) -> Iterator[Candidate]:
-    """Two casts of which the later one may undo the earlier one."""
+    """Find pairs of casts of which the second may undo the first."""
     casts = [at for at, each in enumerate(chain.configs) if each.name in _CAST_STAGES]
     for first, second in pairwise(casts):
         stages = list(chain.configs)
@@ -214,21 +214,21 @@ def _find_reverted_casts(chain: _Chain) -> Iterator[Candidate]:
         yield Candidate(
             "back-and-forth",
             (first, second),
-            f"stage {second} ({names[1]}) takes back what stage {first} ({names[0]}) does",
+            f"stage {second} ({names[1]}) undoes stage {first} ({names[0]})",
             f"remove {names[0]} and {names[1]}",
-            chain.mended(stages),
+            chain.with_stages(stages),
         )
 
 
 def _find_unfrozen(chain: _Chain) -> Iterator[Candidate]:
-    """Running statistics that still run."""
+    """Find running statistics that are still updated."""
     for place, stage in enumerate(chain.stages):
         if getattr(stage, "frozen", None) is False and hasattr(stage, "freeze"):
             yield Candidate(
                 "frozen",
                 (place,),
-                f"the statistics of {type(stage).__name__} are brought up to date in each step",
-                f"freeze them once they are good: env.transform[{place}].freeze()",
+                f"{type(stage).__name__} updates its statistics in each step",
+                f"freeze them once they have converged: env.transform[{place}].freeze()",
                 chain.pipeline,
                 prepare=_make_freeze(place),
                 changes_values=True,
@@ -244,7 +244,7 @@ def _make_freeze(place: int) -> Callable[[TransformedEnv], None]:
 
 
 def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
-    """Stages that the device waits for."""
+    """Find stages for which the device waits."""
     waiting = {key for key, use in chain.measured.on_device.items() if use.launch_bound}
     places = sorted({row.part.index for row in chain.measured.rows if row.key in waiting} - {-1})
     if places and chain.measured.mode != "compiled":
@@ -253,7 +253,7 @@ def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
             "launch-bound",
             tuple(places),
             f"the device waits for the host in stages {numbers}",
-            "make one function of neighbouring stages: compile=True",
+            "compile neighboring stages into one function: compile=True",
             chain.pipeline,
             mode="compiled",
         )

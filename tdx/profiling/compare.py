@@ -1,4 +1,7 @@
-"""Compare two profiles row by row and check limits on growth."""
+"""Compare two profiles row by row and check limits on growth.
+
+Limits are written ``p95:10%``, ``mean:1ms`` or ``RewardSum.p99:20us``.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _AMOUNT = re.compile(r"\s*\+?(\d+(?:\.\d+)?|\.\d+)\s*(\D*)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much a figure of some rows may grow.
+    """Limit on the growth of a figure of some rows.
 
     Args:
-        figure: which: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` or ``max``.
-        most: the share, from 0, or the time in µs.
-        is_share: whether it is a share of what it was.
-        row: whose: a stage's class name, its place, or the label of a row; all by default.
-        text: as it was given.
+        figure: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` or ``max``.
+        most: Maximum growth: a share, from 0, or a time in µs.
+        is_share: Whether ``most`` is a share of the earlier value.
+        row: Class name or index of a stage, or label of a row. ``None``: all rows.
+        text: Text of the limit.
     """
 
     figure: str
@@ -35,25 +38,25 @@ class Limit:
     text: str
 
     def allows(self, before_us: float, after_us: float) -> bool:
-        """Whether a figure may grow from one to the other."""
+        """True if a figure may grow from one value to the other."""
         grown = after_us - before_us
         return grown <= (self.most * before_us if self.is_share else self.most)
 
-    def concerns(self, label: str) -> bool:
-        """Whether a row of this label is held to it."""
+    def applies_to(self, label: str) -> bool:
+        """True if the limit applies to a row with this label."""
         return self.row is None or self.row in (label, *label.split(" "))
 
 
 def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
-    """Limits from their texts; one text may hold several, with commas between.
+    """Parse limits; one text may hold several, separated by commas.
 
     Args:
-        texts: each ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; an amount is a share in ``%`` or a
+        texts: Each ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; an amount is a share in ``%`` or a
             time in ``ns``, ``us``, ``ms`` or ``s``.
 
     Raises:
-        ArgumentError: one of them is not of that form.
-        UnknownNameError: there is no such figure or unit.
+        ArgumentError: A text does not have that form.
+        UnknownNameError: A figure or unit is unknown.
 
     Example:
         >>> [(limit.row, limit.figure, limit.most) for limit in parse_limits(
@@ -67,38 +70,40 @@ def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
 def _parse_limit(text: str) -> Limit:
     what, colon, amount = text.rpartition(":")
     if not colon:
-        raise ArgumentError(f"{text!r} is no limit", hint="for example p95:10% or mean:1ms")
+        raise ArgumentError(f"invalid limit {text!r}", hint="write for example p95:10% or mean:1ms")
     row, _, figure = what.strip().rpartition(".")
     if figure not in FIGURES:
-        hint = did_you_mean(figure, FIGURES, f"there is {', '.join(FIGURES)}")
-        raise UnknownNameError(f"there is no figure {figure!r} in {text!r}", hint=hint)
+        hint = did_you_mean(figure, FIGURES, f"figures: {', '.join(FIGURES)}")
+        raise UnknownNameError(f"unknown figure {figure!r} in {text!r}", hint=hint)
     read = _AMOUNT.fullmatch(amount)
     if read is None:
-        raise ArgumentError(f"{amount!r} is no amount in {text!r}", hint="for example 10% or 1ms")
+        raise ArgumentError(
+            f"invalid amount {amount!r} in {text!r}", hint="write for example 10% or 1ms"
+        )
     number, unit = float(read[1]), read[2].strip()
     if unit not in _UNITS:
-        hint = did_you_mean(unit, _UNITS, f"there is {', '.join(_UNITS)}")
-        raise UnknownNameError(f"there is no unit {unit!r} in {text!r}", hint=hint)
+        hint = did_you_mean(unit, _UNITS, f"units: {', '.join(_UNITS)}")
+        raise UnknownNameError(f"unknown unit {unit!r} in {text!r}", hint=hint)
     return Limit(figure, number * _UNITS[unit], unit == "%", row or None, text)
 
 
 TOTAL_LABEL = "step"
-"""The label of the whole step, beside those of the rows."""
+"""Label of the whole step, next to the labels of rows."""
 RowKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """One figure of one row in two profiles.
+    """Change of one figure of one row between two profiles.
 
     Args:
-        mode: how it was run.
-        label: whose, as :attr:`~tdx.core.meter.Part.label`; ``step`` for the whole.
-        lane: which of its calls.
+        mode: Mode of the rollout.
+        label: Label of the row, as :attr:`~tdx.core.meter.Part.label`; ``step`` for the whole step.
+        lane: Lane of the row.
         figure: ``mean``, ``p50``, ...
-        before_us: in the first profile.
-        after_us: in the second.
-        noise: how far it was off between the repeats of either, as a share; the larger of both.
+        before_us: Value in the first profile.
+        after_us: Value in the second profile.
+        noise: Relative spread between the repeats; the larger one of both profiles.
     """
 
     mode: Mode
@@ -111,14 +116,14 @@ class FigureChange:
 
     @property
     def ratio(self) -> float:
-        """How many times as long it takes; infinite where it took no time before."""
+        """Ratio of the second to the first value; infinite if the first is 0."""
         if self.before_us:
             return self.after_us / self.before_us
         return float("inf") if self.after_us else 1.0
 
     @property
     def is_significant(self) -> bool:
-        """Whether it is further off than the repeats are from each other."""
+        """True if the change exceeds the noise."""
         return abs(self.after_us - self.before_us) > self.noise * self.before_us
 
 
@@ -127,8 +132,8 @@ class LimitViolation:
     """A change that a limit does not allow.
 
     Args:
-        limit: which one.
-        change: of what.
+        limit: The limit.
+        change: The change.
     """
 
     limit: Limit
@@ -136,7 +141,7 @@ class LimitViolation:
 
     @property
     def message(self) -> str:
-        """What a person reads: ``2 CatFrames forward: p95 3.1 µs → 4.9 µs, +58 % (p95:10%)``."""
+        """Message for the user: ``2 CatFrames forward: p95 3.1 µs → 4.9 µs, +58 % (p95:10%)``."""
         change = self.change
         return (
             f"{change.label} {change.lane}: {change.figure} {change.before_us:.3g} µs → "
@@ -147,14 +152,14 @@ class LimitViolation:
 
 @dataclass(frozen=True, slots=True)
 class ProfileComparison:
-    """Two profiles beside each other.
+    """Comparison of two profiles.
 
     Args:
-        changes: every figure of every row that is in both.
-        gone: rows that only the first has, as label and lane.
-        new: rows that only the second has.
-        differences: what else is not the same, each a sentence; they were compared by force.
-        failures: what no limit allows.
+        changes: Every figure of every row that both profiles have.
+        gone: Label and lane of rows that only the first profile has.
+        new: Label and lane of rows that only the second profile has.
+        differences: Differences in settings that ``force`` ignored, each a sentence.
+        failures: Violated limits.
     """
 
     changes: tuple[FigureChange, ...]
@@ -165,38 +170,38 @@ class ProfileComparison:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The labels of the rows that have become too slow, each once."""
+        """Labels of the rows that violate a limit, each once."""
         return tuple(dict.fromkeys(failure.change.label for failure in self.failures))
 
 
 def compare_profiles(
     before: Profile, after: Profile, limits: Sequence[Limit] = (), *, force: bool = False
 ) -> ProfileComparison:
-    """Hold a profile against an earlier one.
+    """Compare a profile with an earlier one.
 
     Args:
-        before: the baseline.
-        after: what is held against it.
-        limits: what may not grow, and by how much; growth within the noise of the repeats of
-            either profile breaks none.
-        force: whether to compare what was not measured alike.
+        before: Baseline.
+        after: Profile to compare.
+        limits: Limits on growth; growth within the noise of the repeats violates no limit.
+        force: Compare profiles with different settings.
 
     Raises:
-        ArgumentError: pipeline, machine, versions or settings differ, or they have no mode in
-            common; or a limit concerns no row.
+        ArgumentError: Pipeline, machine, versions or settings differ, the profiles have no mode in
+            common, or a limit applies to no row.
     """
     differences = tuple(find_differences(before, after))
     if differences and not force:
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         raise ArgumentError(
-            f"these profiles were not measured alike: {differences[0]}{more}",
-            hint="measure the baseline anew, or compare by force: --force",
+            f"the profiles are not comparable: {differences[0]}{more}",
+            hint="measure the baseline again, or use --force to compare anyway",
         )
     modes = {mode.mode: mode for mode in after.modes}
     pairs = [(mode, modes[mode.mode]) for mode in before.modes if mode.mode in modes]
     if not pairs:
         raise ArgumentError(
-            f"the profiles have no mode in common: {_format_modes(before)} and {_format_modes(after)}",
+            "the profiles have no mode in common: "
+            f"{_format_modes(before)} and {_format_modes(after)}",
             hint="measure both with the same --mode",
         )
     changes = [change for pair in pairs for change in _list_changes(*pair)]
@@ -217,7 +222,7 @@ def _format_modes(profile: Profile) -> str:
 
 
 def find_differences(before: Profile, after: Profile) -> Iterator[str]:
-    """Why two profiles can tell little about each other, each reason a sentence."""
+    """Yield the differences that make two profiles incomparable, each as a sentence."""
     if before.subject != after.subject:
         yield f"pipeline: {before.subject} and {after.subject}"
     if before.stages != after.stages:
@@ -251,10 +256,10 @@ def _list_row_changes(mode: Mode, before: Row, after: Row) -> Iterator[FigureCha
 
 
 def compute_noise_floor(row: Row, figure: str) -> float:
-    """How far a figure is off between the repeats: half their range by their median; 0 for one.
+    """Return half the range of a figure over the repeats, relative to its median; 0 for one repeat.
 
     Args:
-        row: measured in some repeats.
+        row: Row measured in several repeats.
         figure: ``mean``, ``p50``, ...
     """
     each = [getattr(found, figure) for found in _statistics_per_repeat(row)]
@@ -281,10 +286,10 @@ def _statistics_per_repeat(row: Row) -> list[Statistics]:
 def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:
     known = {name for change in changes for name in change.label.split(" ")}
     for limit in limits:
-        if not any(limit.concerns(change.label) for change in changes):
+        if not any(limit.applies_to(change.label) for change in changes):
             raise ArgumentError(
-                f"no row is called {limit.row!r}, which {limit.text} is about",
-                hint=did_you_mean(limit.row or "", known, f"there is {', '.join(sorted(known))}"),
+                f"unknown row {limit.row!r} in the limit {limit.text}",
+                hint=did_you_mean(limit.row or "", known, f"rows: {', '.join(sorted(known))}"),
             )
 
 
@@ -293,7 +298,7 @@ def _find_violations(
 ) -> Iterator[LimitViolation]:
     for limit in limits:
         for change in changes:
-            if limit.figure == change.figure and limit.concerns(change.label):
+            if limit.figure == change.figure and limit.applies_to(change.label):
                 allowed = limit.allows(change.before_us, change.after_us)
                 if not allowed and change.is_significant:
                     yield LimitViolation(limit, change)

@@ -1,4 +1,4 @@
-"""Measure what a block of one's own code makes an env or a chain do."""
+"""Measure the calls of an env or a chain in a block of the user's own code."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ R = TypeVar("R")
 class profile:  # noqa: N801 - it is used like a function
     """Measure every call of an env, or of a chain over stored data, in a block or a function.
 
-    Values, randomness and state are as without it. Only time inside the env or the chain counts,
-    not that of the code around it. Nothing is left behind afterwards, and an env that is not
-    measured pays nothing.
+    Values, randomness and state do not change. Only time inside the env or the chain counts, not
+    the code around it. Nothing remains attached afterwards, and an env that is not measured has no
+    overhead.
 
     Args:
-        target: the env, with its chain; or a transform that maps stored data; or a Gymnasium env.
-        threads: for torch's operators meanwhile; as many as before by default.
-        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds get rows
-            where there are no others.
+        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        threads: Threads for torch operators in the block. ``None``: unchanged.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
 
     Raises:
-        ArgumentError: ``target`` is none of these, or is being profiled already.
+        ArgumentError: ``target`` has another type, or is being profiled already.
 
     Example:
         >>> import tdx
@@ -67,7 +67,7 @@ class profile:  # noqa: N801 - it is used like a function
     ) -> None:
         if not isinstance(target, (EnvBase, Transform, gymnasium.Env)):
             raise ArgumentError(
-                f"an env or a transform can be profiled, got {type(target).__name__}",
+                f"cannot profile a {type(target).__name__}",
                 hint="give an env, a Compose or a gymnasium.Env",
             )
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
@@ -95,7 +95,7 @@ class profile:  # noqa: N801 - it is used like a function
         assert self._open is not None
         self._open.close()
         self._open = None
-        self._blocks.append(self._meter.taken())
+        self._blocks.append(self._meter.collect())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Measure every call of a function."""
@@ -109,7 +109,7 @@ class profile:  # noqa: N801 - it is used like a function
 
     @property
     def result(self) -> Profile:
-        """What was measured in all blocks so far; each is a repeat."""
+        """Measurements of all blocks so far; each block is a repeat."""
         target = self.target
         if isinstance(target, EnvBase):
             base, stages = flattened(target)
@@ -135,12 +135,12 @@ class profile:  # noqa: N801 - it is used like a function
 
 
 def _sum_own_times(block: list[CallTimes]) -> int:
-    """The time of all calls that are inside no other: the sum of everybody's own times."""
+    """Return the total time of the outermost calls: the sum of all own times."""
     return sum(int(times.own_ns.sum()) for times in block)
 
 
 def _count_steps(block: list[CallTimes]) -> int:
-    """How many steps were made, or how often a chain was called."""
+    """Return the number of steps, or of calls of a chain."""
     steps = {times.part: int(times.steps.sum()) for times in block}
-    made = sum(steps.get(part, 0) for part in (STEP_PART, CHUNKS))
-    return made or max(steps.values(), default=0)
+    count_of_steps = sum(steps.get(part, 0) for part in (STEP_PART, CHUNKS))
+    return count_of_steps or max(steps.values(), default=0)

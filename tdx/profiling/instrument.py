@@ -27,24 +27,24 @@ _NO_VALUE: Any = object()
 
 
 class AttributePatches:
-    """Attributes of objects that stand in the place of others for a while."""
+    """Replaces attributes of objects temporarily."""
 
     def __init__(self) -> None:
         self._before: list[tuple[dict[str, Any], str, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Give one object an attribute of its own."""
+        """Set an attribute of one object."""
         own = owner.__dict__
         self._before.append((own, name, own.get(name, _NO_VALUE)))
         own[name] = value
 
     def keep(self, owner: Any) -> None:
-        """Remember all attributes of one object, whatever becomes of them."""
+        """Save all attributes of one object for :meth:`undo`."""
         own = owner.__dict__
         self._before += [(own, name, value) for name, value in own.items()]
 
     def undo(self) -> None:
-        """Take all of them away, the last one first."""
+        """Restore all attributes, last one first."""
         for own, name, before in reversed(self._before):
             if before is _NO_VALUE:
                 own.pop(name, None)
@@ -54,14 +54,14 @@ class AttributePatches:
 
 
 _THIN_WRAPPERS = (wrappers.OrderEnforcing, wrappers.TimeLimit, wrappers.PassiveEnvChecker)
-"""Those that ``gymnasium.make`` adds: to read the clock around them costs more than they do."""
+"""Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
 UNWRAPPED_SUFFIX = " unwrapped"
-"""Told apart by this, the env itself has a row beside that of what tdx makes of it."""
+"""Distinguishes the row of the Gymnasium env from the row of the tdx env around it."""
 _KINDS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
 
 
 def list_wrappers(env: Any) -> list[Any]:
-    """The wrappers around a Gymnasium env, the outermost first."""
+    """List the wrappers around a Gymnasium env, outermost first."""
     found = []
     while isinstance(env, _KINDS):
         found.append(env)
@@ -72,13 +72,13 @@ def list_wrappers(env: Any) -> list[Any]:
 def attach_to_wrappers(
     env: EnvBase, meter: Meter, patches: AttributePatches, *, thin: bool = False
 ) -> None:
-    """Have the calls of the Gymnasium wrappers inside an env measured.
+    """Measure the calls of the Gymnasium wrappers inside an env.
 
     Args:
-        env: the env, with its chain.
-        meter: what measures.
-        patches: what takes everything back in the end.
-        thin: whether to count those that ``gymnasium.make`` adds where there are no others.
+        env: Env with its chain.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+        thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
     """
     for each in _iterate_gym_envs(flattened(env)[0]):
         stacks = list(_iterate_stacks(each._env))
@@ -87,7 +87,7 @@ def attach_to_wrappers(
         for stack in stacks:
             if list_wrappers(stack):
                 _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
-        # What holds the step of before is put together anew.
+        # The program caches the unmeasured step: rebuild it.
         patches.keep(each._program)
         each._program.use(each._conversion)
 
@@ -95,7 +95,7 @@ def attach_to_wrappers(
 def attach_to_gym(
     env: gymnasium.Env[Any, Any], meter: Meter, patches: AttributePatches, thin: bool
 ) -> None:
-    """Have the calls of a bare Gymnasium env and its wrappers measured; see above."""
+    """Measure the calls of a bare Gymnasium env and its wrappers."""
     if thin or not _is_thin(list_wrappers(env)):
         _attach_to_stack(env, meter, patches, "")
     else:
@@ -103,7 +103,7 @@ def attach_to_gym(
 
 
 def format_gym_name(env: Any) -> str:
-    """The id of a Gymnasium env, or its class name."""
+    """Return the id of a Gymnasium env, or its class name."""
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(env.unwrapped).__name__
 
@@ -117,7 +117,7 @@ def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
 
 
 def _iterate_stacks(env: Any) -> Iterator[Any]:
-    """The env, and each of those that a vector env in this process steps."""
+    """Yield the env, and each env that a vector env in this process steps."""
     yield env
     while isinstance(env, _KINDS):
         env = env.env
@@ -129,14 +129,14 @@ def _is_thin(stack: list[Any]) -> bool:
     return all(type(each) in _THIN_WRAPPERS for each in stack)
 
 
-def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, itself: str) -> None:
-    """Measure the wrappers around an env, and the env itself.
+def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: str) -> None:
+    """Measure the wrappers around an env, and the env suffix.
 
     Args:
-        env: with its wrappers.
-        meter: what measures.
-        patches: what takes everything back.
-        itself: what the row of the env itself is called after its name.
+        env: Env with its wrappers.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+        suffix: Suffix of the name of the env's own row.
     """
     stack = list_wrappers(env)
     seen: Counter[str] = Counter()
@@ -146,28 +146,30 @@ def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, itself: 
         name = name if seen[name] == 1 else f"{name} ({seen[name]})"
         _attach_to_calls(each, Part("wrapper", depth, name, "step"), meter, patches)
     core = stack[-1].env if stack else env
-    _attach_to_calls(core, Part("env", -1, format_gym_name(core) + itself, "step"), meter, patches)
+    _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
 
 
 def _attach_to_calls(owner: Any, part: Part, meter: Meter, patches: AttributePatches) -> None:
     for lane in ("step", "reset"):
         timed = meter.timed(replace(part, lane=lane), getattr(owner, lane))
-        # The outermost is measured again, as a part of the env around it.
+        # The outermost wrapper is measured again, as a part of the env around it.
         patches.put(owner, lane, timed if part.index > 0 else _forwarding(timed))
 
 
 def _forwarding(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is measured, so that it can be measured again as part of the env."""
+    """Wrap a measured function, so that it can be measured again as part of the env."""
     return lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def attach_to_transfers(base: EnvBase, meter: Meter, patches: AttributePatches) -> None:
-    """Have those of a Gymnasium env measured; there are none where its results stay on the host.
+    """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
+
+    There are none if the results stay on the host.
 
     Args:
-        base: the env before all chains.
-        meter: what measures.
-        patches: what takes everything back in the end.
+        base: Env below all chains.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
     """
     if not isinstance(base, GymWrapper) or base.device.type == "cpu":
         return
@@ -191,16 +193,16 @@ def attach_meter(
     *,
     all_wrappers: bool = False,
 ) -> Iterator[None]:
-    """Have every call of an env or a chain measured while the block runs; nothing is left behind.
+    """Measure every call of an env or a chain in a block; nothing remains attached afterwards.
 
     Args:
-        target: the env, with its chain; or a transform that maps stored data; or a Gymnasium env.
-        meter: what measures.
-        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds count where
-            there are no others.
+        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        meter: Meter that measures the calls.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
 
     Raises:
-        ArgumentError: the target is none of these, or is being measured already.
+        ArgumentError: ``target`` has another type, or is being measured already.
     """
     patches = AttributePatches()
     if isinstance(target, EnvBase):
@@ -220,7 +222,7 @@ def attach_meter(
         levels = []
     else:
         raise ArgumentError(
-            f"an env or a transform can be profiled, got {type(target).__name__}",
+            f"cannot profile a {type(target).__name__}",
             hint="give an env, a Compose or a gymnasium.Env",
         )
     try:
@@ -233,7 +235,7 @@ def attach_meter(
 
 
 def _list_levels(env: EnvBase) -> list[TransformedEnv]:
-    """The transformed envs inside each other, the outermost first."""
+    """List the transformed envs inside each other, outermost first."""
     found = []
     while isinstance(env, TransformedEnv):
         found.append(env)
@@ -269,7 +271,7 @@ def _attach_to_env(
 
 
 def _timed_iter_rollout(function: Callable[..., Iterator[Any]], meter: Meter) -> Callable[..., Any]:
-    """``iter_rollout``, with what it does for each chunk measured, and not what its caller does."""
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller."""
 
     def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
         chunks = function(*args, **kwargs)
@@ -307,7 +309,7 @@ def _attach_to_stage(
         return row_step
 
     def block_length(tensordict: TensorDictBase) -> int:
-        # The actions of many steps go through the way in as one block.
+        # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
 
     own_row = type(stage)._owned_row_step is not Transform._owned_row_step
@@ -331,7 +333,7 @@ def _chunk_length(chunk: Chunk) -> int:
 
 
 def _attach_to_chain(chain: Transform, meter: Meter, patches: AttributePatches) -> None:
-    """A chain that maps stored data: its ``forward``, and that of each stage."""
+    """Measure ``forward`` of a chain that maps stored data, and of each of its stages."""
     for index, stage in enumerate(iterate_stages(chain)):
         name = type(stage).__name__
         patches.put(
@@ -346,7 +348,7 @@ def _attach_to_chain(chain: Transform, meter: Meter, patches: AttributePatches) 
 
 
 def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
-    """The transforms of a chain in order, those of nested ones run on."""
+    """Yield the transforms of a chain in order, including those of nested chains."""
     if type(chain) is Compose:
         for stage in chain:
             yield from iterate_stages(stage)

@@ -15,23 +15,23 @@ from tdx.profiling.result import Mode, Numbers
 from tdx.profiling.run import ProfilePlan, rollout_mode
 
 MIN_SHARE = 0.01
-"""A difference below this share of a step is none, however often it was seen."""
+"""Smaller differences, as a share of a step, are never significant."""
 _T_QUANTILES = (12.71, 4.30, 3.18, 2.78)
 _MAX_PARTS, _MIN_PART_STEPS = 4, 100
-"""Many short turns tell more than few long ones where other programs run as well; but stages that
-wait for the chunk to be complete pay only in rollouts of some length."""
+"""Many short turns are more precise than few long ones if other programs run, but deferred stages
+only pay off in rollouts of some length."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeDifference:
-    """What a step takes in two envs, measured in turns.
+    """Difference between the step times of two envs, measured in alternation.
 
     Args:
-        before_us: in the first, the median.
-        after_us: in the second.
-        saved_us: how much less the second takes; negative where it takes more.
-        noise_us: how far ``saved_us`` may be off, in 95 of 100 cases; infinite after one turn.
-        turns: how often both were measured.
+        before_us: Median of the first env.
+        after_us: Median of the second env.
+        saved_us: Median of the saved time; negative if the second env takes longer.
+        noise_us: 95 % confidence interval of ``saved_us``, half width; infinite after one turn.
+        turns: Number of measurements of both.
     """
 
     before_us: float
@@ -42,23 +42,23 @@ class TimeDifference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether it is more than noise, and more than 1 % of the step."""
+        """True if the difference exceeds the noise and 1 % of the step."""
         return abs(self.saved_us) > max(self.noise_us, MIN_SHARE * self.before_us)
 
     @property
     def saved_share(self) -> float:
-        """What is saved of the first one's step, from 0 to 1."""
+        """Saved share of the first env's step, from 0 to 1."""
         return self.saved_us / self.before_us if self.before_us else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An env that is measured beside others.
+    """An env that is compared with others.
 
     Args:
-        env: the env, with its chain.
-        policy: what acts in it.
-        mode: how it runs; as the others by default.
+        env: Env with its chain.
+        policy: Policy that acts in it.
+        mode: Mode of its rollouts. ``None``: the common mode.
     """
 
     env: EnvBase
@@ -68,12 +68,12 @@ class Contender:
 
 @dataclass(frozen=True)
 class InterleavedTimes:
-    """What a step took of each contender in each turn.
+    """Step times of each contender in each turn.
 
     Args:
-        step_us: float64 ``[turns, contenders]``; NaN where one failed.
-        failures: what was raised by those that failed, by their place.
-        interrupted: whether Ctrl-C ended it before all turns were made.
+        step_us: Times, float64 ``[turns, contenders]``; NaN if a contender failed.
+        failures: Errors of the contenders that failed, by index.
+        interrupted: Whether Ctrl-C ended the measurement early.
     """
 
     step_us: Numbers
@@ -81,20 +81,20 @@ class InterleavedTimes:
     interrupted: bool = False
 
     def median_us(self, place: int) -> float:
-        """What a step of one takes; NaN before the first turn was complete."""
+        """Return the median step time of a contender; NaN before the first turn is complete."""
         return float(np.median(self.step_us[:, place])) if len(self.step_us) else float("nan")
 
     def difference(self, before: int, after: int) -> TimeDifference:
-        """The difference of two contenders, by their places."""
+        """Return the difference between two contenders, by index."""
         return compute_difference(self.step_us[:, before], self.step_us[:, after])
 
 
 def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
-    """The difference of two things measured in turns.
+    """Compute the difference between two series measured in alternation.
 
     Args:
-        before: what the first took in each turn, in µs, ``[turns]``.
-        after: the same of the second.
+        before: Times of the first in µs, ``[turns]``.
+        after: Times of the second in µs, ``[turns]``.
 
     Example:
         >>> found = compute_difference(np.array([10.0, 10.2, 10.1]), np.array([8.0, 8.1, 8.1]))
@@ -107,13 +107,13 @@ def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
 
 
 def _compute_noise(saved: Numbers) -> float:
-    """How far the median of all there could be is from that of these, in 95 of 100 cases."""
+    """Return the half width of the 95 % confidence interval of the median."""
     turns = len(saved)
     if turns < 2:
         return float("inf")
     if turns - 2 < len(_T_QUANTILES):
         return _T_QUANTILES[turns - 2] * float(np.std(saved, ddof=1)) / turns**0.5
-    # By rank, so that the turns in which something else had the machine do not count.
+    # By rank, so that turns disturbed by other programs do not count.
     low = int((turns - 1.96 * turns**0.5) / 2)
     ranked = np.sort(saved)
     middle = float(np.median(saved))
@@ -125,16 +125,15 @@ def measure_interleaved(
     mode: Mode,
     plan: ProfilePlan,
 ) -> InterleavedTimes:
-    """Measure rollouts of several envs in turns: A B C C B A, and again.
+    """Measure rollouts of several envs in alternation: A B C C B A, and again.
 
-    Each repeat of the plan is up to four turns, which share its steps.
-
-    The envs may share the env inside. One that raises is left out from then on.
+    Each repeat of the plan is up to four turns, which share its steps. The contenders may share
+    their base env. A contender that raises is skipped from then on.
 
     Args:
-        contenders: the envs, each with what acts in it.
-        mode: how they run, unless one says otherwise.
-        plan: steps, warm-up, repeats, seed, threads and clock.
+        contenders: Envs with their policies.
+        mode: Mode of the rollouts, unless a contender has its own.
+        plan: Steps, warm-up, repeats, seed, threads and clock.
     """
     failures: dict[int, str] = {}
 
@@ -156,7 +155,7 @@ def measure_interleaved(
             for place in range(len(contenders)):
                 timed(place, max(plan.warmup, 1))
             for turn in range(plan.repeats * parts):
-                plan.told("in turns", turn, plan.repeats * parts)
+                plan.report_progress("alternating", turn, plan.repeats * parts)
                 turns.append(_measure_round(len(contenders), lambda place: timed(place, steps)))
         except KeyboardInterrupt:
             interrupted = True
@@ -164,10 +163,10 @@ def measure_interleaved(
 
 
 def _measure_round(contenders: int, timed: Callable[[int], float]) -> Numbers:
-    """Forth and back, so that a steady drift adds the same to everyone."""
-    there = [timed(place) for place in range(contenders)]
-    back = [timed(place) for place in reversed(range(contenders))]
-    return (np.array(there) + np.array(back[::-1])) / 2
+    """Measure in both orders, so that a steady drift adds the same to every contender."""
+    forward = [timed(place) for place in range(contenders)]
+    backward = [timed(place) for place in reversed(range(contenders))]
+    return (np.array(forward) + np.array(backward[::-1])) / 2
 
 
 def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: int) -> float:
@@ -184,6 +183,6 @@ def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: in
 
 
 def wait_for_device(device: torch.device) -> None:
-    """Wait until an accelerator has done all that it was given."""
+    """Wait until an accelerator has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

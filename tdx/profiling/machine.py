@@ -20,17 +20,17 @@ PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine, and what ran on it.
+    """A machine and the software versions on it; times of different machines are not comparable.
 
     Args:
-        processor: its name.
-        cores: how many of them this process may use.
-        memory_bytes: all of it; 0 where that is not known.
-        system: the operating system.
-        python: the version.
-        packages: versions by name.
-        accelerators: the names of its devices.
-        threads: how many threads torch uses for one operation.
+        processor: Name of the processor.
+        cores: Number of cores available to this process.
+        memory_bytes: Total memory; 0 if unknown.
+        system: Operating system.
+        python: Python version.
+        packages: Versions by package name.
+        accelerators: Names of the accelerators.
+        threads: Number of threads torch uses for one operation.
     """
 
     processor: str
@@ -43,7 +43,7 @@ class Machine:
     threads: int
 
     def differences(self, other: Machine) -> list[str]:
-        """What of it is other than in another one, in words; nothing of what does not count."""
+        """Describe each property that affects times and differs from another machine."""
         pairs = {
             "processor": (self.processor, other.processor),
             "cores": (self.cores, other.cores),
@@ -60,7 +60,7 @@ class Machine:
 
 
 def detect_machine() -> Machine:
-    """The machine that this process runs on."""
+    """Describe the machine of this process."""
     return Machine(
         processor=_read_processor(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _count_cores(),
@@ -111,10 +111,10 @@ def _list_accelerators() -> tuple[str, ...]:
 
 @contextmanager
 def quiet_environment(threads: int | None = None) -> Iterator[None]:
-    """Keep the garbage collector from running, and torch to a number of threads.
+    """Disable the garbage collector and set the number of torch threads in a block.
 
     Args:
-        threads: for torch's operators; as many as before by default.
+        threads: Threads for torch operators. ``None``: unchanged.
     """
     collecting, before = gc.isenabled(), torch.get_num_threads()
     gc.collect()
@@ -131,17 +131,17 @@ def quiet_environment(threads: int | None = None) -> Iterator[None]:
 
 
 STEP_COPIES = 4
-"""A step is there as the env's output, as the chain's, in the chunk, and while that is joined."""
+"""Copies of a step in memory: env output, chain output, chunk, and concatenated chunk."""
 _OUT_OF_MEMORY_PHRASES = ("out of memory", "allocate memory", "unable to allocate", "memoryerror")
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether an error says that memory has run out."""
+    """True if an error message reports that memory ran out."""
     return any(sign in message.casefold() for sign in _OUT_OF_MEMORY_PHRASES)
 
 
 def find_free_memory(device: torch.device) -> int | None:
-    """How much memory is free on a device; ``None`` where that is not known."""
+    """Return the free memory of a device in bytes; ``None`` if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return _find_free_host_memory() if device.type == "cpu" else None
@@ -169,14 +169,14 @@ def _read_number(path: Path) -> int | None:
 
 
 def release_memory() -> None:
-    """Give back what is not needed any longer."""
+    """Collect garbage and empty torch's memory cache."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def format_bytes(size: float) -> str:
-    """A number of bytes as a person reads it.
+    """Format a number of bytes for a user.
 
     Example:
         >>> format_bytes(3 * 2**30)

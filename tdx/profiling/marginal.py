@@ -1,4 +1,4 @@
-"""Marginal cost: what the chain takes with a stage and without it, neighbours included."""
+"""Marginal costs: the time of the chain with and without a stage, effects on neighbors included."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tdx.profiling.run import ProfilePlan, profile_env
 
 @dataclass(frozen=True, slots=True)
 class MarginalCost:
-    """What one stage costs the whole chain.
+    """Cost of one stage for the whole chain.
 
     Args:
-        index: its place, from 0, with nested chains run on.
-        name: its class name.
-        own_us: what its own calls take in a step.
-        cost: what a step saves without it; ``None`` where it cannot be left out, or where it
-            was not measured in time.
-        needed: why it cannot be left out; ``None`` where it can.
+        index: Index of the stage, from 0; nested chains are flattened.
+        name: Class name.
+        own_us: Own time of its calls per step.
+        cost: Time that a step saves without the stage. ``None``: it cannot be removed, or was not
+            measured in time.
+        needed: Why it cannot be removed. ``None``: it can.
     """
 
     index: int
@@ -42,20 +42,20 @@ class MarginalCost:
 
     @property
     def for_neighbours_us(self) -> float | None:
-        """What it costs beyond its own calls, ``None`` where that is not known."""
+        """Cost beyond its own calls; ``None`` if unknown."""
         return None if self.cost is None else self.cost.saved_us - self.own_us
 
 
 @dataclass(frozen=True, slots=True)
 class MarginalCosts:
-    """The marginal cost of every stage of a chain.
+    """Marginal cost of every stage of a chain.
 
     Args:
-        mode: how it was run.
-        step_us: what a step of the whole chain takes.
-        stages: the stages in order.
-        error: why it ended early, if it did: ``interrupted``, with what the turns until then
-            say; or what the whole chain raised.
+        mode: Mode of the rollouts.
+        step_us: Time of a step of the whole chain.
+        stages: Costs in the order of the stages.
+        error: Why the measurement ended early: ``interrupted``, with the results so far, or the
+            error of the whole chain. ``None``: it did not.
     """
 
     mode: Mode
@@ -69,19 +69,20 @@ def measure_marginal_costs(
     mode: Mode = "planned",
     plan: ProfilePlan | None = None,
 ) -> MarginalCosts:
-    """Measure the chain with and without each of its stages, in turns.
+    """Measure the chain with and without each of its stages, in alternation.
 
-    The env inside is the same for all, and it is reset for each rollout; the chains are copies.
+    All chains are copies around the same base env, which is reset for each rollout.
 
     Args:
-        env: the env, with its chain.
-        mode: how it runs.
-        plan: steps, warm-up, repeats, policy, seed, threads and clock.
+        env: Env with its chain.
+        mode: Mode of the rollouts.
+        plan: Steps, warm-up, repeats, policy, seed, threads and clock.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> env = TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())
-        >>> found = measure_marginal_costs(env, "planned", ProfilePlan(steps=50, warmup=10, repeats=2))
+        >>> plan = ProfilePlan(steps=50, warmup=10, repeats=2)
+        >>> found = measure_marginal_costs(env, "planned", plan)
         >>> [(stage.name, stage.needed) for stage in found.stages]
         [('RewardSum', None)]
     """
@@ -112,12 +113,12 @@ def measure_marginal_costs(
 
 @dataclass(frozen=True, slots=True)
 class _Contenders:
-    """The chain and those without one of its stages.
+    """The whole chain, and the chains without one stage.
 
     Args:
-        envs: the whole first.
-        places: which of them is the one without a stage.
-        needed: why there is none.
+        envs: Envs, the whole chain first.
+        places: Index in ``envs`` of the chain without a stage, by stage.
+        needed: Why a stage cannot be removed, by stage.
     """
 
     envs: list[EnvBase]
@@ -144,7 +145,7 @@ def _find_cost(turns: InterleavedTimes, place: int) -> TimeDifference | None:
 
 
 def _sum_own_time(profile: ModeProfile, index: int) -> float:
-    """What the calls of a stage take in a step; its share of those of which it is a part."""
+    """Return the own time of a stage per step, including its share of compiled groups."""
     found = 0.0
     for row in profile.rows:
         part = row.part
@@ -154,11 +155,11 @@ def _sum_own_time(profile: ModeProfile, index: int) -> float:
 
 
 def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
-    """The env before all chains with copies of some of its stages around it.
+    """Return the base env with copies of some stages around it.
 
     Args:
-        env: the env, with its chain.
-        chosen: the places of the stages.
+        env: Env with its chain.
+        chosen: Indices of the stages.
     """
     base, stages = flattened(env)
     return TransformedEnv(base, Compose(*(stages[index].clone() for index in chosen)))

@@ -34,29 +34,29 @@ from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
 
 OnProgress = Callable[[str, int, int], Any]
-"""Told what is being measured, how much of it is done, and how much there is."""
+"""Callback: what is being measured, how much of it is done, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What is to be measured of an env.
+    """Settings of a profile.
 
     Args:
-        steps: steps of the rollout in each repeat.
-        warmup: steps before the first one, which are not counted.
-        repeats: how often the rollout is made.
-        policy: gives the actions, as in ``env.rollout``; random by default.
-        policy_name: what it is called.
-        seed: of the env and the actions; none by default.
-        threads: for torch's operators; as many as before by default.
-        passes: what is measured beside time, each in rollouts of its own.
-        subject: what is measured, in words; the env's name by default.
-        on_progress: told how far it is.
-        clock: gives nanoseconds.
-        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds get rows
-            where there are no others.
-        sync: whether the host waits for the accelerator before and after each part, so that a
-            part's time holds what the device does for it; slower, and another rollout than usual.
+        steps: Steps of the rollout in each repeat.
+        warmup: Steps before the first repeat, not measured.
+        repeats: Number of rollouts.
+        policy: Policy, as in ``env.rollout``. ``None``: random actions.
+        policy_name: Name of the policy.
+        seed: Seed of the env and the actions. ``None``: not seeded.
+        threads: Threads for torch operators. ``None``: unchanged.
+        passes: Measurements other than time, each in its own rollouts.
+        subject: Title of the profile. Empty: the name of the env.
+        on_progress: Called with the progress.
+        clock: Returns nanoseconds.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
+        sync: Wait for the accelerator before and after each part, so that the time of a part
+            includes its work on the device; slower than a usual rollout.
     """
 
     steps: int = 1000
@@ -81,8 +81,8 @@ class ProfilePlan:
                     hint=f"pass {least} or more",
                 )
 
-    def told(self, doing: str, done: int, of: int) -> None:
-        """Pass on how far it is."""
+    def report_progress(self, doing: str, done: int, of: int) -> None:
+        """Call ``on_progress``."""
         if self.on_progress is not None:
             self.on_progress(doing, done, of)
 
@@ -92,19 +92,19 @@ def profile_env(
 ) -> Profile:
     """Measure rollouts of an env.
 
-    What the env holds moves on as in any rollout; how it runs is as before afterwards. An error
-    of the env or a stage, or an interrupt, ends the measurement, and what was measured until then
-    is there, with its ``error``.
+    The state of the env advances as in any rollout; how it runs is restored afterwards. An error of
+    the env or a stage, or an interrupt, ends the measurement; the result then holds the
+    measurements until then, and its ``error``.
 
     Args:
-        env: the env, with its chain.
-        modes: ways of running it: ``eager`` step by step, ``planned`` as rollouts run by
-            default, ``compiled`` with neighbouring stages compiled.
-        plan: what is to be measured.
+        env: Env with its chain.
+        modes: ``eager`` runs step by step, ``planned`` as rollouts run by default, ``compiled``
+            with neighboring stages compiled.
+        plan: Settings. ``None``: defaults.
 
     Raises:
-        ArgumentError: a mode is unknown.
-        DeviceError: the env, its chain or its policy is on a device that is not there.
+        ArgumentError: A mode is unknown.
+        DeviceError: The env, its chain or its policy is on a device that does not exist.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
@@ -124,7 +124,7 @@ def profile_env(
     for mode in modes:
         try:
             with rollout_mode(env, mode), quiet_environment(plan.threads):
-                found.append(_Measurement(env, mode, plan, device).made())
+                found.append(_Measurement(env, mode, plan, device).measure())
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -151,7 +151,7 @@ def profile_env(
 
 @contextmanager
 def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
-    """Have the env's rollouts run in this mode."""
+    """Run the env's rollouts in a mode inside the block."""
     patches = AttributePatches()
     level: Any = env
     while level is not None:
@@ -165,7 +165,7 @@ def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
 
 
 _REPEAT_PART = replace(ROLLOUT_PART, upto=0)
-"""A whole repeat; no part's call may be inside another call of the same part."""
+"""A whole repeat; a part's call cannot be inside another call of the same part."""
 
 
 def _relabel_repeat(times: CallTimes) -> CallTimes:
@@ -173,7 +173,7 @@ def _relabel_repeat(times: CallTimes) -> CallTimes:
 
 
 class _Measurement:
-    """The measurement of one mode."""
+    """Measurement of one mode."""
 
     def __init__(
         self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: AcceleratorLookup
@@ -187,16 +187,16 @@ class _Measurement:
         self._error: str | None = None
         self._device = device
 
-    def made(self) -> ModeProfile:
-        """Measure, and tell what was found."""
-        profile = self._timed()
+    def measure(self) -> ModeProfile:
+        """Measure and return the results."""
+        profile = self._measure_time()
         for name in self._plan.passes:
             if profile.error is not None:
                 break
-            profile = self._with(name, profile)
+            profile = self._run_pass(name, profile)
         return profile
 
-    def _timed(self) -> ModeProfile:
+    def _measure_time(self) -> ModeProfile:
         plan = self._plan
         try:
             accelerator = self._device.accelerator if plan.sync else None
@@ -205,12 +205,12 @@ class _Measurement:
             self._time_specs()
             with attach_meter(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
-                    plan.told(f"{self._mode}: warm-up", 0, plan.warmup)
-                    sum(self._rolled(plan.warmup))
+                    plan.report_progress(f"{self._mode}: warm-up", 0, plan.warmup)
+                    sum(self._run_steps(plan.warmup))
                 self._wait(meter)
-                meter.taken()
+                meter.collect()
                 for repeat in range(plan.repeats):
-                    plan.told(f"{self._mode}: time", repeat, plan.repeats)
+                    plan.report_progress(f"{self._mode}: time", repeat, plan.repeats)
                     self._time_once(meter)
         except KeyboardInterrupt:
             self._error = "interrupted"
@@ -234,33 +234,33 @@ class _Measurement:
             self._specs.append(self._plan.clock() - start)
 
     def _time_once(self, meter: ClockMeter) -> None:
-        made = 0
+        steps_run = 0
 
         def repeat() -> None:
-            nonlocal made
-            for chunk in self._rolled(self._plan.steps):
-                made += chunk
+            nonlocal steps_run
+            for chunk in self._run_steps(self._plan.steps):
+                steps_run += chunk
             self._wait(meter)
 
         start = self._plan.clock()
         try:
             meter.timed(_REPEAT_PART, repeat)()
         finally:
-            taken = [_relabel_repeat(times) for times in meter.taken()]
-            # All that was done is inside that one call, so that the rows are the total.
+            taken = [_relabel_repeat(times) for times in meter.collect()]
+            # All calls are inside that one call, so the rows add up to the total.
             self._totals.append(sum(int(times.own_ns.sum()) for times in taken))
-            self._steps.append(made)
+            self._steps.append(steps_run)
             began = [int(times.start_ns.min()) for times in taken]
             self._began.append(min(began, default=start))
             self._repeats.append(taken)
 
     def _wait(self, meter: ClockMeter) -> None:
-        """Have the accelerator do what it was given, if there is one."""
+        """Wait for the accelerator, if there is one."""
         if self._device.accelerator is not None:
             meter.timed(WAITING_PART, self._device.accelerator.synchronize)()
 
-    def _rolled(self, steps: int) -> Iterator[int]:
-        """Make steps; yields how many, chunk after chunk."""
+    def _run_steps(self, steps: int) -> Iterator[int]:
+        """Run steps; yield the number of steps of each chunk."""
         for chunk in self._env.iter_rollout(steps, self._plan.policy):
             yield chunk.shape[-1]
 
@@ -283,37 +283,37 @@ class _Measurement:
             return self._device.notes
         return (*self._device.notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
 
-    def _with(self, name: PassName, profile: ModeProfile) -> ModeProfile:
+    def _run_pass(self, name: PassName, profile: ModeProfile) -> ModeProfile:
         for observer in make_observers(name, self._device.accelerator):
             if profile.error is None:
-                self._plan.told(f"{self._mode}: {name}", 0, 1)
-                profile = self._observed(observer, profile)
+                self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
+                profile = self._run_observer(observer, profile)
         return profile
 
-    def _observed(self, observer: Observer, profile: ModeProfile) -> ModeProfile:
-        why = observer.hindrance()
+    def _run_observer(self, observer: Observer, profile: ModeProfile) -> ModeProfile:
+        why = observer.unavailable_reason()
         if why is not None:
             return replace(profile, notes=(*profile.notes, why))
-        plan, made, error = self._plan, 0, None
+        plan, steps_run, error = self._plan, 0, None
         steps = min(plan.steps, max_recorded_steps(observer))
         try:
             self._seed()
             with attach_meter(self._env, observer, all_wrappers=self._plan.all_wrappers):
-                # What a first call sets up is no part of what a step takes.
-                sum(self._rolled(max(1, min(plan.warmup, steps))))
+                # The set-up work of first calls is not part of a step.
+                sum(self._run_steps(max(1, min(plan.warmup, steps))))
                 with observer.recording():
-                    for chunk in self._rolled(steps):
-                        made += chunk
+                    for chunk in self._run_steps(steps):
+                        steps_run += chunk
         except KeyboardInterrupt:
             error = "interrupted"
         except Exception as raised:
             error = _describe_error(raised)
-        found = observer.found(profile, made) if made else profile
+        found = observer.add_results(profile, steps_run) if steps_run else profile
         return replace(found, error=error)
 
 
 def _describe_error(error: Exception) -> str:
-    """An error in words, with where it was raised."""
+    """Return the message of an error with its type and notes."""
     if isinstance(error, TdxError):
         return str(error)
     notes = "; ".join(getattr(error, "__notes__", ()))
@@ -322,22 +322,22 @@ def _describe_error(error: Exception) -> str:
 
 _SHORT_STEPS, _SHORT_WARMUP = 50, 10
 _PASS_SLOWDOWN = 3.0
-"""How many times as long a step takes in a pass that is not the clean one, about."""
+"""Approximate slowdown of a step in a pass other than the clean one."""
 _SAMPLE_BYTES = 8
-"""What the samples of a call take in a file, about."""
+"""Approximate size of the samples of a call in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long one mode would take.
+    """Estimated duration of one mode.
 
     Args:
-        mode: which.
-        steps: that it would make in all, in the clean pass and with warm-up.
-        step_us: what a step of a short rollout took.
-        seconds: all passes together.
-        calls: that would be timed.
-        saved_bytes: what they would take in a file.
+        mode: The mode.
+        steps: Total steps of the clean pass, with warm-up.
+        step_us: Time of a step in a short rollout.
+        seconds: Duration of all passes.
+        calls: Number of timed calls.
+        saved_bytes: Size of the calls in a file.
     """
 
     mode: Mode
@@ -349,7 +349,7 @@ class Estimate:
 
 
 def shorten_plan(plan: ProfilePlan) -> ProfilePlan:
-    """The same plan with as few steps as tell how long all of them take."""
+    """Return the plan with only as many steps as an estimate needs."""
     return replace(
         plan,
         steps=min(plan.steps, _SHORT_STEPS),
@@ -360,18 +360,18 @@ def shorten_plan(plan: ProfilePlan) -> ProfilePlan:
 
 
 def estimate_duration(short: Profile, plan: ProfilePlan) -> tuple[Estimate, ...]:
-    """How long each mode would take.
+    """Estimate the duration of each mode.
 
     Args:
-        short: measured with :func:`shorten_plan`.
-        plan: what is to be measured.
+        short: Profile measured with :func:`shorten_plan`.
+        plan: Plan to estimate.
     """
     found = []
     for mode in short.modes:
         steps = plan.warmup + plan.steps * plan.repeats
         slowed = min(plan.steps, MAX_HOST_STEPS) * _PASS_SLOWDOWN * len(plan.passes)
-        made = max(int(mode.steps.sum()), 1)
-        calls = round(count_calls(mode) / made * plan.steps * plan.repeats)
+        steps_run = max(int(mode.steps.sum()), 1)
+        calls = round(count_calls(mode) / steps_run * plan.steps * plan.repeats)
         found.append(
             Estimate(
                 mode=mode.mode,

@@ -1,4 +1,4 @@
-"""A profile as plain data, with every sample, and back again."""
+"""Save a profile as JSON with every sample, and load it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tdx.text import escape_json
 from tdx.untrusted import parse_json, read_limited
 
 SCHEMA_VERSION = 1
-"""Grows where a document can no longer be read as before."""
+"""Increased when old documents can no longer be read."""
 KIND = "profile"
 ENCODING = "base64 of zlib of the differences between neighbours, int64, little-endian"
 MAX_PROFILE_BYTES = 2**28
-"""Size of a saved profile."""
+"""Maximum size of a saved profile."""
 MAX_SAMPLE_BYTES = 2**28
-"""Size of all samples of a document after decompression."""
+"""Maximum size of all samples of a document after decompression."""
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
 _DIGITS = 4
 
@@ -48,10 +48,10 @@ Key = tuple[str, Lane]
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """All of a profile as plain data: what :func:`profile_from_json` reads, and statistics for others.
+    """Convert a profile to plain data: what :func:`profile_from_json` reads, and statistics.
 
     Args:
-        profile: what was measured.
+        profile: The profile.
 
     Example:
         >>> from tdx import GymEnv
@@ -100,11 +100,11 @@ def _mode_to_json(mode: ModeProfile) -> dict[str, Any]:
 
 
 def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
-    """What one row of a table says, as plain data; times are in µs.
+    """Convert one row to plain data; times are in µs.
 
     Args:
-        mode: the measurement that it is a part of.
-        row: which.
+        mode: Measurements that contain the row.
+        row: The row.
     """
     rounded = {name: round(value, _DIGITS) for name, value in asdict(row.statistics).items()}
     return {
@@ -128,13 +128,13 @@ def _with_row_key(key: Key, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_samples(numbers: Counts) -> str:
-    """Whole numbers ``[n]`` as text, see :data:`ENCODING`."""
+    """Encode integers ``[n]`` as text; see :data:`ENCODING`."""
     differences = np.diff(numbers, prepend=np.int64(0)).astype("<i8")
     return base64.b64encode(zlib.compress(differences.tobytes())).decode("ascii")
 
 
 def decode_samples(text: str) -> Counts:
-    """The whole numbers that :func:`encode_samples` has written, int64 ``[n]``.
+    """Decode integers from :func:`encode_samples`, int64 ``[n]``.
 
     Example:
         >>> import numpy as np
@@ -145,7 +145,7 @@ def decode_samples(text: str) -> Counts:
 
 
 class _SampleDecoder:
-    """Decodes the columns of one document, up to a limit on all of them together."""
+    """Decodes the columns of one document, up to a limit on their total size."""
 
     def __init__(self) -> None:
         self._left = MAX_SAMPLE_BYTES
@@ -160,17 +160,17 @@ class _SampleDecoder:
 
 
 def profile_from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
-    """The profile that :func:`profile_to_json` has written.
+    """Parse a profile from :func:`profile_to_json`.
 
     Args:
-        document: plain data.
-        name: what it is called in an error.
+        document: Plain data.
+        name: Name of the document in error messages.
 
     Raises:
-        ArgumentError: it is no profile, or of another version.
+        ArgumentError: The document is not a profile, or has another version.
     """
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise ArgumentError(f"{name} is no profile", hint="`tdx profile --save FILE` writes one")
+        raise ArgumentError(f"{name} is not a profile", hint="`tdx profile --save FILE` writes one")
     if document.get("schema_version") != SCHEMA_VERSION:
         raise ArgumentError(
             f"{name} has schema version {document.get('schema_version')}, "
@@ -187,10 +187,10 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
 
 
 def read_profile(path: str | Path) -> Profile:
-    """The profile in a file.
+    """Read a profile from a file.
 
     Raises:
-        ArgumentError: there is none, or it cannot be read.
+        ArgumentError: The file is missing, or cannot be read.
     """
     try:
         document = parse_json(read_limited(Path(path), MAX_PROFILE_BYTES), path)
@@ -205,7 +205,7 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def format_profile(profile: Profile) -> str:
-    """The profile as the text of a file; as small as JSON can be, and one line a row."""
+    """Format a profile as the text of a file: compact JSON, one line per row."""
     document = profile_to_json(profile)
     modes = document.pop("modes")
     head = json.dumps(document, ensure_ascii=False, allow_nan=False)[:-1]
@@ -235,7 +235,7 @@ def _parse_profile(document: Mapping[str, Any]) -> Profile:
 def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile:
     mode: Any = data["mode"]
     if not _matches_type(mode, get_type_hints(ModeProfile)["mode"]):
-        raise ValueError(f"there is no mode {mode!r:.50}")
+        raise ValueError(f"unknown mode {mode!r:.50}")
     operators: dict[Key, tuple[OperatorUse, ...]] = {}
     for key, each in _by_key(data["operators"]):
         operators[key] = (*operators.get(key, ()), _parse_dataclass(OperatorUse, each))

@@ -22,19 +22,18 @@ from tdx.profiling.run import ProfilePlan
 
 Agreement = Literal["same", "close", "other"]
 MAX_TRIED = 12
-"""More than that are not tried at once."""
+"""Maximum number of changes that are tried."""
 _STEPS, _SEED, _TOLERANCE = 12, 0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """A change that was tried.
+    """A change that was measured.
 
     Args:
-        remedy: the change, with the mended pipeline.
-        saving: what it saves of a step.
-        values: whether the same values come out: ``same`` bit by bit, ``close`` within 1 %, or
-            ``other`` ones.
+        remedy: The change, with the changed pipeline.
+        saving: Time that it saves per step.
+        values: Effect on values: ``same`` bit for bit, ``close`` within 1 %, or ``other``.
     """
 
     remedy: Candidate
@@ -43,12 +42,12 @@ class TriedChange:
 
     @property
     def message(self) -> str:
-        """What a person reads."""
+        """Message for the user."""
         saving = self.saving
         note = {"same": "", "close": "; values differ by rounding", "other": "; values differ"}
         return (
-            f"{self.remedy.found}: {self.remedy.change}. That saved {_format_us(saving.saved_us)} of "
-            f"{_format_us(saving.before_us)} a step ({saving.saved_share:.0%}, "
+            f"{self.remedy.found}: {self.remedy.change}. It saved {_format_us(saving.saved_us)} of "
+            f"{_format_us(saving.before_us)} per step ({saving.saved_share:.0%}, "
             f"±{_format_us(saving.noise_us)}){note[self.values]}"
         )
 
@@ -59,13 +58,13 @@ def _format_us(time: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """All that was tried.
+    """Results of all changes that were tried.
 
     Args:
-        advice: what saved time, the most first.
-        in_vain: what saved nothing beyond the noise.
-        refused: what could not be tried or makes something else of the values, each a sentence.
-        interrupted: whether Ctrl-C ended it early.
+        advice: Changes that saved time, largest saving first.
+        in_vain: Changes that saved no time beyond the noise.
+        refused: Changes that could not be tried or change the values, each a sentence.
+        interrupted: Whether Ctrl-C ended the measurement early.
     """
 
     advice: tuple[TriedChange, ...]
@@ -83,18 +82,18 @@ def try_changes(
     further: Sequence[Candidate] = (),
     policy_of: Callable[[EnvBase], Any] | None = None,
 ) -> Suggestions:
-    """Try what may make a pipeline cheaper, side by side with the pipeline as it is.
+    """Measure changes that may make a pipeline cheaper, in alternation with the original pipeline.
 
     Args:
-        pipeline: the pipeline.
-        measured: what it takes, in the mode that is to become faster.
-        plan: steps, warm-up, repeats, policy, seed, threads and clock of each try.
-        allow_code: whether Python objects that the pipeline names may be imported.
-        further: changes that somebody else proposes, such as the fixes of a linter.
-        policy_of: makes the policy for an env; that of the plan by default.
+        pipeline: The pipeline.
+        measured: Its profile in the mode that should become faster.
+        plan: Steps, warm-up, repeats, policy, seed, threads and clock of each try.
+        allow_code: Allow importing Python objects that the pipeline names.
+        further: Further changes to try, such as lint fixes.
+        policy_of: Creates the policy for an env. ``None``: the policy of the plan.
 
     Raises:
-        TdxError: the pipeline as it is cannot be built.
+        TdxError: The original pipeline cannot be build.
 
     Example:
         >>> from tdx.profiling.run import profile_env
@@ -108,9 +107,9 @@ def try_changes(
     plan = plan or ProfilePlan()
     with ExitStack() as stack:
         trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
-        env = trial.built(Candidate("", (), "", "", pipeline))
+        env = trial.build(Candidate("", (), "", "", pipeline))
         proposed = _deduplicate([*find_candidates(pipeline, env, measured), *further], pipeline)
-        return trial.made(env, proposed[:MAX_TRIED])
+        return trial.run(env, proposed[:MAX_TRIED])
 
 
 def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
@@ -125,7 +124,7 @@ def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candida
 
 @dataclass(slots=True)
 class _Trial:
-    """What all tries have in common."""
+    """Shared state of all tries."""
 
     pipeline: Pipeline
     measured: ModeProfile
@@ -134,29 +133,29 @@ class _Trial:
     policy_of: Callable[[EnvBase], Any] | None
     stack: ExitStack
 
-    def built(self, remedy: Candidate) -> TransformedEnv:
-        """The env with a change made, which is closed in the end."""
+    def build(self, remedy: Candidate) -> TransformedEnv:
+        """Build the env with a change; it is closed at the end."""
         env = build_env(remedy.pipeline, self.allow_code)
         self.stack.callback(env.close)
         if remedy.prepare is not None:
             remedy.prepare(env)
         return env
 
-    def made(self, env: TransformedEnv, proposed: Sequence[Candidate]) -> Suggestions:
-        """Try all changes in turns."""
+    def run(self, env: TransformedEnv, proposed: Sequence[Candidate]) -> Suggestions:
+        """Measure all changes in alternation."""
         refused: list[str] = []
         tried: list[tuple[Candidate, Agreement]] = []
         contenders = [self._contender(env, None)]
         expected = _rollout_values(env) if proposed else None
         for remedy in proposed:
             try:
-                changed = self.built(remedy)
+                changed = self.build(remedy)
                 values = compare_values(expected, _rollout_values(changed))
             except TdxError as error:
                 refused.append(f"{remedy.change}: {error}")
                 continue
             if values == "other" and not remedy.changes_values:
-                refused.append(f"{remedy.change}: other values come out")
+                refused.append(f"{remedy.change}: the values change")
                 continue
             tried.append((remedy, values))
             contenders.append(self._contender(changed, remedy))
@@ -180,7 +179,7 @@ class _Trial:
 
 
 def _rollout_values(env: EnvBase) -> TensorDictBase:
-    """What comes out of a few steps that are the same for every chain over the same env."""
+    """Return the values of a short rollout with fixed seeds."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(_SEED)
         env.set_seed(_SEED)
@@ -188,11 +187,11 @@ def _rollout_values(env: EnvBase) -> TensorDictBase:
 
 
 def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Agreement:
-    """How near the values of two rollouts are to each other.
+    """Compare the values of two rollouts.
 
     Args:
-        expected: of one; ``None`` for nothing to compare with.
-        found: of the other.
+        expected: Values of one rollout. ``None``: nothing to compare with.
+        found: Values of the other rollout.
     """
     if expected is None:
         return "other"

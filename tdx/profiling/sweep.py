@@ -33,9 +33,9 @@ class SweepCell:
     """One combination of settings.
 
     Args:
-        point: the settings by name.
-        profile: what was measured; ``None`` where it could not be.
-        problem: why it was not measured, or not to its end; ``None`` for nothing.
+        point: Settings by name.
+        profile: Its profile. ``None``: it could not be measured.
+        problem: Why it was not measured completely. ``None``: no problem.
     """
 
     point: SweepPoint
@@ -44,18 +44,18 @@ class SweepCell:
 
     @property
     def label(self) -> str:
-        """``num_envs=8 device=cpu``."""
+        """Settings as text, ``num_envs=8 device=cpu``."""
         return " ".join(f"{name}={format_setting(value)}" for name, value in self.point.items())
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """All combinations of some settings, measured.
+    """Measurements of all combinations of settings.
 
     Args:
-        axes: the settings and their values.
-        cells: the combinations in order, as far as it got.
-        interrupted: whether Ctrl-C ended it early.
+        axes: Settings and their values.
+        cells: Combinations in order, as far as measured.
+        interrupted: Whether Ctrl-C ended the sweep early.
     """
 
     axes: tuple[SweepAxis, ...]
@@ -75,17 +75,17 @@ def run_sweep(
 ) -> SweepResult:
     """Measure a pipeline with each combination of settings.
 
-    A cell whose device is not there, that does not fit into memory or that raises says so, and
-    the others go on. Memory is foretold from the specs where there are many envs.
+    A cell whose device does not exist, that does not fit into memory or that raises has a problem;
+    the sweep continues. With many envs, memory is estimated from the specs beforehand.
 
     Args:
-        pipeline: the pipeline.
-        axes: the settings, from :func:`~tdx.profiling.sweep_axes.parse_sweep`.
-        modes: how each cell runs, unless ``mode`` is swept.
-        plan: what is measured of each cell.
-        allow_code: whether Python objects that the pipeline names may be imported.
-        policy_of: makes the policy for the env of a cell; that of the plan by default.
-        on_cell: told of each cell as it is there.
+        pipeline: The pipeline.
+        axes: Settings, from :func:`~tdx.profiling.sweep_axes.parse_sweep`.
+        modes: Modes of each cell, unless ``mode`` is swept.
+        plan: Settings of each profile.
+        allow_code: Allow importing Python objects that the pipeline names.
+        policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
+        on_cell: Called with each cell when it is complete.
 
     Example:
         >>> from tdx.profiling.sweep_axes import parse_sweep
@@ -95,12 +95,12 @@ def run_sweep(
         >>> [cell.label for cell in found.cells]
         ['num_envs=2', 'num_envs=8']
     """
-    running = _SweepRun(pipeline, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
+    run = _SweepRun(pipeline, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
     cells: list[SweepCell] = []
     interrupted = False
     try:
         for point in list_points(axes):
-            cells.append(running.cell(point))
+            cells.append(run.cell(point))
             interrupted = cells[-1].problem == "interrupted"
             if on_cell is not None:
                 on_cell(cells[-1])
@@ -113,7 +113,7 @@ def run_sweep(
 
 @dataclass(slots=True)
 class _SweepRun:
-    """What is the same for all cells."""
+    """Settings shared by all cells."""
 
     pipeline: Pipeline
     modes: tuple[Mode, ...]
@@ -139,9 +139,9 @@ class _SweepRun:
         return SweepCell(point, profile, problem)
 
     def _profile(self, point: SweepPoint) -> Profile:
-        made = apply_point(self.pipeline, point)
-        self._check_room(made)
-        env = build_env(made, self.allow_code)
+        changed = apply_point(self.pipeline, point)
+        self._check_memory(changed)
+        env = build_env(changed, self.allow_code)
         try:
             changes: dict[str, Any] = {
                 name: point[name] for name in ("steps", "threads") if name in point
@@ -153,11 +153,11 @@ class _SweepRun:
         finally:
             env.close()
 
-    def _check_room(self, pipeline: Pipeline) -> None:
-        """Refuse what cannot fit, rather than let the machine run out of memory.
+    def _check_memory(self, pipeline: Pipeline) -> None:
+        """Refuse a cell that cannot fit into memory.
 
         Raises:
-            DeviceError: it cannot, or the device is not there.
+            DeviceError: It cannot fit, or its device does not exist.
         """
         if pipeline.env.device is not None:
             check_device(pipeline.env.device)
@@ -186,18 +186,18 @@ CostKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CostGrowth:
-    """How the cost of one part grows with one setting, where all others stay as they are.
+    """Growth of the cost of one part with one setting, all others fixed.
 
     Args:
-        axis: the setting.
-        others: the other settings.
-        mode: how it ran.
-        label: whose cost; ``step`` for the whole.
-        lane: which of its calls.
-        values: the setting's values, as far as they were measured.
-        step_us: what it takes of a step of all envs, for each of them.
-        slope: the exponent ``a`` for which ``value ** a`` fits best: 0 for a cost that stays, 1
-            for one that grows as the value does; ``None`` for fewer than two costs.
+        axis: Name of the setting.
+        others: The other settings.
+        mode: Mode of the rollouts.
+        label: Label of the part; ``step`` for the whole step.
+        lane: Lane of the part.
+        values: Measured values of the setting.
+        step_us: Cost per step of all envs, for each value.
+        slope: Exponent ``a`` of the best fit ``value ** a``: 0 for a constant cost, 1 for a
+            proportional one. ``None``: fewer than two costs.
     """
 
     axis: str
@@ -211,20 +211,20 @@ class CostGrowth:
 
 
 def fit_growth(found: SweepResult) -> tuple[CostGrowth, ...]:
-    """How each part's cost grows along each numeric axis.
+    """Fit the growth of each part's cost along each numeric axis.
 
     Args:
-        found: the cells of a sweep.
+        found: Result of a sweep.
     """
     return tuple(growth for axis in found.axes for growth in _fit_axis(axis, found.cells))
 
 
 def fit_exponent(values: Sequence[float], costs: Sequence[float]) -> float | None:
-    """The exponent that fits best, by least squares over logarithms.
+    """Fit the exponent of a power law by least squares on logarithms.
 
     Args:
-        values: of the setting.
-        costs: at each of them; those of nothing are left out.
+        values: Values of the setting.
+        costs: Cost for each value; zero costs are ignored.
 
     Example:
         >>> round(fit_exponent([1, 10, 100], [3.0, 30.0, 300.0]), 6)
@@ -272,14 +272,14 @@ def _collect_costs(
 
 
 def _iterate_costs(mode: ModeProfile) -> Iterator[tuple[CostKey, float]]:
-    """What each part takes of a step; a stage by its name, as its place may differ."""
-    seen: Counter[CostKey] = Counter()
+    """Yield each part's cost per step; stages without their index, which may differ."""
+    counts: Counter[CostKey] = Counter()
     for row in mode.rows:
         part = row.part
         if part.name == UNATTRIBUTED:
             continue
         name = part.name if part.work == "stage" else part.label
-        seen[name, part.lane] += 1
-        number = seen[name, part.lane]
+        counts[name, part.lane] += 1
+        number = counts[name, part.lane]
         label = name if number == 1 else f"{name} ({number})"
         yield (label, part.lane), mode.step_share_us(row)

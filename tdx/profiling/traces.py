@@ -21,14 +21,14 @@ class TimedCall:
     """One call of one part.
 
     Args:
-        row: the part's row.
-        place: the row's place among those of its mode.
-        repeat: in which repeat it was.
-        start_ns: when it began, from the beginning of that repeat.
-        end_ns: when it ended.
-        own_ns: its time without the other parts inside it.
-        steps: how many steps it stands for.
-        depth: how many others it is inside of.
+        row: Row of the part.
+        place: Index of the row in its mode.
+        repeat: Repeat of the call.
+        start_ns: Start since the beginning of the repeat.
+        end_ns: End since the beginning of the repeat.
+        own_ns: Time without the parts open_ends it.
+        steps: Number of steps it covers.
+        depth: Number of calls around it.
     """
 
     row: Row
@@ -42,11 +42,11 @@ class TimedCall:
 
 
 def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedCall]:
-    """The calls of all repeats as they began; what is inside another one never outlasts it.
+    """Yield the calls of all repeats by start; an inner call never ends after its outer call.
 
     Args:
-        mode: whose.
-        most: how many; all by default.
+        mode: Measurements of a mode.
+        most: Maximum number of calls. ``None``: all.
     """
     counts = [len(row.times_ns) for row in mode.rows]
     if not sum(counts):
@@ -58,37 +58,39 @@ def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedC
     )
     order = np.lexsort((-span, start, repeat))[:most]
     columns = (place, repeat, start, start + span, own, steps)
-    inside: list[int] = []
-    before = -1
-    for row, number, begun, over, alone, covered in zip(
+    open_ends: list[int] = []
+    current_repeat = -1
+    for row, number, start, end, own_time, covered in zip(
         *(column[order].tolist() for column in columns), strict=True
     ):
-        if number != before:
-            inside, before = [], number
-        while inside and inside[-1] <= begun:
-            inside.pop()
-        ended = min(over, inside[-1]) if inside else over
-        yield TimedCall(mode.rows[row], row, number, begun, ended, alone, covered, len(inside))
-        inside.append(ended)
+        if number != current_repeat:
+            open_ends, current_repeat = [], number
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        clipped_end = min(end, open_ends[-1]) if open_ends else end
+        yield TimedCall(
+            mode.rows[row], row, number, start, clipped_end, own_time, covered, len(open_ends)
+        )
+        open_ends.append(clipped_end)
 
 
 def count_calls(mode: ModeProfile) -> int:
-    """How many calls were timed."""
+    """Return the number of timed calls."""
     return sum(len(row.times_ns) for row in mode.rows)
 
 
 @dataclass(slots=True)
 class CallNode:
-    """What one part takes of the mean step inside of another one.
+    """Time of one part open_ends another one, in the mean step.
 
     Args:
-        label: the part's.
-        lane: which of its calls.
-        work: what kind of thing it is.
-        step_us: its time in a mean step, with what is inside it.
-        own_us: without that.
-        calls: in a step.
-        children: what is inside it, in the order of the first calls.
+        label: Label of the part.
+        lane: Lane of the part.
+        work: Kind of the part.
+        step_us: Time per step, including inner parts.
+        own_us: Time per step, excluding inner parts.
+        calls: Calls per step.
+        children: Inner parts, ordered by first call.
     """
 
     label: str
@@ -100,12 +102,12 @@ class CallNode:
     children: dict[tuple[str, str], CallNode] = field(default_factory=dict)
 
     def depth(self) -> int:
-        """How many levels there are below and with this one."""
+        """Return the number of levels, including this one."""
         return 1 + max((child.depth() for child in self.children.values()), default=0)
 
 
 def build_mean_step(mode: ModeProfile) -> CallNode:
-    """The mean step as a tree of who is called inside of whom.
+    """Build the call tree of the mean step.
 
     Example:
         >>> import tdx
@@ -118,35 +120,35 @@ def build_mean_step(mode: ModeProfile) -> CallNode:
     """
     steps = max(int(mode.steps.sum()), 1)
     root = CallNode(WHOLE_STEP, "", "engine", mode.step_us, calls=1.0)
-    inside = [root]
+    stack = [root]
     for call in iterate_calls(mode):
-        del inside[call.depth + 1 :]
+        del stack[call.depth + 1 :]
         if call.row.part.name == UNATTRIBUTED:
-            # What holds all the others is the step itself.
-            inside.append(inside[-1])
+            # The unattributed part contains all others: it is the step itself.
+            stack.append(stack[-1])
             continue
         key, work = call.row.key, call.row.part.work
-        node = inside[-1].children.setdefault(key, CallNode(*key, work))
+        node = stack[-1].children.setdefault(key, CallNode(*key, work))
         node.step_us += (call.end_ns - call.start_ns) / steps / 1000
         node.own_us += call.own_ns / steps / 1000
         node.calls += 1 / steps
-        inside.append(node)
+        stack.append(node)
     root.own_us = max(root.step_us - sum(each.step_us for each in root.children.values()), 0.0)
     return root
 
 
 MAX_CALLS = 200_000
-"""Calls that a file holds; about 25 MiB."""
+"""Maximum number of calls in a file; about 25 MiB."""
 SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _THREAD = 1
 
 
 def describe_omitted_calls(profile: Profile, most: int = MAX_CALLS) -> str | None:
-    """What is left out of a file that holds so many calls; none where all fit.
+    """Describe which calls a file of limited size omits; ``None`` if it holds all.
 
     Args:
-        profile: what the file is of.
-        most: calls that it holds.
+        profile: Profile to write.
+        most: Maximum number of calls.
     """
     every = sum(count_calls(mode) for mode in profile.modes)
     kept = sum(min(count_calls(mode), _calls_per_mode(profile, most)) for mode in profile.modes)
@@ -158,13 +160,13 @@ def _calls_per_mode(profile: Profile, most: int) -> int:
 
 
 def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
-    """The calls as Chrome's trace events, which Perfetto and ``chrome://tracing`` open.
+    """Convert the calls to Chrome trace events, for Perfetto and ``chrome://tracing``.
 
-    A process for each mode, and in it one thread, the rollout, with a slice for each repeat.
+    Each mode is a process with one thread, the rollout, with a slice per repeat.
 
     Args:
-        profile: what was measured.
-        most: calls that it holds.
+        profile: Profile to convert.
+        most: Maximum number of calls.
     """
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
@@ -175,10 +177,10 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
             events.append(_slice_event(number, f"repeat {repeat}", "repeat", offset, length, whole))
             for call in calls:
                 args = {"own_us": call.own_ns / 1000, "steps": call.steps}
-                begun, length = offset + call.start_ns, call.end_ns - call.start_ns
+                start, length = offset + call.start_ns, call.end_ns - call.start_ns
                 work = call.row.part.work
                 events.append(
-                    _slice_event(number, format_slice_name(call), work, begun, length, args)
+                    _slice_event(number, format_slice_name(call), work, start, length, args)
                 )
     return {
         "traceEvents": events,
@@ -194,7 +196,7 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
 
 
 def format_slice_name(call: TimedCall) -> str:
-    """What a slice is called: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
+    """Return the name of a slice: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
     part = call.row.part
     return part.label if part.work == "engine" else f"{part.label} {part.lane}"
 
@@ -224,18 +226,18 @@ def _slice_event(
 def _iterate_repeats(
     mode: ModeProfile, most: int
 ) -> Iterator[tuple[int, int, Iterator[TimedCall]]]:
-    """Each repeat, when it begins if they follow each other, and its calls."""
+    """Yield each repeat, its start if repeats follow each other, and its calls."""
     begins = [0, *mode.total_ns.cumsum().tolist()]
     for repeat, calls in groupby(iterate_calls(mode, most), key=lambda call: call.repeat):
         yield repeat, begins[repeat], calls
 
 
 def to_speedscope(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
-    """The calls as a file of ``www.speedscope.app``: a profile for each mode.
+    """Convert the calls to a file for ``www.speedscope.app`` with one profile per mode.
 
     Args:
-        profile: what was measured.
-        most: calls that it holds.
+        profile: Profile to convert.
+        most: Maximum number of calls.
     """
     frames: dict[str, int] = {}
     note = describe_omitted_calls(profile, most)
@@ -263,10 +265,10 @@ def _speedscope_profile(mode: ModeProfile, frames: dict[str, int], most: int) ->
 
     for _, offset, calls in _iterate_repeats(mode, most):
         for call in calls:
-            begun = offset + call.start_ns
-            close(begun)
+            start = offset + call.start_ns
+            close(start)
             frame = frames.setdefault(format_slice_name(call), len(frames))
-            events.append({"type": "O", "frame": frame, "at": begun})
+            events.append({"type": "O", "frame": frame, "at": start})
             opened.append((frame, offset + call.end_ns))
         close(None)
     return {

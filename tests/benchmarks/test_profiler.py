@@ -49,7 +49,7 @@ def test_profiled_rollout(note: Note, bar: Bar, left: Bar, mode: Mode, steps: in
             plain = _rolled(env, steps)
             with attach_meter(env, meter):
                 times.append((plain, _rolled(env, steps)))
-            meter.taken()
+            meter.collect()
     plain_s, profiled_s = np.array(times[1:]).T / steps
     base = float(np.median(plain_s))
     note(bar, "bare", base)

@@ -101,7 +101,7 @@ def test_a_baseline_in_a_run(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         (("--baseline", "gone.json"), "cannot read gone.json"),
         (("--fail-if", "p95:10%"), "needs something to compare with"),
         (("--baseline", "base.json", "--fail-if", "p59:10%"), "did you mean p9"),
-        (("--baseline", "base.json", "--fail-if", "Reward.p95:1%"), "no row is called 'Reward'"),
+        (("--baseline", "base.json", "--fail-if", "Reward.p95:1%"), "unknown row 'Reward'"),
         (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal do not go together"),
         (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run do not go together"),
         (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save do not go"),
@@ -211,5 +211,5 @@ def test_what_the_linter_would_change_is_tried(tdx: Tdx) -> None:
     found = tdx("profile", "--env", "Pendulum-v1", *chain, *quick, "--advice", "--marginal")
     assert (found.code, found.err) == (0, "")
     assert "advice, planned" in found.out
-    assert "move RewardClipping behind RewardScaling: other values come out" in found.out
+    assert "move RewardClipping behind RewardScaling: the values change" in found.out
     assert "marginal cost, planned" in found.out

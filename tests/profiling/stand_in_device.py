@@ -33,16 +33,16 @@ class FakeDevice:
     """
 
     name = "fake:0"
-    untimed: str | None = None
+    timing_error: str | None = None
     missing: tuple[str, ...] = ()
 
     def __init__(self, clock: FakeClock, seen: bool = True) -> None:
         self.clock = clock
-        self.sees_syncs = self.sees_memory = self.sees_work = seen
+        self.reports_syncs = self.reports_memory = self.reports_work = seen
         self.done_at_ns = self.known_ns = 0
         self.log: list[str] = []
         self.marks: list[Mark] = []
-        self._told: Callable[[str], None] | None = None
+        self._on_sync: Callable[[str], None] | None = None
         self._trace: list[TraceEvent] | None = None
         self._links = 0
         self._ever = self._taken = self._peak = 0
@@ -50,7 +50,7 @@ class FakeDevice:
     @property
     def is_left_alone(self) -> bool:
         """Whether it has nobody to tell anything."""
-        return self._told is None and self._trace is None
+        return self._on_sync is None and self._trace is None
 
     # What stages do with it.
 
@@ -70,8 +70,8 @@ class FakeDevice:
     def fetch(self, us: float, size: int, where: str) -> None:
         """Copy something to the host, which waits for it."""
         self.launch(us, "copy", "Memcpy DtoH", size)
-        if self._told is not None:
-            self._told(where)
+        if self._on_sync is not None:
+            self._on_sync(where)
         self.wait()
 
     def wait(self) -> None:
@@ -92,7 +92,7 @@ class FakeDevice:
         self.marks.append(Mark(max(self.done_at_ns, self.clock.now)))
         return self.marks[-1]
 
-    def between_ns(self, earlier: Mark, later: Mark) -> int:
+    def elapsed_ns(self, earlier: Mark, later: Mark) -> int:
         assert later.at_ns <= self.known_ns, "read before the device came to it"
         self.log.append("read")
         return later.at_ns - earlier.at_ns
@@ -104,19 +104,19 @@ class FakeDevice:
     def memory(self) -> tuple[int, int, int]:
         return self._ever, self._taken, self._peak
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         self._peak = self._taken
 
     @contextmanager
-    def watched(self, told: Callable[[str], None]) -> Iterator[None]:
-        self._told = told
+    def record_syncs(self, callback: Callable[[str], None]) -> Iterator[None]:
+        self._on_sync = callback
         try:
             yield
         finally:
-            self._told = None
+            self._on_sync = None
 
     @contextmanager
-    def traced(self, events: list[TraceEvent]) -> Iterator[None]:
+    def record_trace(self, events: list[TraceEvent]) -> Iterator[None]:
         self._trace = events
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(

@@ -34,7 +34,7 @@ def clock() -> FakeClock:
 
 
 def by_part(meter: ClockMeter) -> dict[Part, CallTimes]:
-    return {times.part: times for times in meter.taken()}
+    return {times.part: times for times in meter.collect()}
 
 
 def test_a_part_does_not_pay_for_what_runs_inside_it(clock: FakeClock) -> None:
@@ -60,8 +60,8 @@ def test_what_was_taken_is_not_there_again(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     timed = meter.timed(INNER, clock.spend)
     timed(3)
-    assert len(meter.taken()) == 1
-    assert meter.taken() == []
+    assert len(meter.collect()) == 1
+    assert meter.collect() == []
     timed(4)
     assert by_part(meter)[INNER].own_ns.tolist() == [4]
 

@@ -113,7 +113,7 @@ def test_no_mode_in_common() -> None:
     ("text", "kind", "told"),
     [
         ("p59:10%", UnknownNameError, "did you mean p99 or p95"),
-        ("p95:10 parsecs", UnknownNameError, "there is %, ns"),
+        ("p95:10 parsecs", UnknownNameError, "units: %, ns"),
         ("p95", ArgumentError, "for example p95:10%"),
         ("p95:much", ArgumentError, "for example 10%"),
         ("p95:", ArgumentError, "for example 10%"),

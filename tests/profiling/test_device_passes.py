@@ -89,7 +89,7 @@ def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
         setting.env.rollout(STEPS)
     loop = device.marks[-1].at_ns - device.marks[0].at_ns
     none = np.zeros(0, np.int64)
-    uses = seen.found(ModeProfile("eager", (), none, none, none), STEPS).on_device
+    uses = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS).on_device
     assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
     # While the device works, the host comes to the marks of the next stages and waits for none.
     assert uses[STAGES[0], "forward"].time_us >= 300
@@ -160,7 +160,7 @@ def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
     before = {key: DeviceUse(60.0), row: DeviceUse(40.0)}
     none = np.zeros(0, np.int64)
     mode = ModeProfile("eager", (), none, none, none, on_device=before)  # type: ignore[arg-type]
-    after = seen.found(mode, 1).on_device
+    after = seen.add_results(mode, 1).on_device
     assert [(use.time_us, use.copy_us) for use in after.values()] == [(56, 4), (44, 11)]
     moved = after["transfers", "step"]
     assert (moved.to_device_bytes, moved.to_host_bytes) == (64, 64)
@@ -171,12 +171,12 @@ def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
     before = dict(env._program.__dict__)
     with attach_meter(env, meter):
         env.reset()
-    assert {times.part: len(times.own_ns) for times in meter.taken()}[TRANSFERS] == 1
+    assert {times.part: len(times.own_ns) for times in meter.collect()}[TRANSFERS] == 1
     assert env._program.__dict__ == before
     on_host = GymEnv("Pendulum-v1")
     with attach_meter(on_host, meter):
         on_host.reset()
-    assert TRANSFERS not in {times.part for times in meter.taken()}
+    assert TRANSFERS not in {times.part for times in meter.collect()}
 
 
 def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_the_peak_between_two_parts_is_of_the_one_around() -> None:
     ledger.begin(1, MemoryLevel(0, 0, 70))
     ledger.end(MemoryLevel(0, 5, 9))
     ledger.end(MemoryLevel(0, 0, 5))
-    assert (ledger.taken[0].peak, ledger.taken[1].peak) == (70, 9)
+    assert (ledger.totals[0].peak, ledger.totals[1].peak) == (70, 9)
 
 
 def seeded(planned: bool) -> TransformedEnv:

@@ -90,7 +90,7 @@ def test_an_interrupt_keeps_the_turns_before_it() -> None:
     env = SpinningEnv(clock.spin, 10)
 
     def stop(doing: str, done: int, of: int) -> None:
-        if doing == "in turns" and done == 2:
+        if doing == "alternating" and done == 2:
             raise KeyboardInterrupt
 
     plan = ProfilePlan(steps=10, warmup=1, repeats=5, clock=clock, on_progress=stop)

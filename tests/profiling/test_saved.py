@@ -69,7 +69,7 @@ def test_readers_find_statistics_beside_the_samples() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "plan"}, "this document is no profile"),
+        ({"kind": "plan"}, "this document is not a profile"),
         ({"schema_version": 99}, "schema version 99"),
         ({"machine": {}}, "is damaged"),
         ({"modes": [{}]}, "is damaged"),

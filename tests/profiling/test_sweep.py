@@ -44,7 +44,7 @@ def test_a_sweep_is_read_from_texts() -> None:
         ("num_evns=1", UnknownNameError, "did you mean num_envs?"),
         ("Resise.w=1", UnknownNameError, "did you mean Resize?"),
         ("Resize.width=1", UnknownNameError, "it takes w, h, interpolation"),
-        ("7.w=1", UnknownNameError, "no setting '7.w'"),
+        ("7.w=1", UnknownNameError, "unknown sweep setting '7.w'"),
         ("mode=eagre", UnknownNameError, "did you mean eager?"),
         ("dtype=flaot32", UnknownNameError, "float32"),
         ("num_envs=0", ArgumentError, "at least 1, got '0'"),

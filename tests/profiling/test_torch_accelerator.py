@@ -24,7 +24,7 @@ class FakeTorch:
         self.timed, self.log, self.now = timed, list[str](), 0.0
         monkeypatch.setattr(accelerator, "present_device", torch.device)
         monkeypatch.setattr(torch, "Event", self.event)
-        monkeypatch.setattr(TorchAccelerator, "_set_up", lambda _: self.log.append("set up"))
+        monkeypatch.setattr(TorchAccelerator, "_initialize", lambda _: self.log.append("set up"))
         stats = {"allocated": 900, "current": 300, "peak": 500}
         named = {f"allocated_bytes.all.{name}": value for name, value in stats.items()}
         for name, value in (
@@ -66,12 +66,12 @@ def test_marks_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTorch(monkeypatch)
     device = TorchAccelerator("cuda:1")
     assert fake.log[0] == "set up"
-    assert (device.name, device.untimed, device.sees_syncs) == ("cuda:1", None, True)
+    assert (device.name, device.timing_error, device.reports_syncs) == ("cuda:1", None, True)
     earlier, later = device.mark(), device.mark()
-    assert device.between_ns(earlier, later) == 1_000_000
+    assert device.elapsed_ns(earlier, later) == 1_000_000
     assert device.memory() == (900, 300, 500)
     fake.log.clear()
-    device.forget_peak()
+    device.reset_peak()
     device.synchronize()
     assert fake.log == ["reset_peak_memory_stats cuda:1", "synchronize cuda:1"]
 
@@ -80,11 +80,15 @@ def test_what_a_device_cannot_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     FakeTorch(monkeypatch)
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {})
     device = TorchAccelerator("mps")
-    assert (device.sees_syncs, device.sees_memory, device.sees_work) == (False, False, False)
+    assert (device.reports_syncs, device.reports_memory, device.reports_work) == (
+        False,
+        False,
+        False,
+    )
     assert device.missing == (
-        "mps: torch cannot tell where the host waits for it here.",
-        "mps: torch cannot tell what memory is taken on it here.",
-        "mps: torch cannot tell which kernels and copies run on it here.",
+        "mps: torch does not report where the host waits for it here.",
+        "mps: torch does not report what memory is taken on it here.",
+        "mps: torch does not report which kernels and copies run on it here.",
     )
 
 
@@ -95,7 +99,7 @@ def test_a_device_without_times_is_said_once(monkeypatch: pytest.MonkeyPatch) ->
     found = find_accelerator(GymEnv("Pendulum-v1"))
     assert found.accelerator is None
     assert found.notes == (
-        "cuda:0: one device is measured at a time, and that is mps:0.",
+        "cuda:0: not measured, as only one device is measured at a time: mps:0.",
         "mps:0 cannot be timed: no timing here.",
     )
 
@@ -104,7 +108,7 @@ def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTorch(monkeypatch)
     device, events = TorchAccelerator("mps"), list[TraceEvent]()
     fake.log.clear()
-    with device.traced(events):
+    with device.record_trace(events):
         for place in (0, 1, 0):
             with torch.autograd.profiler.record_function(format_range_name(place)):
                 torch.ones(3)

@@ -34,16 +34,16 @@ _TRACE_KINDS: dict[str, TraceKind] = {
 
 
 class TraceEvent(NamedTuple):
-    """Something that the host or the device did.
+    """An event on the host or the device.
 
     Args:
-        kind: a call of a part, or a launch, on the host; a kernel, copy or fill on the device.
-        name: what it is called there.
-        start_ns: when it began.
-        duration_ns: how long it took.
-        thread: on which of the host's threads it was.
-        link: what a launch and its work on the device share; -1 for none.
-        nbytes: how much was copied.
+        kind: Call of a part or launch on the host; kernel, copy or fill on the device.
+        name: Name.
+        start_ns: Start.
+        duration_ns: Duration.
+        thread: Thread of the host.
+        link: Shared by a launch and its work on the device; -1 for none.
+        nbytes: Copied bytes.
     """
 
     kind: TraceKind
@@ -56,7 +56,7 @@ class TraceEvent(NamedTuple):
 
 
 def read_trace(text: str) -> list[TraceEvent]:
-    """The events of a Chrome trace that torch has written, as far as they matter here.
+    """Parse the relevant events of a Chrome trace written by torch.
 
     Args:
         text: JSON.
@@ -96,11 +96,11 @@ _SKIPPED_MODULES = ("torch.", "torchvision.", "tensordict.", "warnings.", "tdx.p
 
 
 @contextmanager
-def watch_syncs(told: Callable[[str], None]) -> Iterator[None]:
-    """Have a function told the place, ``file:line``, of each wait in the block.
+def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the place, ``file:line``, of each synchronization in the block.
 
-    torch warns of each; other warnings are as ever. What waits without torch's knowing, such as
-    a library of its own, is not seen.
+    torch warns about each; other warnings are unchanged. Libraries that wait without torch are not
+    detected.
     """
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -115,7 +115,7 @@ def watch_syncs(told: Callable[[str], None]) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if _SYNC_WARNING in str(message):
-                told(_find_caller(sys._getframe(1)) or f"{filename}:{lineno}")
+                callback(_find_caller(sys._getframe(1)) or f"{filename}:{lineno}")
             else:
                 show(message, category, filename, lineno, file, line)
 
@@ -130,7 +130,7 @@ def watch_syncs(told: Callable[[str], None]) -> Iterator[None]:
 
 
 def _find_caller(frame: FrameType | None) -> str | None:
-    """The innermost line that is neither torch's nor the profiler's."""
+    """Return the innermost line outside torch and the profiler."""
     while frame is not None:
         module = f"{frame.f_globals.get('__name__', '')}."
         if not module.startswith(_SKIPPED_MODULES):
@@ -140,7 +140,7 @@ def _find_caller(frame: FrameType | None) -> str | None:
 
 
 def _shorten_path(filename: str) -> str:
-    """A path from the place that a person looks from."""
+    """Return a path relative to the repository or the current folder, if it is inside one."""
     path = Path(filename)
     for root in (_REPOSITORY, Path.cwd()):
         if path.is_relative_to(root):
@@ -152,61 +152,61 @@ _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}
 
 
 class Accelerator(Protocol):
-    """A device that works through what the host gives it, while the host goes on.
+    """A device that processes its queue of work asynchronously.
 
     Args:
-        name: such as ``cuda:0``.
-        untimed: why its work cannot be timed; ``None`` where it can.
-        missing: what cannot be seen of it, each a sentence.
-        sees_syncs: whether it tells where the host waits for it.
-        sees_memory: whether it tells how much of its memory is taken.
-        sees_work: whether it tells which kernels and copies it runs.
+        name: Such as ``cuda:0``.
+        timing_error: Why its work cannot be timed. ``None``: it can.
+        missing: What it does not report, each a sentence.
+        reports_syncs: Whether it reports where the host waits for it.
+        reports_memory: Whether it reports its memory use.
+        reports_work: Whether it reports kernels and copies.
     """
 
     name: str
-    untimed: str | None
+    timing_error: str | None
     missing: tuple[str, ...]
-    sees_syncs: bool
-    sees_memory: bool
-    sees_work: bool
+    reports_syncs: bool
+    reports_memory: bool
+    reports_work: bool
 
     def mark(self) -> Any:
-        """A mark in its queue of work, which gets the time when the device comes to it."""
+        """Put an event into the queue of the device, which records when the device reaches it."""
         ...
 
-    def between_ns(self, earlier: Any, later: Any) -> int:
-        """The time between two marks, once it has come to both."""
+    def elapsed_ns(self, earlier: Any, later: Any) -> int:
+        """Return the time between two events after both were reached."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until it has done all its work."""
+        """Wait until the device has finished its work."""
         ...
 
     def memory(self) -> tuple[int, int, int]:
-        """Bytes ever taken, taken now, and the most since :meth:`forget_peak`."""
+        """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
         ...
 
-    def forget_peak(self) -> None:
-        """Have the peak begin anew, at what is taken now."""
+    def reset_peak(self) -> None:
+        """Reset the peak to the current memory use."""
         ...
 
-    def watched(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Have a function told the place, ``file:line``, of each wait in a block."""
+    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Call a function with the place, ``file:line``, of each synchronization in the block."""
         ...
 
-    def traced(self, events: list[TraceEvent]) -> AbstractContextManager[None]:
-        """Put what the host and the device do in a block into a list, as it ends."""
+    def record_trace(self, events: list[TraceEvent]) -> AbstractContextManager[None]:
+        """Append the events of the block to a list when it ends."""
         ...
 
 
 class TorchAccelerator:
-    """A device of torch's; see :class:`Accelerator`.
+    """Device of torch; see :class:`Accelerator`.
 
     Args:
-        device: such as ``"cuda:0"``.
+        device: Such as ``"cuda:0"``.
 
     Raises:
-        DeviceError: it is not there.
+        DeviceError: It does not exist.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -215,49 +215,51 @@ class TorchAccelerator:
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)
         self._activity = activity if activity in torch.profiler.supported_activities() else None
-        self.sees_work = self._activity is not None
-        self.sees_syncs = kind == "cuda"
-        self.untimed = self._reason()
-        self.sees_memory = self._has_memory_stats()
-        seen = {
-            "where the host waits for it": self.sees_syncs,
-            "what memory is taken on it": self.sees_memory,
-            "which kernels and copies run on it": self.sees_work,
+        self.reports_work = self._activity is not None
+        self.reports_syncs = kind == "cuda"
+        self.timing_error = self._find_timing_error()
+        self.reports_memory = self._has_memory_stats()
+        supported = {
+            "where the host waits for it": self.reports_syncs,
+            "what memory is taken on it": self.reports_memory,
+            "which kernels and copies run on it": self.reports_work,
         }
         self.missing = tuple(
-            f"{self.name}: torch cannot tell {what} here." for what, can in seen.items() if not can
+            f"{self.name}: torch does not report {what} here."
+            for what, can in supported.items()
+            if not can
         )
 
-    def _reason(self) -> str | None:
-        """Try it; its first tensor, event and wait also set much up."""
+    def _find_timing_error(self) -> str | None:
+        """Time an event; the first tensor, event and synchronization also initialize the device."""
         try:
-            self._set_up()
+            self._initialize()
             first, second = self.mark(), self.mark()
             self.synchronize()
-            self.between_ns(first, second)
+            self.elapsed_ns(first, second)
         except (RuntimeError, NotImplementedError) as error:
             return next(iter(str(error).splitlines()), type(error).__name__)
         return None
 
-    def _set_up(self) -> None:
-        """Have torch make its allocator, which tells nothing before that."""
+    def _initialize(self) -> None:
+        """Initialize the allocator, which reports nothing before its first use."""
         torch.zeros(1, device=self._device)
 
     def _has_memory_stats(self) -> bool:
         try:
             self.memory()
-            self.forget_peak()
+            self.reset_peak()
         except (RuntimeError, NotImplementedError, KeyError, AttributeError):
             return False
         return True
 
     def mark(self) -> torch.Event:
-        """See :class:`Accelerator`; on the current stream."""
+        """See :class:`Accelerator`; uses the current stream."""
         event = torch.Event(device=self._device, enable_timing=True)
         event.record(torch.accelerator.current_stream(self._device))
         return event
 
-    def between_ns(self, earlier: torch.Event, later: torch.Event) -> int:
+    def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
         """See :class:`Accelerator`."""
         return round(earlier.elapsed_time(later) * 1e6)
 
@@ -271,24 +273,24 @@ class TorchAccelerator:
         taken = "allocated_bytes.all."
         return stats[taken + "allocated"], stats[taken + "current"], stats[taken + "peak"]
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         """See :class:`Accelerator`."""
         torch.accelerator.reset_peak_memory_stats(self._device)
 
-    def watched(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
         """See :class:`Accelerator`."""
-        return watch_syncs(told)
+        return watch_syncs(callback)
 
     @contextmanager
-    def traced(self, events: list[TraceEvent]) -> Iterator[None]:
-        """See :class:`Accelerator`; times are torch's profiler's, which slows the host down."""
+    def record_trace(self, events: list[TraceEvent]) -> Iterator[None]:
+        """See :class:`Accelerator`; uses torch's profiler, which slows down the host."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         activities += [self._activity] if self._activity is not None else []
         profiler = torch.profiler.profile(activities=activities)
         try:
             with profiler:
                 yield
-                # What still waits in its queue would not be seen.
+                # Queued work would be missing from the trace.
                 self.synchronize()
         finally:
             with tempfile.TemporaryDirectory() as folder:
@@ -298,11 +300,11 @@ class TorchAccelerator:
 
 
 def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:
-    """The devices other than the host that an env, its chain or its policy works on.
+    """List the devices other than the host that an env, its chain or its policy uses.
 
     Args:
-        env: the env, with its chain.
-        policy: what gives the actions.
+        env: Env with its chain.
+        policy: The policy.
     """
     found = dict.fromkeys([env.device])
     for spec in (env.output_spec, env.input_spec):
@@ -316,20 +318,20 @@ def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]
 
 
 SYNC_NOTE = (
-    "Sync mode: the host waits for the device before and after each part, so times hold what the "
-    "device does, and the rollout is slower than it is without."
+    "Sync mode: the host waits for the device before and after each part, so times include device "
+    "work, and the rollout is slower than usual."
 )
-NO_SYNC_NOTE = "Sync mode changes nothing here: all is on the host."
+NO_SYNC_NOTE = "Sync mode has no effect: everything runs on the host."
 
 
 def synchronized_clock(
     clock: Callable[[], int], accelerator: Accelerator | None
 ) -> Callable[[], int]:
-    """A clock that is read once the device has done all that it was given.
+    """Return a clock that waits for the device before each reading.
 
     Args:
-        clock: gives nanoseconds.
-        accelerator: the device; with none the clock is as it is.
+        clock: Returns nanoseconds.
+        accelerator: The device. ``None``: ``clock`` is returned unchanged.
     """
     if accelerator is None:
         return clock

@@ -1,4 +1,15 @@
-"""Passes on the host: memory and operators of each part."""
+"""Passes on the host: memory and operators of each part.
+
+Memory is measured in two places, each in its own rollout:
+
+- torch's memory, as its allocator reports it to torch's profiler, byte by byte. Other threads and
+  processes are not included.
+- NumPy arrays and Python objects, by :mod:`tracemalloc`: the peak and what is kept, but not memory
+  that is allocated and freed in between, nor earlier memory that is freed.
+
+Allocated and kept bytes of a part exclude the parts inside it, so that all parts add up to the
+rollout; peaks include them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +23,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tdx.core.meter import Lane, Part
-from tdx.profiling.passes.accelerator import Accelerator
 from tdx.profiling.passes.observer import MEMORY_EVENT, HostEvent, Observer, TorchProfilerObserver
-from tdx.profiling.result import DeviceUse, MemoryUse, ModeProfile, OperatorUse
+from tdx.profiling.result import MemoryUse, ModeProfile, OperatorUse
 
 
 class MemoryLevel(NamedTuple):
-    """How full a memory is, in bytes.
+    """Use of a memory, in bytes.
 
     Args:
-        allocated: all that was ever taken.
-        current: what is taken now.
-        peak: the most that was, since :meth:`MemoryLedger` was last told otherwise.
+        allocated: Total of all allocations so far.
+        current: Bytes in use.
+        peak: Maximum of ``current`` since the last event of the :class:`MemoryLedger`.
     """
 
     allocated: int
@@ -33,7 +43,7 @@ class MemoryLevel(NamedTuple):
 
 @dataclass(slots=True)
 class MemoryTotals:
-    """What the calls of one part took, in bytes."""
+    """Memory used by the calls of one part, in bytes."""
 
     allocated: int = 0
     peak: int = 0
@@ -43,56 +53,56 @@ class MemoryTotals:
 @dataclass(slots=True)
 class _OpenCall:
     place: int
-    began: MemoryLevel
-    most: int
+    start_level: MemoryLevel
+    peak: int
     inner_allocated: int = 0
     inner_kept: int = 0
 
 
 class MemoryLedger:
-    """Keeps the books of calls inside each other.
+    """Attributes memory to nested calls.
 
-    The peak in a :class:`MemoryLevel` is the one since the last call of :meth:`begin` or :meth:`end`.
+    The peak in a :class:`MemoryLevel` is the peak since the last :meth:`begin` or :meth:`end`.
     """
 
     def __init__(self) -> None:
-        self.taken: dict[int, MemoryTotals] = defaultdict(MemoryTotals)
+        self.totals: dict[int, MemoryTotals] = defaultdict(MemoryTotals)
         self._calls: list[_OpenCall] = []
 
     def begin(self, place: int, level: MemoryLevel) -> None:
-        """A call of a part begins."""
+        """Start a call of a part."""
         if self._calls:
-            self._calls[-1].most = max(self._calls[-1].most, level.peak)
+            self._calls[-1].peak = max(self._calls[-1].peak, level.peak)
         self._calls.append(_OpenCall(place, level, level.current))
 
     def end(self, level: MemoryLevel) -> None:
-        """The innermost call ends."""
+        """End the innermost call."""
         call = self._calls.pop()
-        allocated = level.allocated - call.began.allocated
-        kept = level.current - call.began.current
-        most = max(call.most, level.peak)
-        mine = self.taken[call.place]
-        mine.allocated += allocated - call.inner_allocated
-        mine.kept += kept - call.inner_kept
-        mine.peak = max(mine.peak, most - call.began.current)
+        allocated = level.allocated - call.start_level.allocated
+        kept = level.current - call.start_level.current
+        peak = max(call.peak, level.peak)
+        own_totals = self.totals[call.place]
+        own_totals.allocated += allocated - call.inner_allocated
+        own_totals.kept += kept - call.inner_kept
+        own_totals.peak = max(own_totals.peak, peak - call.start_level.current)
         if self._calls:
             outer = self._calls[-1]
-            outer.most = max(outer.most, most)
+            outer.peak = max(outer.peak, peak)
             outer.inner_allocated += allocated
             outer.inner_kept += kept
 
 
 class TensorMemory(TorchProfilerObserver):
-    """What torch allocates on the host."""
+    """Observes memory that torch allocates on the host."""
 
     def __init__(self) -> None:
         super().__init__(memory=True)
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        taken = compute_memory(self.events)
+        totals = compute_memory(self.events)
         uses = dict(profile.memory)
-        for key, each in _iterate_totals(self.parts, taken):
+        for key, each in iterate_totals(self.parts, totals):
             before = uses.get(key, MemoryUse(0.0, 0, 0.0))
             uses[key] = replace(
                 before,
@@ -104,10 +114,10 @@ class TensorMemory(TorchProfilerObserver):
 
 
 def compute_memory(events: Iterable[HostEvent]) -> dict[int, MemoryTotals]:
-    """What was allocated on the host, by the place of the part.
+    """Compute the memory allocated on the host, by index of the part.
 
     Args:
-        events: in the order in which they began.
+        events: Events sorted by start.
     """
     ledger, ends = MemoryLedger(), list[int]()
     allocated = current = peak = 0
@@ -127,11 +137,11 @@ def compute_memory(events: Iterable[HostEvent]) -> dict[int, MemoryTotals]:
     for _ in ends:
         ledger.end(MemoryLevel(allocated, current, peak))
         peak = current
-    return ledger.taken
+    return ledger.totals
 
 
-class _PolledMemory(Observer):
-    """A memory that is asked at the begin and the end of each call how full it is."""
+class PolledMemory(Observer):
+    """Observes a memory by reading its level at the start and the end of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +149,7 @@ class _PolledMemory(Observer):
 
     @abstractmethod
     def _level(self) -> MemoryLevel:
-        """How full it is; the peak is the one since this was last asked."""
+        """Return the current level; the peak is the one since the last call."""
 
     def _begin(self, place: int) -> None:
         self._ledger.begin(place, self._level())
@@ -148,8 +158,8 @@ class _PolledMemory(Observer):
         self._ledger.end(self._level())
 
 
-class ObjectMemory(_PolledMemory):
-    """What NumPy's arrays and Python's objects take on the host."""
+class ObjectMemory(PolledMemory):
+    """Observes memory of NumPy arrays and Python objects on the host."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -170,10 +180,10 @@ class ObjectMemory(_PolledMemory):
         tracemalloc.reset_peak()
         return MemoryLevel(0, current, peak)
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         uses = dict(profile.memory)
-        for key, each in _iterate_totals(self.parts, self._ledger.taken):
+        for key, each in iterate_totals(self.parts, self._ledger.totals):
             before = uses.get(key, MemoryUse(0.0, 0, 0.0))
             uses[key] = replace(
                 before, objects_peak_bytes=each.peak, objects_kept_bytes=each.kept / steps
@@ -181,58 +191,21 @@ class ObjectMemory(_PolledMemory):
         return replace(profile, memory=uses)
 
 
-class DeviceMemory(_PolledMemory):
-    """What is allocated on an accelerator.
-
-    Args:
-        accelerator: one that can tell.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        super().__init__()
-        self._accelerator = accelerator
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
-        self._on = True
-        try:
-            yield
-        finally:
-            self._on = False
-
-    def _level(self) -> MemoryLevel:
-        level = MemoryLevel(*self._accelerator.memory())
-        self._accelerator.forget_peak()
-        return level
-
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
-        uses = dict(profile.on_device)
-        for key, each in _iterate_totals(self.parts, self._ledger.taken):
-            uses[key] = replace(
-                uses.get(key, DeviceUse(0.0)),
-                allocated_bytes=each.allocated / steps,
-                peak_bytes=each.peak,
-                kept_bytes=each.kept / steps,
-            )
-        return replace(profile, on_device=uses)
-
-
-def _iterate_totals(
-    parts: list[Part], taken: dict[int, MemoryTotals]
+def iterate_totals(
+    parts: list[Part], totals: dict[int, MemoryTotals]
 ) -> Iterator[tuple[tuple[str, Lane], MemoryTotals]]:
-    for place, each in taken.items():
+    """Yield label and lane of each part with its totals."""
+    for place, each in totals.items():
         yield (parts[place].label, parts[place].lane), each
 
 
 SLOWDOWN_NOTE = (
-    "The times of operators are from a pass of their own, which torch's profiler slows down: "
-    "they compare with each other, not with the other columns."
+    "The times of operators are from a separate pass, which torch's profiler slows down: "
+    "compare them with each other, not with the other columns."
 )
 
 _COMPILED_GRAPH = re.compile(r"## Call CompiledFxGraph \w+ ##")
-"""What a compiled graph is called, with a hash of its code in it."""
+"""Name of a compiled graph, with a hash of its code."""
 
 
 @dataclass(slots=True)
@@ -243,7 +216,7 @@ class _OperatorCount:
 
 @dataclass(slots=True)
 class _OpenEvent:
-    """Something that has begun; ``count`` is none for a part."""
+    """An event that has started; ``count`` is ``None`` for a part."""
 
     end_ns: int
     place: int
@@ -251,12 +224,12 @@ class _OpenEvent:
 
 
 class Operators(TorchProfilerObserver):
-    """Counts the operators that each part calls itself, those inside other operators too."""
+    """Counts the operators that each part calls itself, including operators inside operators."""
 
     def __init__(self) -> None:
         super().__init__(memory=False)
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         uses = dict(profile.operators)
         for place, counts in count_operators(self.events).items():
@@ -269,27 +242,27 @@ class Operators(TorchProfilerObserver):
 
 
 def count_operators(events: Iterable[HostEvent]) -> dict[int, dict[str, _OperatorCount]]:
-    """Calls and own time of each operator, by the place of the part around it.
+    """Count calls and own time of each operator, by index of the part around it.
 
     Args:
-        events: in the order in which they began.
+        events: Events sorted by start.
     """
-    found: dict[int, dict[str, _OperatorCount]] = defaultdict(lambda: defaultdict(_OperatorCount))
+    results: dict[int, dict[str, _OperatorCount]] = defaultdict(lambda: defaultdict(_OperatorCount))
     around: list[_OpenEvent] = []
     for event in events:
         while around and around[-1].end_ns <= event.start_ns:
             around.pop()
         if event.name == MEMORY_EVENT or (not around and event.place < 0):
             continue
-        taken = event.end_ns - event.start_ns
+        totals = event.end_ns - event.start_ns
         if around and around[-1].count is not None:
-            around[-1].count.own_ns -= taken
+            around[-1].count.own_ns -= totals
         if event.place >= 0:
             around.append(_OpenEvent(event.end_ns, event.place, None))
             continue
         place = around[-1].place
-        count = found[place][_COMPILED_GRAPH.sub("CompiledFxGraph", event.name)]
+        count = results[place][_COMPILED_GRAPH.sub("CompiledFxGraph", event.name)]
         count.calls += 1
-        count.own_ns += taken
+        count.own_ns += totals
         around.append(_OpenEvent(event.end_ns, place, count))
-    return {place: dict(counts) for place, counts in found.items()}
+    return {place: dict(counts) for place, counts in results.items()}
