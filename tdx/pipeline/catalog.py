@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey, normal_key
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
+from tdx.serialization import json_field, to_plain
 
 # fmt: off
 TypeName = Literal[
@@ -51,9 +52,9 @@ class Type:
     """
 
     name: TypeName
-    items: tuple[Type, ...] = ()
-    values: tuple[Value, ...] = ()
-    text: str = ""
+    items: tuple[Type, ...] = json_field(default=(), omit_empty=True)
+    values: tuple[Value, ...] = json_field(default=(), omit_empty=True)
+    text: str = json_field(default="", omit_empty=True)
 
     @property
     def options(self) -> tuple[Type, ...]:
@@ -87,20 +88,9 @@ class Type:
         named = TYPE_PHRASES.get(self.name)
         return named[1] if named else f"values that are {self.words()}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; the inverse of :meth:`from_json`."""
-        data: dict[str, Any] = {"name": self.name}
-        if self.items:
-            data["items"] = [item.to_json() for item in self.items]
-        if self.values:
-            data["values"] = list(self.values)
-        if self.text:
-            data["text"] = self.text
-        return data
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Type:
-        """The type that :meth:`to_json` wrote."""
+        """Create a type from its plain data."""
         items = tuple(cls.from_json(item) for item in data.get("items", ()))
         return cls(data["name"], items, tuple(data.get("values", ())), data.get("text", ""))
 
@@ -155,20 +145,9 @@ class Parameter:
             f"{spaced}{self.default}" if self.default else ""
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; the inverse of :meth:`from_json`."""
-        return {
-            "name": self.name,
-            "annotation": self.annotation,
-            "default": self.default,
-            "help": self.help,
-            "kind": self.kind,
-            "type": self.type.to_json(),
-        }
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Parameter:
-        """The parameter that :meth:`to_json` wrote."""
+        """Create a parameter from its plain data."""
         return cls(**{**data, "type": Type.from_json(data["type"])})
 
 
@@ -193,8 +172,8 @@ class TransformInfo:
     time_behaviour: str
     summary: str
     doc: str
+    default_in_keys: tuple[NestedKey, ...] | None = field(default=None, kw_only=True)
     parameters: tuple[Parameter, ...]
-    default_in_keys: tuple[NestedKey, ...] | None = None
 
     @property
     def signature(self) -> str:
@@ -209,22 +188,9 @@ class TransformInfo:
         """Return the argument with this name; ``None`` if there is none."""
         return next((each for each in self.parameters if each.name == name), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; the inverse of :meth:`from_json`."""
-        return {
-            "name": self.name,
-            "module": self.module,
-            "category": self.category,
-            "time_behaviour": self.time_behaviour,
-            "summary": self.summary,
-            "doc": self.doc,
-            "default_in_keys": self.default_in_keys,
-            "parameters": [parameter.to_json() for parameter in self.parameters],
-        }
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TransformInfo:
-        """The transform that :meth:`to_json` wrote."""
+        """Create a declaration from its plain data."""
         parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
         given = data.get("default_in_keys")
         in_keys = None if given is None else tuple(normal_key(key) for key in given)
@@ -311,5 +277,5 @@ def load_catalog() -> Catalog:
 
 def format_catalog(transforms: list[TransformInfo]) -> str:
     """Return the text of the catalog file."""
-    data = {"version": 1, "transforms": [info.to_json() for info in transforms]}
+    data = {"version": 1, "transforms": to_plain(transforms)}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

@@ -182,7 +182,7 @@ ROLLOUT_PART = engine_part(UNATTRIBUTED)
 STEP_PART = engine_part("tensordicts of a step")
 STEP_MDP_PART = engine_part("step_mdp")
 RESET_PART = engine_part("tensordicts of a reset")
-MAYBE_RESET_PART = engine_part("looking for ends")
+MAYBE_RESET_PART = engine_part("maybe_reset")
 CHAIN_PART = engine_part("chain")
 
 

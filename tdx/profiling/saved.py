@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import base64
-import builtins
-import collections.abc
 import json
-import types
-import typing
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,12 +18,14 @@ from tdx.profiling.result import (
     Counts,
     DeviceUse,
     MemoryUse,
+    Mode,
     ModeProfile,
     OperatorUse,
     Profile,
     Row,
     Settings,
 )
+from tdx.serialization import from_plain, to_plain
 from tdx.text import escape_json
 from tdx.untrusted import parse_json, read_limited
 
@@ -43,7 +40,6 @@ MAX_SAMPLE_BYTES = 2**28
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
 _DIGITS = 4
 
-Made = TypeVar("Made")
 Key = tuple[str, Lane]
 
 
@@ -66,8 +62,8 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
         "kind": KIND,
         "subject": profile.subject,
         "stages": list(profile.stages),
-        "settings": asdict(profile.settings),
-        "machine": {**asdict(profile.machine), "accelerators": list(profile.machine.accelerators)},
+        "settings": to_plain(profile.settings),
+        "machine": to_plain(profile.machine),
         "encoding": ENCODING,
         "modes": [_mode_to_json(mode) for mode in profile.modes],
     }
@@ -91,11 +87,13 @@ def _mode_to_json(mode: ModeProfile) -> dict[str, Any]:
         "notes": list(mode.notes),
         "error": mode.error,
         "rows": [row_to_json(mode, row) | {"samples": _encode_row(row)} for row in mode.rows],
-        "memory": [_with_row_key(key, asdict(use)) for key, use in mode.memory.items()],
+        "memory": [_with_row_key(key, to_plain(use)) for key, use in mode.memory.items()],
         "operators": [
-            _with_row_key(key, asdict(use)) for key, uses in mode.operators.items() for use in uses
+            _with_row_key(key, to_plain(use))
+            for key, uses in mode.operators.items()
+            for use in uses
         ],
-        "on_device": [_with_row_key(key, asdict(use)) for key, use in mode.on_device.items()],
+        "on_device": [_with_row_key(key, to_plain(use)) for key, use in mode.on_device.items()],
     }
 
 
@@ -106,13 +104,12 @@ def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
         mode: Measurements that contain the row.
         row: The row.
     """
-    rounded = {name: round(value, _DIGITS) for name, value in asdict(row.statistics).items()}
     return {
-        "part": asdict(row.part),
+        "part": to_plain(row.part),
         "label": row.part.label,
         "lane": row.part.lane,
         "per": "step" if row.covers_many else "call",
-        **rounded,
+        **to_plain(row.statistics, _DIGITS),
         "steps": int(row.steps.sum()),
         "step_us": round(mode.step_share_us(row), _DIGITS),
         "share": round(mode.share(row), 2 * _DIGITS),
@@ -221,24 +218,23 @@ def _format_mode(mode: dict[str, Any]) -> str:
 
 
 def _parse_profile(document: Mapping[str, Any]) -> Profile:
-    samples, machine = _SampleDecoder(), dict(document["machine"])
-    machine["accelerators"] = tuple(machine["accelerators"])
+    samples = _SampleDecoder()
     return Profile(
         subject=str(document["subject"]),
         stages=tuple(map(str, document["stages"])),
-        settings=_parse_dataclass(Settings, document["settings"]),
-        machine=_parse_dataclass(Machine, machine),
+        settings=from_plain(Settings, document["settings"]),
+        machine=from_plain(Machine, document["machine"]),
         modes=tuple(_parse_mode(mode, samples) for mode in document["modes"]),
     )
 
 
 def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile:
     mode: Any = data["mode"]
-    if not _matches_type(mode, get_type_hints(ModeProfile)["mode"]):
+    if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r:.50}")
     operators: dict[Key, tuple[OperatorUse, ...]] = {}
     for key, each in _by_key(data["operators"]):
-        operators[key] = (*operators.get(key, ()), _parse_dataclass(OperatorUse, each))
+        operators[key] = (*operators.get(key, ()), from_plain(OperatorUse, each))
     return ModeProfile(
         mode=mode,
         rows=tuple(_parse_row(row, samples) for row in data["rows"]),
@@ -246,11 +242,9 @@ def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile
         steps=np.array(data["steps"], np.int64),
         frames=np.array(data["frames"], np.int64),
         specs_ns=np.array(data["specs_ns"], np.int64),
-        memory={key: _parse_dataclass(MemoryUse, each) for key, each in _by_key(data["memory"])},
+        memory={key: from_plain(MemoryUse, each) for key, each in _by_key(data["memory"])},
         operators=operators,
-        on_device={
-            key: _parse_dataclass(DeviceUse, each) for key, each in _by_key(data["on_device"])
-        },
+        on_device={key: from_plain(DeviceUse, each) for key, each in _by_key(data["on_device"])},
         notes=tuple(map(str, data["notes"])),
         error=None if data["error"] is None else str(data["error"]),
     )
@@ -265,35 +259,4 @@ def _parse_row(data: Mapping[str, Any], samples: _SampleDecoder) -> Row:
     columns = {name: samples.decode(data["samples"][name]) for name in _COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of samples differ in length")
-    return Row(_parse_dataclass(Part, data["part"]), **columns)
-
-
-def _parse_dataclass(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Make a dataclass of the entries that are its fields, after checking their types."""
-    hints = get_type_hints(kind)
-    values = {name: data[name] for name in hints if name in data}
-    for name, value in values.items():
-        if not _matches_type(value, hints[name]):
-            raise TypeError(f"{name} cannot be {value!r:.50}")
-    return kind(**values)
-
-
-def _matches_type(value: Any, hint: Any) -> bool:
-    """True if plain data has the type of an annotation."""
-    inner = get_args(hint)
-    match get_origin(hint):
-        case typing.Union | types.UnionType:
-            return any(_matches_type(value, each) for each in inner)
-        case typing.Literal:
-            return value in inner
-        case None:
-            numbers = {int: (int,), float: (int, float)}.get(hint, (hint,))
-            return isinstance(value, numbers) and (hint is bool or not isinstance(value, bool))
-        case collections.abc.Mapping | builtins.dict:
-            return isinstance(value, dict) and all(
-                _matches_type(each, inner[1]) for each in value.values()
-            )
-        case _:
-            return isinstance(value, list | tuple) and all(
-                _matches_type(each, inner[0]) for each in value
-            )
+    return Row(from_plain(Part, data["part"]), **columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from tdx import __version__
 from tdx.core.meter import UNATTRIBUTED
 from tdx.profiling.result import ModeProfile, Profile, Row
+from tdx.serialization import to_plain
 
 WHOLE_STEP = "whole step"
 
@@ -188,8 +189,8 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
         "otherData": {
             "exporter": f"tdx {__version__}",
             "subject": profile.subject,
-            "settings": asdict(profile.settings),
-            "machine": asdict(profile.machine),
+            "settings": to_plain(profile.settings),
+            "machine": to_plain(profile.machine),
             "cut": describe_omitted_calls(profile, most),
         },
     }

@@ -25,7 +25,7 @@ from tests.benchmarks.bars import (
 )
 from tests.benchmarks.chains import chain_6_env
 from tests.benchmarks.conftest import Note
-from tests.profiling.spinning import SpinningEnv, SpinningPolicy, SpinningStage
+from tests.profiling.fake_clock import SpinningEnv, SpinningPolicy, SpinningStage
 
 ROUNDS = 15
 EACH = pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile, read_profile
 from tdx.profiling.traces import build_mean_step
 from tests.cli.test_report import BROWSERS, Page
-from tests.profiling.stand_in import mode_profile, on_device, stand_in
+from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -28,7 +28,7 @@ QUICK = (*PENDULUM, "--steps", "8", "--warmup", "0", "--repeat", "2", "--passes"
 
 
 def both() -> Profile:
-    return stand_in(on_device(mode_profile()), mode_profile("planned", many=True))
+    return sample_profile(on_device(mode_profile()), mode_profile("planned", many=True))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_table(tdx: Tdx, golden: Golden, measures: Any, columns: int | None) -> 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv", "md"])
 def test_other_formats(tdx: Tdx, golden: Golden, measures: Any, form: str) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     text = tdx(*PENDULUM, "--format", form).out
     if form == "json":
         document = json.loads(text)
@@ -64,13 +64,13 @@ def test_other_formats(tdx: Tdx, golden: Golden, measures: Any, form: str) -> No
 
 
 def test_sorted_cut_and_drawn(tdx: Tdx, golden: Golden, measures: Any) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     shown = tdx(*PENDULUM, "--sort", "p95", "--top", "2", "--histogram", columns=80)
     golden("profile_top.80.txt", shown.out)
 
 
 def test_time_line_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     trace = json.loads(tdx(*PENDULUM, "--trace", "-").out)
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
     scope = json.loads(tdx(*PENDULUM, "--speedscope", "-").out)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.profiling.stand_in import MACHINE
+from tests.profiling.sample_profile import MACHINE
 from tests.test_readme import BLOCK
 
 if TYPE_CHECKING:

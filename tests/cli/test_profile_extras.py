@@ -19,7 +19,7 @@ from tdx.profiling.suggestions import Suggestions, TriedChange
 from tdx.profiling.sweep import SweepCell, SweepResult
 from tdx.profiling.sweep_axes import SweepAxis
 from tests.cli.test_report import Page
-from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
+from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -39,7 +39,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(name: str, result: Any) -> None:
         monkeypatch.setattr(f"tdx.profiling.{name}", lambda *_, **__: result)
 
-    use("run.profile_env", stand_in())
+    use("run.profile_env", sample_profile())
     return use
 
 
@@ -47,9 +47,11 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     kept = {
-        "base": stand_in(),
-        "slow": stand_in(mode_profile(scale=2)),
-        "other": Profile("--env CartPole-v1", (), stand_in().settings, MACHINE, (mode_profile(),)),
+        "base": sample_profile(),
+        "slow": sample_profile(mode_profile(scale=2)),
+        "other": Profile(
+            "--env CartPole-v1", (), sample_profile().settings, MACHINE, (mode_profile(),)
+        ),
     }
     for name, profile in kept.items():
         Path(f"{name}.json").write_text(format_profile(profile), encoding="utf-8")
@@ -77,7 +79,7 @@ def test_a_baseline_in_a_run(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert (same.code, same.err) == (0, "")
     assert "compared with base.json  within the limits" in same.out
-    stand_ins("run.profile_env", stand_in(mode_profile(scale=2)))
+    stand_ins("run.profile_env", sample_profile(mode_profile(scale=2)))
     slow = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert slow.code == 1
     assert "too slow: 0 RewardSum forward: p95" in slow.out
@@ -88,7 +90,7 @@ def test_a_baseline_in_a_run(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         ).out
     )
     assert document["comparison"]["failed"] is True
-    stand_ins("run.profile_env", stand_in(mode_profile(error="the motor broke")))
+    stand_ins("run.profile_env", sample_profile(mode_profile(error="the motor broke")))
     broken = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert broken.code == 3
 
@@ -159,7 +161,7 @@ def test_marginal_costs_and_advice(
 def swept() -> SweepResult:
     """Three numbers of envs, of which one does not fit."""
     cells = [
-        SweepCell({"num_envs": number}, stand_in(mode_profile("planned", scale=scale)))
+        SweepCell({"num_envs": number}, sample_profile(mode_profile("planned", scale=scale)))
         for number, scale in ((1, 1), (8, 2))
     ]
     cells.append(SweepCell({"num_envs": 64}, None, "does not fit into memory"))

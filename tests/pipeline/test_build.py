@@ -111,7 +111,7 @@ def test_envs(env: EnvConfig, batch_size: list[int]) -> None:
         built.close()
 
 
-def test_a_worker_that_hangs_is_given_up_after_the_time_that_the_file_says() -> None:
+def test_a_hung_worker_times_out_after_worker_timeout() -> None:
     config = EnvConfig("Pendulum-v1", num_envs=1, batching="parallel", worker_timeout=0.001)
     with pytest.raises(WorkerTimeoutError, match=r"within 0\.001 s") as caught:
         build_env(Pipeline.of(config)).close()
@@ -128,7 +128,7 @@ def test_the_seed_fixes_the_first_observation() -> None:
     assert not torch.equal(first, other)
 
 
-def test_values_become_what_they_stand_for() -> None:
+def test_values_are_resolved() -> None:
     env = build_env(
         Pipeline.of(
             "Pendulum-v1",
@@ -194,7 +194,7 @@ def test_values_become_what_they_stand_for() -> None:
         ),
     ],
 )
-def test_what_the_specs_show(stages: list[str], kind: type[TdxError], message: str) -> None:
+def test_errors_in_specs(stages: list[str], kind: type[TdxError], message: str) -> None:
     error = the_error(Pipeline.of("Pendulum-v1", *stages))
     assert isinstance(error, kind)
     assert str(error) == message
@@ -340,7 +340,7 @@ def the_error_of_code(pipeline: Pipeline) -> TdxError:
     return caught.value
 
 
-def test_everything_wrong_is_found_at_once() -> None:
+def test_validate_returns_all_errors() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "StepCouter", "StepCounter(max_steps='a', b=1)")
     assert [error.where.stage for error in check_arguments(pipeline)] == [0, 1, 1]
     pipeline = pipeline.with_stages(parse_stage("RewardSum"))

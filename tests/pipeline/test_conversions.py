@@ -119,7 +119,7 @@ def test_the_program_builds_the_same_env() -> None:
 @pytest.mark.parametrize(
     "source", ["x = 1", "env = 3", "env = TransformedEnv(make(), Compose())", "env = ("]
 )
-def test_other_programs_are_not_read(source: str) -> None:
+def test_other_programs_are_refused(source: str) -> None:
     with pytest.raises(PipelineError):
         from_python(source)
 

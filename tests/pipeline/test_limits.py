@@ -66,7 +66,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_refused_with_a_sentence(name: str) -> None:
+def test_oversized_files_are_refused(name: str) -> None:
     text, message = FILES[name]
     with pytest.raises(TdxError) as caught:
         read_pipeline(text, "f.yaml")
@@ -77,7 +77,7 @@ def test_a_file_is_refused_with_a_sentence(name: str) -> None:
     assert len(str(error)) < 1_000
 
 
-def test_as_much_as_is_allowed_is_read() -> None:
+def test_files_at_the_limit_are_accepted() -> None:
     text = HEAD + "transforms:\n" + "  - RewardSum\n" * MAX_STAGES
     assert len(read_pipeline(text, "f.yaml").transforms) == MAX_STAGES
     deep = "[" * 40 + "]" * 40
@@ -94,7 +94,7 @@ def test_merge_keys_are_not_expanded() -> None:
         read_pipeline(HEAD + "\n".join(lines), "f.yaml")
 
 
-def test_an_endless_comment_that_might_be_a_stage() -> None:
+def test_a_long_comment_is_not_a_disabled_stage() -> None:
     text = HEAD + "transforms:\n  - RewardSum\n  # off: " + "a # " * 50_000 + "\n"
     assert read_pipeline(text, "f.yaml").off == ()
 
@@ -121,7 +121,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("parse", [parse_stage, parse_value, parse_kwargs])
-def test_a_text_is_refused_with_a_sentence(parse: Any, name: str) -> None:
+def test_oversized_texts_are_refused(parse: Any, name: str) -> None:
     with pytest.raises(TdxError) as caught:
         parse(TEXTS[name])
     assert caught.value.hint
@@ -129,14 +129,14 @@ def test_a_text_is_refused_with_a_sentence(parse: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["mlp(" * DEEP, "mlp([" * 99, "mlp:", "mlp(1)", "=", "a" * 9_999])
-def test_a_policy_is_refused_with_a_sentence(text: str) -> None:
+def test_oversized_policies_are_refused(text: str) -> None:
     with pytest.raises(TdxError) as caught:
         parse_policy(text)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["(" * DEEP, "-" * DEEP + "1", "x = 0", "env = 1" + "0" * 5_000])
-def test_a_program_is_refused_with_a_sentence(text: str) -> None:
+def test_oversized_programs_are_refused(text: str) -> None:
     with pytest.raises(TdxError) as caught:
         from_python(text)
     assert caught.value.hint
@@ -154,7 +154,7 @@ def test_a_program_is_refused_with_a_sentence(text: str) -> None:
         [],
     ],
 )
-def test_flags_are_refused_with_a_sentence(flags: list[str]) -> None:
+def test_oversized_flags_are_refused(flags: list[str]) -> None:
     with pytest.raises(TdxError) as caught:
         from_flags(flags)
     assert caught.value.hint

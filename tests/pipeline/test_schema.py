@@ -42,7 +42,7 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(value)
 
 
-def test_it_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -71,7 +71,7 @@ def test_samples(path: Path) -> None:
         "my.code:Thing: {anything: [1, {a: 2}]}",
     ],
 )
-def test_right_stages(stage: str) -> None:
+def test_valid_stages(stage: str) -> None:
     assert problems(with_stage(stage)) == []
     pipeline = read_pipeline(with_stage(stage), "f")
     assert check_arguments(pipeline, allow_code=True) == []
@@ -93,7 +93,7 @@ def test_right_stages(stage: str) -> None:
         "Compose: [3]",
     ],
 )
-def test_wrong_stages(stage: str) -> None:
+def test_invalid_stages(stage: str) -> None:
     assert problems(with_stage(stage)) == ["$.transforms[0]"]
     assert check_arguments(read_pipeline(with_stage(stage), "f"))
 
@@ -114,13 +114,13 @@ def test_wrong_stages(stage: str) -> None:
         ("version: 1\nenv: x\nrollout: {max_steps: 0}", "$.rollout.max_steps"),
     ],
 )
-def test_wrong_files(text: str, place: str) -> None:
+def test_invalid_files(text: str, place: str) -> None:
     assert problems(text) == [place]
 
 
 @settings(max_examples=50)
 @given(KNOWN_STAGES)
-def test_what_is_written_is_accepted(stage: Any) -> None:
+def test_written_pipelines_match_the_schema(stage: Any) -> None:
     assert problems(write_pipeline(Pipeline.of("Pendulum-v1", stage))) == []
 
 
@@ -138,7 +138,7 @@ def _takes_any_name(info: Any) -> bool:
     return any(each.kind == "var_keyword" for each in info.parameters)
 
 
-def test_arguments_tell_editors_what_they_are() -> None:
+def test_arguments_have_descriptions() -> None:
     arguments = SCHEMA["$defs"]["StepCounter"]["anyOf"][0]["properties"]
     assert arguments["max_steps"]["default"] is None
     assert arguments["step_count_key"]["default"] == "step_count"

@@ -16,7 +16,7 @@ from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import SpinningCall
+from tests.profiling.fake_clock import SpinningCall
 
 pytestmark = pytest.mark.gpu
 
@@ -71,13 +71,13 @@ def test_times_add_up() -> None:
     assert 0 < own <= device.elapsed_ns(first, last)
 
 
-def test_sync_mode_holds_the_devices_time() -> None:
+def test_sync_mode_includes_device_time() -> None:
     plain, waiting = (Setting().rows(replace(PLAN, passes=(), sync=sync)) for sync in (False, True))
     assert plain.notes != waiting.notes
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
-def test_values_are_those_without_a_pass(planned: bool) -> None:
+def test_values_are_unchanged_by_passes(planned: bool) -> None:
     def rolled(env: TransformedEnv) -> TensorDictBase:
         env.planned = planned
         env.set_seed(3)

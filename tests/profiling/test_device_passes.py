@@ -29,8 +29,8 @@ from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, a
 from tdx.profiling.passes.observer import format_range_name
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import US, FakeClock, SpinningCall, SpinningEnv
-from tests.profiling.stand_in_device import LAUNCH_US, FakeDevice
+from tests.profiling.fake_clock import US, FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.fake_device import LAUNCH_US, FakeDevice
 
 STEPS = 20
 WHERE = "stage.py:7"
@@ -82,7 +82,7 @@ def forward(mode: ModeProfile) -> list[DeviceUse]:
     return [mode.on_device[label, "forward"] for label in STAGES]
 
 
-def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
+def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     setting.waits = False
     device, seen = setting.device, DeviceTimes(setting.device)
     with attach_meter(setting.env, seen), seen.recording():
@@ -96,7 +96,7 @@ def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
     assert uses[STAGES[2], "forward"].time_us == 0
 
 
-def test_the_host_waits_for_no_mark_until_the_end(setting: Setting) -> None:
+def test_the_host_synchronizes_only_at_the_end(setting: Setting) -> None:
     setting.waits = False
     seen = DeviceTimes(setting.device)
     with attach_meter(setting.env, seen), seen.recording():
@@ -119,7 +119,7 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
     assert mode.notes == ()
 
 
-def test_launch_bound_is_where_the_device_idles(
+def test_launch_bound_marks_parts_with_an_idle_device(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With the big kernel before it the queue is never empty; without, the device waits.
@@ -131,7 +131,7 @@ def test_launch_bound_is_where_the_device_idles(
     ]
 
 
-def test_transfers_are_a_row_that_takes_its_time_from_the_others(
+def test_transfers_move_time_to_a_separate_row(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mode = setting.rows(monkeypatch, PLAN)
@@ -142,7 +142,7 @@ def test_transfers_are_a_row_that_takes_its_time_from_the_others(
     assert (TRANSFERS.label, TRANSFERS.lane) not in mode.on_device
 
 
-def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
+def test_transfers_of_tdx_share_the_row(setting: Setting) -> None:
     def event(kind: TraceKind, name: str, start: int, end: int, link: int = -1) -> TraceEvent:
         return TraceEvent(kind, name, start, end - start, 1, link, 64)
 
@@ -166,7 +166,7 @@ def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
     assert (moved.to_device_bytes, moved.to_host_bytes) == (64, 64)
 
 
-def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
+def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
     before = dict(env._program.__dict__)
     with attach_meter(env, meter):
@@ -179,7 +179,7 @@ def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
     assert TRANSFERS not in {times.part for times in meter.collect()}
 
 
-def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_mode_adds_device_time_to_host_time(monkeypatch: pytest.MonkeyPatch) -> None:
     means = {}
     for sync in (False, True):
         setting = Setting()
@@ -197,13 +197,13 @@ def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.Monk
     assert means[True][WAITING_PART.label] == 0
 
 
-def test_sync_mode_without_an_accelerator_says_so() -> None:
+def test_sync_mode_without_an_accelerator_has_a_note() -> None:
     env = SpinningEnv(FakeClock().spin)
     found = profile_env(env, ["eager"], ProfilePlan(steps=2, repeats=1, passes=(), sync=True))
     assert NO_SYNC_NOTE in found.modes[0].notes
 
 
-def test_an_error_in_a_pass_keeps_what_was_measured_before(
+def test_an_error_in_a_pass_keeps_earlier_results(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> tuple[int, int, int]:
@@ -216,14 +216,14 @@ def test_an_error_in_a_pass_keeps_what_was_measured_before(
     assert forward(mode)[0].time_us > 0
 
 
-def test_a_device_that_tells_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_reports_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
     mode = Setting(seen=False).rows(monkeypatch, PLAN)
     work = forward(mode)[0]
     assert work.time_us > 0
     assert replace(work, time_us=0.0) == DeviceUse(0.0)
 
 
-def test_values_are_those_without_a_pass_whatever_is_raised(setting: Setting) -> None:
+def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
     def rolled() -> TensorDictBase:
         setting.env.set_seed(3)
         torch.manual_seed(3)
@@ -239,7 +239,7 @@ def test_values_are_those_without_a_pass_whatever_is_raised(setting: Setting) ->
     assert (plain == rolled()).all()
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_a_missing_device_is_refused() -> None:
     missing = "cuda:99" if torch.cuda.is_available() else "cuda"
     with pytest.raises(DeviceError, match=f"no device {missing}") as caught:
         TorchAccelerator(missing)
@@ -252,7 +252,7 @@ def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
     assert make_observers("device", None) == []
 
 
-def test_work_of_a_trace_that_torch_has_written() -> None:
+def test_work_from_a_recorded_torch_trace() -> None:
     def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> str:
         told = ",".join(f'"{key}":{value}' for key, value in args.items())
         head = f'"ph":"X","cat":"{cat}","name":"{name}","ts":{ts},"dur":{dur},"tid":{tid}'

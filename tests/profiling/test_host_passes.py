@@ -26,7 +26,7 @@ from tdx.profiling.passes.host import (
 from tdx.profiling.passes.observer import MEMORY_EVENT, PROFILER_BUSY, HostEvent, Observer
 from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
 
 STEPS = 12
 FLOATS, BYTES = 1000, 4000
@@ -86,7 +86,7 @@ def test_operators_of_each_stage(mode: ModeProfile) -> None:
     assert SLOWDOWN_NOTE in mode.notes
 
 
-def test_operators_where_stages_wait_for_a_chunk() -> None:
+def test_operators_of_deferred_stages() -> None:
     env = TransformedEnv(
         GymEnv("Pendulum-v1"), Compose(RewardSum(), CatFrames(4, -1, in_keys=["observation"]))
     )
@@ -99,7 +99,7 @@ def test_operators_where_stages_wait_for_a_chunk() -> None:
     assert per_step >= 1 > per_chunk > 0
 
 
-def test_a_part_inside_another_is_none_of_its_operators() -> None:
+def test_operators_of_an_inner_part_are_not_counted_twice() -> None:
     def event(name: str, place: int, start: int, end: int) -> HostEvent:
         return HostEvent(name, place, start, end)
 
@@ -121,7 +121,7 @@ def test_a_part_inside_another_is_none_of_its_operators() -> None:
     assert times == {0: {"outer": (1, 20), "inner": (2, 30)}, 1: {"inner": (1, 4)}}
 
 
-def test_memory_of_a_part_inside_another() -> None:
+def test_memory_of_nested_parts() -> None:
     def change(at: int, nbytes: int) -> HostEvent:
         return HostEvent(MEMORY_EVENT, -1, at, at, nbytes)
 
@@ -142,7 +142,7 @@ def test_memory_of_a_part_inside_another() -> None:
     assert (inner.allocated, inner.peak, inner.kept) == (100, 100, 20)
 
 
-def test_the_peak_between_two_parts_is_of_the_one_around() -> None:
+def test_the_peak_between_two_parts_belongs_to_the_outer_part() -> None:
     ledger = MemoryLedger()
     ledger.begin(0, MemoryLevel(0, 0, 0))
     ledger.begin(1, MemoryLevel(0, 0, 70))
@@ -162,7 +162,7 @@ def seeded(planned: bool) -> TransformedEnv:
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_are_those_without_a_pass(kind: Kind, planned: bool) -> None:
+def test_values_are_unchanged_by_passes(kind: Kind, planned: bool) -> None:
     plain = seeded(planned).rollout(25, break_when_any_done=False)
     env, observer = seeded(planned), kind()
     with attach_meter(env, observer), observer.recording():
@@ -171,7 +171,7 @@ def test_values_are_those_without_a_pass(kind: Kind, planned: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_behind_by_an_error(kind: Kind) -> None:
+def test_observers_are_detached_after_an_error(kind: Kind) -> None:
     setting, observer = Setting(), kind()
     setting.env.rollout(2)
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_behind_by_an_error(kind: Kind) -> None:
     assert setting.env.base_env._meter is None
 
 
-def test_a_trace_of_the_callers_own_goes_on() -> None:
+def test_tracemalloc_of_the_caller_continues() -> None:
     observer = ObjectMemory()
     tracemalloc.start()
     try:
@@ -201,7 +201,7 @@ def test_a_trace_of_the_callers_own_goes_on() -> None:
         tracemalloc.stop()
 
 
-def test_a_pass_ends_with_an_error_and_keeps_the_times() -> None:
+def test_a_failed_pass_keeps_the_times() -> None:
     setting = Setting()
     left = [60]
 
@@ -218,7 +218,7 @@ def test_a_pass_ends_with_an_error_and_keeps_the_times() -> None:
     assert found.operators == {}
 
 
-def test_a_profiler_of_the_callers_own_goes_on() -> None:
+def test_a_profiler_of_the_caller_continues() -> None:
     with torch.autograd.profiler.profile() as own:
         found = profile_env(Setting().env, ["eager"], ProfilePlan(steps=3, repeats=1)).modes[0]
         torch.zeros(3).erfinv()
@@ -228,5 +228,5 @@ def test_a_profiler_of_the_callers_own_goes_on() -> None:
     assert "aten::erfinv" in {event.name for event in own.function_events}
 
 
-def test_a_pass_makes_no_more_steps_than_it_needs() -> None:
+def test_passes_limit_their_steps() -> None:
     assert all(max_recorded_steps(kind()) == MAX_HOST_STEPS for kind in KINDS)

@@ -25,7 +25,9 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
-def test_every_moment_leaves_a_profile(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_any_time_leaves_a_profile(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tdx.profiling.run.quiet_environment", nullcontext)
     chain = tdx.Compose(tdx.StepCounter(max_steps=2), tdx.RewardSum(), tdx.ActionScaling())
     env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), chain)

@@ -10,7 +10,7 @@ from tdx.profiling.interleaved import Contender, compute_difference, measure_int
 from tdx.profiling.marginal import MarginalCosts, measure_marginal_costs
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan
-from tests.profiling.spinning import (
+from tests.profiling.fake_clock import (
     FakeClock,
     SpinningCall,
     SpinningEnv,
@@ -40,7 +40,7 @@ def test_a_stage_costs_what_a_step_saves_without_it() -> None:
         assert stage.for_neighbours_us == 0
 
 
-def test_a_stage_that_makes_its_neighbours_dear_is_seen() -> None:
+def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
     """A map that could wait is called in each step because of an opaque stage behind it."""
     clock = FakeClock()
     chain = Compose(SpinningMap(clock.spin, 20), SpinningCall(clock.spin, 1))
@@ -51,7 +51,7 @@ def test_a_stage_that_makes_its_neighbours_dear_is_seen() -> None:
     assert cost.saved_us > 15
 
 
-def test_a_stage_that_others_need_is_said_to_be_needed() -> None:
+def test_a_stage_that_others_need_cannot_be_removed() -> None:
     clock = FakeClock()
     chain = Compose(
         RenameTransform(["observation"], ["seen"]),
@@ -69,7 +69,7 @@ def test_a_stage_that_others_need_is_said_to_be_needed() -> None:
     assert not cost.is_significant
 
 
-def test_a_drift_of_the_machine_cancels() -> None:
+def test_drift_cancels() -> None:
     clock = FakeClock()
 
     class Slowing(SpinningEnv):
@@ -85,7 +85,7 @@ def test_a_drift_of_the_machine_cancels() -> None:
     assert abs(turns.difference(0, 1).saved_us) < 0.01
 
 
-def test_an_interrupt_keeps_the_turns_before_it() -> None:
+def test_an_interrupt_keeps_earlier_turns() -> None:
     clock = FakeClock()
     env = SpinningEnv(clock.spin, 10)
 

@@ -22,7 +22,7 @@ from tdx.profiling.saved import (
     profile_to_json,
     read_profile,
 )
-from tests.profiling.stand_in import mode_profile, on_device, stand_in
+from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
 
 
 def same(left: Any, right: Any) -> bool:
@@ -39,10 +39,12 @@ def same(left: Any, right: Any) -> bool:
 
 
 def whole() -> Profile:
-    return stand_in(on_device(mode_profile()), mode_profile("planned", error="stopped", many=True))
+    return sample_profile(
+        on_device(mode_profile()), mode_profile("planned", error="stopped", many=True)
+    )
 
 
-def test_all_of_a_profile_comes_back(tmp_path: Path) -> None:
+def test_profiles_round_trip(tmp_path: Path) -> None:
     profile = whole()
     assert same(profile_from_json(profile_to_json(profile)), profile)
     file = tmp_path / "base.json"
@@ -58,8 +60,8 @@ def test_samples_are_small_and_exact() -> None:
     assert len(encode_samples(np.arange(10_000, dtype=np.int64) * 1000)) < 200
 
 
-def test_readers_find_statistics_beside_the_samples() -> None:
-    (mode,) = profile_to_json(stand_in())["modes"]
+def test_documents_contain_statistics() -> None:
+    (mode,) = profile_to_json(sample_profile())["modes"]
     row = next(row for row in mode["rows"] if row["label"] == "0 RewardSum")
     assert (row["lane"], row["n"], row["per"]) == ("forward", 120, "call")
     assert row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
@@ -80,29 +82,29 @@ def test_readers_find_statistics_beside_the_samples() -> None:
 )
 def test_other_documents_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        profile_from_json(profile_to_json(stand_in()) | change)
+        profile_from_json(profile_to_json(sample_profile()) | change)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     with pytest.raises(ArgumentError, match=r"broken\.json is not valid JSON"):
         read_profile(broken)
     with pytest.raises(ArgumentError, match="no such file"):
         read_profile(tmp_path / "missing.json")
-    document = profile_to_json(stand_in())
+    document = profile_to_json(sample_profile())
     document["modes"][0]["rows"][0]["samples"]["times_ns"] = "AAAA"
     with pytest.raises(ArgumentError, match="is damaged"):
         profile_from_json(document)
 
 
-def test_profiles_from_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_profiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deep.json"
     file.write_text("[" * 20_000)
     with pytest.raises(ArgumentError, match="nested more than") as refused:
         read_profile(file)
     assert refused.value.hint
-    document = profile_to_json(stand_in())
+    document = profile_to_json(sample_profile())
     samples = document["modes"][0]["rows"][0]["samples"]
     samples["times_ns"] = base64.b64encode(zlib.compress(bytes(10_000))).decode()
     monkeypatch.setattr("tdx.profiling.saved.MAX_SAMPLE_BYTES", 9_000)

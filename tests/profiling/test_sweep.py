@@ -24,7 +24,7 @@ def swept(*texts: str, pipeline: Pipeline = PIPELINE, **others: Any) -> SweepRes
     return run_sweep(pipeline, parse_sweep(texts, pipeline), plan=SHORT, **others)
 
 
-def test_a_sweep_is_read_from_texts() -> None:
+def test_sweeps_are_parsed() -> None:
     texts = ["num_envs=1,8 device=cpu,cuda", "dtype=float32,half", "Resize.w=42,84"]
     assert parse_sweep(texts, PIXELS) == (
         SweepAxis("num_envs", (1, 8)),
@@ -55,7 +55,7 @@ def test_a_sweep_is_read_from_texts() -> None:
         ("steps=1 steps=2", ArgumentError, "steps is swept twice"),
     ],
 )
-def test_what_cannot_be_read_is_said(text: str, kind: type[TdxError], told: str) -> None:
+def test_invalid_sweeps_are_refused(text: str, kind: type[TdxError], told: str) -> None:
     with pytest.raises(kind) as raised:
         parse_sweep([text], PIXELS)
     assert told in str(raised.value)
@@ -91,21 +91,21 @@ def test_every_cell_is_a_profile() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="that device is there")
-def test_a_device_that_is_not_there_costs_one_cell() -> None:
+def test_a_missing_device_fails_one_cell() -> None:
     found = swept("device=cuda,nonsense,cpu")
     assert [cell.profile is None for cell in found.cells] == [True, True, False]
     assert "device cuda is not available" in (found.cells[0].problem or "")
     assert "device nonsense is not available" in (found.cells[1].problem or "")
 
 
-def test_what_cannot_fit_is_foretold() -> None:
+def test_too_many_envs_are_refused_beforehand() -> None:
     found = swept("num_envs=1000000000000,2")
     assert "does not fit into memory: 1000000000000 envs need" in (found.cells[0].problem or "")
     assert found.cells[1].problem is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory.")])
-def test_memory_that_runs_out_costs_one_cell(
+def test_running_out_of_memory_fails_one_cell(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(env: Any, modes: Any, plan: Any) -> Profile:
@@ -118,13 +118,13 @@ def test_memory_that_runs_out_costs_one_cell(
     assert [cell.problem for cell in found.cells] == [None, "does not fit into memory", None]
 
 
-def test_a_stage_that_cannot_be_built_costs_one_cell() -> None:
+def test_a_stage_that_cannot_be_built_fails_one_cell() -> None:
     found = swept("RewardScaling.scale=1.0,none", "num_envs=2")
     assert found.cells[0].problem is None
     assert "scale" in (found.cells[1].problem or "")
 
 
-def test_an_interrupt_keeps_the_cells_before_it() -> None:
+def test_an_interrupt_keeps_earlier_cells() -> None:
     def stop(cell: SweepCell) -> None:
         if cell.point["num_envs"] == 2:
             raise KeyboardInterrupt
@@ -139,7 +139,7 @@ def test_every_combination_in_order() -> None:
     assert [tuple(point.values()) for point in points] == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
-def test_slopes() -> None:
+def test_exponents() -> None:
     assert fit_exponent([1, 8, 64], [5.0, 5.0, 5.0]) == pytest.approx(0)
     assert fit_exponent([1, 8, 64], [5.0, 40.0, 320.0]) == pytest.approx(1)
     assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)

@@ -76,7 +76,7 @@ def test_marks_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.log == ["reset_peak_memory_stats cuda:1", "synchronize cuda:1"]
 
 
-def test_what_a_device_cannot_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_capabilities_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch)
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {})
     device = TorchAccelerator("mps")
@@ -92,7 +92,7 @@ def test_what_a_device_cannot_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_device_without_times_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_times_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch, timed=False)
     devices = [torch.device("mps:0"), torch.device("cuda:0")]
     monkeypatch.setattr(choice, "list_accelerators", lambda *_: devices)

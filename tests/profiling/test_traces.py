@@ -18,7 +18,7 @@ from tdx.profiling.traces import (
     to_chrome_trace,
     to_speedscope,
 )
-from tests.profiling.stand_in import REPEATS, STEPS, mode_profile, stand_in
+from tests.profiling.sample_profile import REPEATS, STEPS, mode_profile, sample_profile
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def measured() -> Profile:
 @pytest.fixture(params=["measured", "made"])
 def profile(request: pytest.FixtureRequest) -> Profile:
     if request.param == "made":
-        return stand_in(mode_profile(), mode_profile("planned", many=True))
+        return sample_profile(mode_profile(), mode_profile("planned", many=True))
     found: Profile = request.getfixturevalue("measured")
     return found
 
@@ -50,7 +50,7 @@ def nests(events: list[dict[str, Any]]) -> bool:
     return True
 
 
-def test_chrome_trace_has_every_call_in_its_place(profile: Profile) -> None:
+def test_chrome_trace_contains_every_call(profile: Profile) -> None:
     trace = json.loads(json.dumps(to_chrome_trace(profile)))
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     named = {
@@ -89,8 +89,8 @@ def test_speedscope_opens_and_closes_in_order(profile: Profile) -> None:
         assert len(part["events"]) == 2 * sum(len(row.times_ns) for row in mode.rows)
 
 
-def test_files_are_bounded_and_say_what_they_leave_out() -> None:
-    profile = stand_in(mode_profile(), mode_profile("planned"))
+def test_trace_files_are_limited_and_describe_omissions() -> None:
+    profile = sample_profile(mode_profile(), mode_profile("planned"))
     note = describe_omitted_calls(profile, most=60)
     every = 2 * (4 * STEPS + 1) * REPEATS
     assert note == f"the first 60 of {every:,} calls"
@@ -115,8 +115,8 @@ def test_mean_step_adds_up(measured: Profile) -> None:
         assert min(depths) == 0
 
 
-def test_nothing_measured_is_an_empty_file() -> None:
-    empty = Profile("none", (), stand_in().settings, stand_in().machine, ())
+def test_an_empty_profile_is_an_empty_trace() -> None:
+    empty = Profile("none", (), sample_profile().settings, sample_profile().machine, ())
     assert to_chrome_trace(empty)["traceEvents"] == []
     assert to_speedscope(empty)["profiles"] == []
     assert describe_omitted_calls(empty) is None

@@ -125,7 +125,7 @@ def test_values_are_bit_identical(make: Make, planned: bool) -> None:
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
 @pytest.mark.parametrize("make", [pendulum, serial, native])
-def test_values_with_a_policy_and_nothing_left_behind(make: Make, planned: bool) -> None:
+def test_values_with_a_policy_are_unchanged(make: Make, planned: bool) -> None:
     env = make()
     env.planned = planned
     policy = None if make is serial else policy_of(env)
@@ -143,7 +143,7 @@ def test_values_with_a_policy_and_nothing_left_behind(make: Make, planned: bool)
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
-def test_nothing_is_left_behind_by_a_stage_that_raises(planned: bool) -> None:
+def test_the_meter_is_detached_after_a_stage_raises(planned: bool) -> None:
     broken: list[int] = []
 
     def maybe(next_tensordict: Any) -> Any:
@@ -165,7 +165,7 @@ def test_nothing_is_left_behind_by_a_stage_that_raises(planned: bool) -> None:
     assert attributes(env, None) == before
 
 
-def test_a_caller_who_stops_early_leaves_nothing_behind() -> None:
+def test_the_meter_is_detached_when_the_caller_stops_early() -> None:
     env = pendulum()
     env.rollout(3)
     before = attributes(env, None)
@@ -177,7 +177,7 @@ def test_a_caller_who_stops_early_leaves_nothing_behind() -> None:
     assert meter.result.modes[0].steps.tolist() == [20]
 
 
-def test_a_profile_leaves_nothing_behind() -> None:
+def test_a_profile_detaches_its_meter() -> None:
     class Own(TransformedEnv):
         """Steps in a way of its own."""
 
@@ -200,7 +200,7 @@ def test_a_profile_leaves_nothing_behind() -> None:
         assert len(forward[0].times_ns) == 60
 
 
-def test_an_env_that_is_not_measured_runs_the_very_same_functions() -> None:
+def test_an_unmeasured_env_runs_the_original_functions() -> None:
     """What would be wrapped is wrapped for as long as the block lasts, and not before or after."""
     env = pendulum()
 

@@ -30,9 +30,7 @@ def edited(pipeline: Pipeline, steps: int) -> Editor:
 
 @given(PIPELINES, st.integers(0, 7), st.integers(0, 4))
 @settings(max_examples=20)
-def test_a_session_is_the_same_after_it_was_written(
-    pipeline: Pipeline, steps: int, back: int
-) -> None:
+def test_a_session_survives_a_round_trip(pipeline: Pipeline, steps: int, back: int) -> None:
     editor = edited(pipeline, steps)
     for _ in range(back):
         editor.undo()
@@ -43,14 +41,14 @@ def test_a_session_is_the_same_after_it_was_written(
 
 @given(st.lists(STAGES, max_size=3))
 @settings(max_examples=20)
-def test_a_draft_without_an_env_is_kept_too(stages: list[object]) -> None:
+def test_a_draft_without_an_env_is_saved(stages: list[object]) -> None:
     editor = Editor()
     editor.apply("add", editor.draft.inserted(0, stages))  # type: ignore[arg-type]
     again = session_from_json(session_to_json(Session.of(editor)))
     assert exactly(again.draft) == exactly(editor.draft)
 
 
-def test_an_editor_goes_on_where_it_was() -> None:
+def test_an_editor_resumes_a_session() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"), 6)
     editor.undo()
     other = Editor()
@@ -87,13 +85,13 @@ def test_a_long_history_of_a_long_chain_stays_small() -> None:
         {**session_to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
     ],
 )
-def test_what_is_no_session_is_said_in_one_line(document: object) -> None:
+def test_invalid_sessions_are_refused(document: object) -> None:
     with pytest.raises(StorageError, match=r"session") as raised:
         session_from_json(document)
     assert "\n" not in str(raised.value)
 
 
-def test_a_new_name_goes_through_the_whole_history() -> None:
+def test_renaming_applies_to_the_whole_history() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum"), 4)
     editor.undo()
     editor.rename("b.yaml")

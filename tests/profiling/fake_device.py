@@ -11,7 +11,7 @@ import pytest
 
 from tdx.profiling.passes import observer
 from tdx.profiling.passes.accelerator import TraceEvent, TraceKind
-from tests.profiling.spinning import US, FakeClock
+from tests.profiling.fake_clock import US, FakeClock
 
 LAUNCH_US = 2
 """What a launch takes the host."""

@@ -29,7 +29,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return told
 
 
-def test_each_wait_is_told_with_its_line(modes: list[object]) -> None:
+def test_each_sync_is_reported_with_its_line(modes: list[object]) -> None:
     places: list[str] = []
     with watch_syncs(places.append):
         for _ in range(2):
@@ -39,7 +39,7 @@ def test_each_wait_is_told_with_its_line(modes: list[object]) -> None:
     assert modes == [0, "warn", 0]
 
 
-def test_the_line_is_not_that_in_torch() -> None:
+def test_the_line_is_outside_torch() -> None:
     places: list[str] = []
     module = {"__name__": "torch._tensor", "warnings": warnings}
     exec(f"def item():\n    warnings.warn({WAIT!r}, stacklevel=1)", module)
@@ -50,7 +50,7 @@ def test_the_line_is_not_that_in_torch() -> None:
     assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_places.py"]
 
 
-def test_other_warnings_are_as_ever(modes: list[object]) -> None:
+def test_other_warnings_are_unchanged(modes: list[object]) -> None:
     shown, filters = warnings.showwarning, list(warnings.filters)
     with pytest.warns(UserWarning, match="something else"), watch_syncs(pytest.fail):
         warnings.warn("something else", stacklevel=1)

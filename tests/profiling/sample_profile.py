@@ -121,7 +121,7 @@ def on_device(mode: ModeProfile) -> ModeProfile:
     return replace(mode, on_device=uses)
 
 
-def stand_in(*modes: ModeProfile) -> Profile:
+def sample_profile(*modes: ModeProfile) -> Profile:
     """A whole profile; of one eager mode by default."""
     return Profile(
         subject="--env Pendulum-v1 --t RewardSum --t ActionScaling",

@@ -15,7 +15,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.transforms import Transform
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, Composite, Unbounded
-from tests.profiling.spinning import FakeClock
+from tests.profiling.fake_clock import FakeClock
 
 SMALL, LARGE = 20, 64
 

@@ -16,11 +16,11 @@ from tdx.profiling.candidates import Candidate
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Suggestions, compare_values, try_changes
-from tests.profiling.spinning import FakeClock
-from tests.profiling.working import working
+from tests.profiling.fake_clock import FakeClock
+from tests.profiling.fake_stages import working
 
-PIXELS = EnvConfig("tests.profiling.working:PixelEnv")
-IDLE = "tests.profiling.working:Idle"
+PIXELS = EnvConfig("tests.profiling.fake_stages:PixelEnv")
+IDLE = "tests.profiling.fake_stages:Idle"
 
 
 def stages_of(pipeline: Pipeline) -> list[str]:
@@ -48,7 +48,7 @@ def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
 @pytest.mark.parametrize(
     ("small", "values"), [("CenterCrop(20)", "same"), ("Resize(20, 20)", "close")]
 )
-def test_pixels_that_could_stay_bytes(small: str, values: str) -> None:
+def test_late_float_casts(small: str, values: str) -> None:
     found = advised("ToTensorImage", small, "RewardSum", mode="eager")
     (advice,) = [each for each in found.advice if each.remedy.kind == "bytes"]
     assert stages_of(advice.remedy.pipeline) == [
@@ -63,7 +63,7 @@ def test_pixels_that_could_stay_bytes(small: str, values: str) -> None:
     assert "It saved" in advice.message
 
 
-def test_an_opaque_stage_that_holds_up_those_before_it() -> None:
+def test_opaque_stages() -> None:
     found = advised("RewardSum", 'ObservationNorm(0.5, 2.0, in_keys=["observation"])', IDLE)
     (advice,) = found.advice
     assert advice.remedy.kind == "opaque"
@@ -72,13 +72,13 @@ def test_an_opaque_stage_that_holds_up_those_before_it() -> None:
     assert advice.values == "same"
 
 
-def test_a_change_that_makes_other_values_is_refused() -> None:
-    found = advised("RewardScaling(0.0, 0.1)", "RewardSum", "tests.profiling.working:Doubled")
+def test_changes_of_values_are_refused() -> None:
+    found = advised("RewardScaling(0.0, 0.1)", "RewardSum", "tests.profiling.fake_stages:Doubled")
     assert found.advice == found.in_vain == ()
     assert "the values change" in found.refused[0]
 
 
-def test_what_nobody_reads() -> None:
+def test_dead_stages() -> None:
     norm = 'ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=["unread"])'
     found = advised(norm, "RewardSum", 'ExcludeTransform("unread")', mode="eager")
     (advice,) = found.advice
@@ -87,7 +87,7 @@ def test_what_nobody_reads() -> None:
     assert stages_of(advice.remedy.pipeline) == ["RewardSum"]
 
 
-def test_a_cast_that_is_taken_back() -> None:
+def test_reverted_casts() -> None:
     there = 'DTypeCastTransform("float32", "float64", in_keys=["observation"])'
     back = 'DTypeCastTransform("float64", "float32", in_keys=["observation"])'
     (advice,) = advised(there, "RewardSum", back, mode="eager").advice
@@ -96,7 +96,7 @@ def test_a_cast_that_is_taken_back() -> None:
     assert advice.values == "same"
 
 
-def test_statistics_that_still_run() -> None:
+def test_unfrozen_statistics() -> None:
     found = advised('VecNorm(in_keys=["observation"])', mode="eager")
     (advice,) = found.advice
     assert advice.remedy.kind == "frozen"
@@ -104,7 +104,7 @@ def test_statistics_that_still_run() -> None:
     assert advice.message.endswith("values differ")
 
 
-def test_nothing_is_advised_that_saves_nothing() -> None:
+def test_changes_without_savings_are_not_suggested() -> None:
     pipeline = Pipeline.of(PIXELS, "ToTensorImage", "Resize(20, 20)", "GrayScale")
     plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=FakeClock())
     found = try_changes(pipeline, measured(pipeline, "eager", plan), plan, allow_code=True)
@@ -112,7 +112,7 @@ def test_nothing_is_advised_that_saves_nothing() -> None:
     assert {each.remedy.kind for each in found.in_vain} == {"bytes", "order"}
 
 
-def test_changes_that_others_propose_are_tried_too() -> None:
+def test_further_changes_are_tried() -> None:
     pipeline = Pipeline.of(PIXELS, "RewardSum")
     lint = Candidate("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
     broken = replace(lint, pipeline=Pipeline.of(PIXELS, 'CatFrames(2, -1, in_keys=["no"])'))
@@ -121,7 +121,7 @@ def test_changes_that_others_propose_are_tried_too() -> None:
     assert "'no'" in found.refused[0]
 
 
-def test_stages_that_the_device_waits_for_are_tried_compiled(
+def test_launch_bound_stages_are_tried_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = Pipeline.of(PIXELS, "RewardScaling(0.0, 0.1)")
@@ -142,7 +142,7 @@ def test_stages_that_the_device_waits_for_are_tried_compiled(
     assert set(tried) == {"planned", "compiled"}
 
 
-def test_agreement_of_values() -> None:
+def test_value_agreement() -> None:
     one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
     assert compare_values(one, one.clone()) == "same"
     assert compare_values(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"

@@ -14,6 +14,7 @@ from tdx.pipeline import load_catalog
 from tdx.pipeline.catalog import TransformInfo, Type, format_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.generate import find_stale, public_transforms, update_stub
+from tdx.serialization import to_plain
 
 FILES = {
     "keys.py": """
@@ -119,11 +120,11 @@ def scale_it(pack: Path) -> TransformInfo:
     return next(info for info in read_declarations(pack) if info.name == "ScaleIt")
 
 
-def test_one_file_is_one_transform(pack: Path) -> None:
+def test_each_file_declares_one_transform(pack: Path) -> None:
     assert [info.name for info in read_declarations(pack)] == ["KeepIt", "ScaleIt"]
 
 
-def test_what_the_class_says(scale_it: TransformInfo) -> None:
+def test_declared_attributes(scale_it: TransformInfo) -> None:
     assert scale_it.module == "pack.transforms.reward.scale_it"
     assert scale_it.category == "reward"
     assert scale_it.time_behaviour == "scan"
@@ -132,7 +133,7 @@ def test_what_the_class_says(scale_it: TransformInfo) -> None:
     assert scale_it.default_in_keys == ("observation", ("a", "b"))
 
 
-def test_what_is_inherited(pack: Path) -> None:
+def test_inherited_attributes(pack: Path) -> None:
     info = read_declarations(pack)[0]
     assert info.time_behaviour == "pointwise"
     assert [(each.name, each.help) for each in info.parameters] == [("in_keys", "the keys read.")]
@@ -178,12 +179,12 @@ def test_the_types(scale_it: TransformInfo) -> None:
     }
 
 
-def test_plain_data_and_back(pack: Path) -> None:
+def test_plain_data_round_trips(pack: Path) -> None:
     for info in read_declarations(pack):
-        assert TransformInfo.from_json(info.to_json()) == info
+        assert TransformInfo.from_json(to_plain(info)) == info
 
 
-def test_the_stub_names_them(pack: Path) -> None:
+def test_the_stub_lists_every_transform(pack: Path) -> None:
     stub = "a\n# transforms: generated\nold\n# transforms: end\nb\n"
     block = update_stub(stub, read_declarations(pack), "pack")
     assert block.splitlines()[2:4] == [
@@ -193,7 +194,7 @@ def test_the_stub_names_them(pack: Path) -> None:
     assert update_stub("no markers", read_declarations(pack)) == "no markers"
 
 
-def test_the_generated_files_are_fresh() -> None:
+def test_generated_files_are_up_to_date() -> None:
     assert find_stale() == [], "run python -m tdx.pipeline.generate"
 
 
@@ -205,7 +206,7 @@ def test_every_transform_is_documented() -> None:
         assert undocumented == [], info.name
 
 
-def test_every_transform_is_the_class_it_says() -> None:
+def test_every_declaration_matches_its_class() -> None:
     import inspect
     from importlib import import_module
 
@@ -236,7 +237,7 @@ def test_unions_are_flat() -> None:
     assert format_catalog([]) == '{\n "version": 1,\n "transforms": []\n}\n'
 
 
-def test_reading_the_catalogue_loads_nothing_heavy() -> None:
+def test_loading_the_catalog_imports_no_heavy_package() -> None:
     code = (
         "import sys; from tdx.pipeline import load_catalog, parse_stage, Pipeline, check_arguments\n"
         "load_catalog(); check_arguments(Pipeline.of('Pendulum-v1', 'StepCounter(max_steps=3)'))\n"
