@@ -1,4 +1,4 @@
-"""Arguments are checked against their declaration, in plain words."""
+"""Arguments are checked against their declaration."""
 
 from __future__ import annotations
 

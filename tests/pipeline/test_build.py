@@ -1,4 +1,4 @@
-"""Building the env of a pipeline, and finding what is wrong without a step."""
+"""Building the env of a pipeline, and validating a pipeline without a step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def the_error(pipeline: Pipeline, allow_code: bool = False) -> TdxError:
-    """The error that building raises, which validation finds too."""
+    """Error of building, which validation returns too."""
     with pytest.raises(TdxError) as caught:
         build_env(pipeline, allow_code)
     assert str(validate(pipeline, allow_code)[0]) == str(caught.value)

@@ -1,4 +1,4 @@
-"""What a transform declares is read from its source file."""
+"""Declarations of transforms are read from source files."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_unions_are_flat() -> None:
 
 def test_loading_the_catalog_imports_no_heavy_package() -> None:
     code = (
-        "import sys; from tdx.pipeline import load_catalog, parse_stage, Pipeline, check_arguments\n"
+        "import sys; from tdx.pipeline import load_catalog, Pipeline, check_arguments\n"
         "load_catalog(); check_arguments(Pipeline.of('Pendulum-v1', 'StepCounter(max_steps=3)'))\n"
         "print({'torch', 'numpy', 'ruamel', 'pydantic', 'gymnasium'} & set(sys.modules))"
     )

@@ -1,4 +1,4 @@
-"""Text, file, options and Python program of a pipeline stand for the same."""
+"""Text, file, options and Python program of a pipeline are equivalent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_flags(pipeline: Pipeline) -> None:
 
 
 def _gym(env: EnvConfig) -> EnvConfig:
-    """Only what the env's class can be told."""
+    """Keep only settings that the env's class accepts."""
     kwargs = {name: value for name, value in env.kwargs.items() if isinstance(value, int | str)}
     if env.from_pixels and env.id in ("Pendulum-v1", "ALE/Pong-v5"):
         return replace(env, kwargs=kwargs)

@@ -32,7 +32,7 @@ EDITS = st.lists(
 
 
 def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
-    """The draft after one edit, at places that it has."""
+    """The draft after one edit, at valid positions."""
     if kind == "env":
         return draft.with_env(EnvConfig(f"Env{other}-v0"))
     if kind == "insert":

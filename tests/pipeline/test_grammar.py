@@ -1,4 +1,4 @@
-"""The text of ``--t``, read and written."""
+"""Parsing and formatting of ``--t`` text."""
 
 from __future__ import annotations
 

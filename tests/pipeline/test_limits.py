@@ -1,4 +1,4 @@
-"""What a pipeline from a stranger may cost: bounded, answered with one sentence and a hint."""
+"""Untrusted pipelines: cost is bounded, errors are one sentence and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline file: what is read, what is refused, and that edits keep comments."""
+"""Pipeline files: what is accepted and refused, and that edits keep comments."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_reading() -> None:
         ("env: x", "f.yaml: the file has no version (add version: 1)"),
         (
             "version: 2\nenv: x",
-            "f.yaml:1:1: version 2 of the file format is unknown (a newer tdx wrote the file: upgrade tdx)",
+            "f.yaml:1:1: version 2 of the file format is unknown"
+            " (a newer tdx wrote the file: upgrade tdx)",
         ),
         ("version: one\nenv: x", 'f.yaml:1:1: version must be 1, got "one" (write version: 1)'),
         ("version: 1", "f.yaml:1: the pipeline has no env (add env: with an id)"),

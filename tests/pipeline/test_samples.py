@@ -1,4 +1,4 @@
-"""Every sample pipeline is checked and rolled out."""
+"""Every sample pipeline is valid and rolls out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_reaching_the_goal_ends_the_episode_with_a_reward() -> None:
 
 
 def test_discretized_actions_have_six_dimensions_of_five_bins() -> None:
-    env = build_env(sample("discretised_actions"), allow_code=True)
+    env = build_env(sample("discretized_actions"), allow_code=True)
     assert env.action_spec == MultiCategorical([5] * 6)
     still = env.step(env.reset().set("action", torch.full((6,), 2)))
     assert torch.allclose(still["next", "observation"], still["observation"], atol=1e-6)

@@ -1,4 +1,4 @@
-"""The JSON Schema accepts what tdx reads, and refuses what it refuses."""
+"""The JSON Schema accepts and refuses the same files as tdx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that stands still but for those who spin, and envs, stages and others that do."""
+"""A clock that advances only when a test advances it, and envs, stages and policies that do so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ US = 1000
 
 
 class FakeClock:
-    """Nanoseconds that pass only where somebody spins."""
+    """Nanoseconds that pass only in :meth:`spin`."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -31,7 +31,7 @@ class FakeClock:
         return self.now
 
     def spin(self, microseconds: float) -> None:
-        """Take so long."""
+        """Advance the clock."""
         self.now += round(microseconds * US)
 
 
@@ -40,8 +40,8 @@ class SpinningStage(Transform):
 
     Args:
         spin: how time passes.
-        forward: µs of a call on the way out, at a step.
-        inverse: µs of a call on the way in.
+        forward: µs of a forward call, at a step.
+        inverse: µs of an inverse call.
         reset: µs of a reset.
         rare: µs more in every 100th step.
     """
@@ -79,7 +79,7 @@ class SpinningStage(Transform):
 
 
 class SpinningMap(Transform):
-    """A pointwise map of the observation that takes a known time whenever it is called."""
+    """A pointwise map of the observation that takes a fixed time per call."""
 
     time_behaviour = TimeBehaviour.POINTWISE
 
@@ -93,7 +93,7 @@ class SpinningMap(Transform):
 
 
 class SpinningCall(Transform):
-    """A stage that may read any entry, and takes a known time in each step."""
+    """A stage that may read any entry and takes a fixed time in each step."""
 
     def __init__(self, spin: Spin, each: float) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class SpinningEnv(EnvBase):
 
 
 class SpinningPolicy(nn.Module):
-    """Gives zeros after a known time."""
+    """Returns zeros after a fixed time."""
 
     def __init__(self, spin: Spin, each: float) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class SpinningPolicy(nn.Module):
 
 
 class SpinningGymEnv(gymnasium.Env[Any, Any]):
-    """A Gymnasium env with episodes of 50 steps whose step and reset take a known time."""
+    """A Gymnasium env with episodes of 50 steps whose step and reset take a fixed time."""
 
     def __init__(self, spin: Spin, step: float = 0.0, reset: float = 0.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -178,7 +178,7 @@ class SpinningGymEnv(gymnasium.Env[Any, Any]):
 
 
 class SpinningWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A Gymnasium wrapper whose step and reset take a known time beside those of the env."""
+    """A Gymnasium wrapper whose step and reset take a fixed time in addition to the env's."""
 
     def __init__(self, env: Any, spin: Spin, step: float, reset: float = 0.0) -> None:
         super().__init__(env)
@@ -194,5 +194,5 @@ class SpinningWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def totals_us(mode: ModeProfile) -> dict[tuple[str, str], float]:
-    """What each row took in all, in µs, where it took any time."""
+    """Total time of each row in µs, without rows that took no time."""
     return {row.key: row.total_ns / US for row in mode.rows if row.total_ns}

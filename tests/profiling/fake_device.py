@@ -1,4 +1,4 @@
-"""An accelerator that is none: a queue of work in simulated time, on a clock that stands still."""
+"""A fake accelerator: a queue of work in simulated time."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ LAUNCH_US = 2
 
 @dataclass
 class Mark:
-    """Reached once the device comes to it."""
+    """Event that is reached when the device comes to it."""
 
     at_ns: int
 
 
 class FakeDevice:
-    """Works through its queue while the host's clock goes on.
+    """Processes its queue while the host's clock advances.
 
     Args:
-        clock: the host's; a launch takes the host a little.
-        seen: whether it tells of syncs, memory and work.
+        clock: Clock of the host; a launch takes the host a little time.
+        reports: Whether it reports syncs, memory and work.
     """
 
     name = "fake:0"
     timing_error: str | None = None
     missing: tuple[str, ...] = ()
 
-    def __init__(self, clock: FakeClock, seen: bool = True) -> None:
+    def __init__(self, clock: FakeClock, reports: bool = True) -> None:
         self.clock = clock
-        self.reports_syncs = self.reports_memory = self.reports_work = seen
+        self.reports_syncs = self.reports_memory = self.reports_work = reports
         self.done_at_ns = self.known_ns = 0
         self.log: list[str] = []
         self.marks: list[Mark] = []
@@ -48,14 +48,14 @@ class FakeDevice:
         self._ever = self._taken = self._peak = 0
 
     @property
-    def is_left_alone(self) -> bool:
-        """Whether it has nobody to tell anything."""
+    def is_unobserved(self) -> bool:
+        """True if nothing records its syncs or work."""
         return self._on_sync is None and self._trace is None
 
-    # What stages do with it.
+    # Used by stages.
 
     def launch(self, us: float, kind: TraceKind = "kernel", name: str = "k", size: int = 0) -> None:
-        """Give it work."""
+        """Queue work."""
         began = self.clock.now
         self.clock.spin(LAUNCH_US)
         starts, self._links = max(self.done_at_ns, self.clock.now), self._links + 1
@@ -75,17 +75,17 @@ class FakeDevice:
         self.wait()
 
     def wait(self) -> None:
-        """The host waits until the queue is empty."""
+        """Advance the host's clock until the queue is empty."""
         self.clock.now = max(self.clock.now, self.done_at_ns)
         self.known_ns = self.clock.now
 
     def allocate(self, size: int) -> None:
-        """Take memory, or give it back where the size is negative."""
+        """Allocate memory; a negative size frees it."""
         self._ever += max(size, 0)
         self._taken += size
         self._peak = max(self._peak, self._taken)
 
-    # What the passes ask of it.
+    # The interface of Accelerator.
 
     def mark(self) -> Mark:
         self.log.append("mark")
@@ -129,7 +129,7 @@ class FakeDevice:
 
 
 class _Range:
-    """A range of a profiler that notes by the fake clock; a nanosecond to begin with."""
+    """A profiler range that reads the fake clock; entering it takes a nanosecond."""
 
     def __init__(self, name: str, clock: FakeClock, events: list[TraceEvent]) -> None:
         self.name, self.clock, self.events = name, clock, events

@@ -1,4 +1,4 @@
-"""A clock that passes with the work that torch does, and an env of pixels."""
+"""A clock that advances with the work of torch, and an env of images."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class _Counting(TorchDispatchMode):
 
 
 @contextmanager
-def working(clock: FakeClock) -> Iterator[FakeClock]:
-    """Have each operation of torch take 1 µs, and 1 ns for each byte that it makes."""
+def simulated_work(clock: FakeClock) -> Iterator[FakeClock]:
+    """Make each torch operation take 1 µs, and 1 ns per byte of its result."""
     with _Counting(clock):
         yield clock
 
 
 class PixelEnv(EnvBase):
-    """Observes a byte image with its channels last."""
+    """Env with a channels-last byte image."""
 
     def __init__(self, device: str | None = None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PixelEnv(EnvBase):
 
 
 class Idle(Transform):
-    """May read any entry, and does nothing."""
+    """Does nothing, but may read any entry."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict

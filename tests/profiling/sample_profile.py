@@ -1,4 +1,4 @@
-"""A profile whose every number is fixed, in the place of one that was measured."""
+"""A profile with fixed numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def counts(values: object) -> npt.NDArray[np.int64]:
 
 
 class Simulated:
-    """A rollout on a clock of its own: calls follow each other, all inside one outer call."""
+    """A rollout in simulated time: consecutive calls inside one outer call."""
 
     def __init__(self) -> None:
         self.calls: dict[Part, list[tuple[int, int, int, int, int]]] = {}
@@ -73,7 +73,7 @@ class Simulated:
 def mode_profile(
     mode: Mode = "eager", scale: int = 1, error: str | None = None, *, many: bool = False
 ) -> ModeProfile:
-    """One mode; ``many`` has a stage whose calls stand for many steps."""
+    """A profile of one mode; ``many`` adds a stage whose calls cover many steps."""
     rollout, per_call = Simulated(), 20 if many else 1
     forward = Part("stage", 0, "RewardSum", "forward")
     for repeat in range(REPEATS):
@@ -104,7 +104,7 @@ def mode_profile(
 
 
 def on_device(mode: ModeProfile) -> ModeProfile:
-    """The same with an accelerator's columns."""
+    """The same profile with the columns of an accelerator."""
     uses = {
         row.key: DeviceUse(
             time_us=mode.step_share_us(row) / 4,

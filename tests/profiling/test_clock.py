@@ -1,4 +1,4 @@
-"""The clock's notes: own times, nesting, calls that raise, calls in turns."""
+"""The clock meter: own times, nesting, calls that raise, sequences of calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "f
 
 
 class FakeClock:
-    """Nanoseconds that pass only when somebody lets them."""
+    """Nanoseconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -162,7 +162,7 @@ def test_calls_after_an_error_in_a_sequence_take_no_time(clock: FakeClock) -> No
 
 
 def test_own_times_add_up_whatever_the_nesting() -> None:
-    # [0, 100] holds [10, 40] and [40, 90]; the second of these holds two that touch.
+    # [0, 100] contains [10, 40] and [40, 90]; the second one contains two adjacent calls.
     calls = np.array([[0, 100], [10, 40], [40, 90], [40, 60], [60, 90], [200, 230]])
     for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 7):
         shuffled = exclude_nested_time(calls[list(order)])

@@ -1,4 +1,4 @@
-"""Regressions: limits in words, the noise floor, and profiles that tell nothing of each other."""
+"""Comparing profiles: limits, the noise floor, and profiles that are not comparable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 
 
 def slower(mode: ModeProfile, name: str, times: float) -> ModeProfile:
-    """The same with one part that takes so many times as long."""
+    """The same profile with one part that takes several times as long."""
 
     def grown(row: Row) -> Row:
         if row.part.name != name:
@@ -82,7 +82,7 @@ def test_rows_of_only_one_profile_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
         (replace(sample_profile(), subject="--env CartPole-v1"), "pipeline: --env Pend"),
         (replace(sample_profile(), stages=("RewardSum",)), "stages: RewardSum, ActionScaling and"),
@@ -105,11 +105,11 @@ def test_rows_of_only_one_profile_are_listed() -> None:
     ],
     ids=["pipeline", "stages", "machine", "versions", "settings", "modes"],
 )
-def test_different_settings_are_compared_only_with_force(other: Profile, told: str) -> None:
-    with pytest.raises(TdxError, match=told):
+def test_different_settings_are_compared_only_with_force(other: Profile, expected: str) -> None:
+    with pytest.raises(TdxError, match=expected):
         compare_profiles(sample_profile(), other)
     found = compare_profiles(sample_profile(), other, force=True)
-    assert found.differences[0].startswith(told[:8])
+    assert found.differences[0].startswith(expected[:8])
     assert found.changes
 
 
@@ -119,7 +119,7 @@ def test_no_mode_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("p59:10%", UnknownNameError, "did you mean p99 or p95"),
         ("p95:10 parsecs", UnknownNameError, "units: %, ns"),
@@ -128,10 +128,10 @@ def test_no_mode_in_common() -> None:
         ("p95:", ArgumentError, "for example 10%"),
     ],
 )
-def test_invalid_limits_are_refused(text: str, kind: type[TdxError], told: str) -> None:
+def test_invalid_limits_are_refused(text: str, kind: type[TdxError], expected: str) -> None:
     with pytest.raises(kind) as raised:
         parse_limits([text])
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_a_limit_on_an_unknown_row_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""``with tdx.profile(env)``: what it sees, what it leaves behind, what it changes."""
+"""``with tdx.profile(env)``: what it measures, and that it changes and leaves nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def raise_after(rollout: Any) -> None:
     raise ZeroDivisionError(str(rollout.shape))
 
 
-def owned(env: Any) -> list[set[str]]:
-    """The attributes of everybody who may be measured."""
+def instance_attributes(env: Any) -> list[set[str]]:
+    """Attributes of every object that may be instrumented."""
     found = [set(env.__dict__), set(env.base_env.__dict__)]
     return found + [set(stage.__dict__) for stage in env.stages]
 
@@ -88,10 +88,10 @@ def test_single_steps_and_resets_are_measured() -> None:
 def test_the_meter_is_detached_after_an_error() -> None:
     env = chained()
     env.rollout(3)
-    before = owned(env)
+    before = instance_attributes(env)
     with pytest.raises(ZeroDivisionError), tdx.profile(env):
         raise_after(env.rollout(3))
-    assert owned(env) == before
+    assert instance_attributes(env) == before
     assert env._meter is None
     assert env.base_env._meter is None
 

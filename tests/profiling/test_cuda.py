@@ -1,4 +1,4 @@
-"""The passes on a real device; skipped without one."""
+"""Passes on a real device; skipped without one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN = ProfilePlan(steps=20, warmup=5, repeats=2, passes=("device",))
 
 
 class Setting:
-    """An env on the GPU with a stage that works there, and one that reads a number back."""
+    """An env on the GPU with a stage that works there, and one that synchronizes."""
 
     def __init__(self, device: str = "cuda:0") -> None:
         self.matrix = torch.randn(2048, 2048, device=device)

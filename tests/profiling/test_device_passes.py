@@ -1,4 +1,4 @@
-"""An accelerator's columns, measured on one that works in simulated time."""
+"""Device passes on a device in simulated time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STAGES = ("0 SpinningCall", "1 SpinningCall", "2 SpinningCall", "3 SpinningCall"
 
 
 class Setting:
-    """An env whose chain has one stage that works, one that launches much, and one that waits."""
+    """An env with one stage that works, one that launches many kernels, and one that waits."""
 
     def __init__(self, seen: bool = True) -> None:
         self.clock = FakeClock()
@@ -91,7 +91,7 @@ def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     none = np.zeros(0, np.int64)
     uses = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS).on_device
     assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
-    # While the device works, the host comes to the marks of the next stages and waits for none.
+    # While the device works, the host records the next events without waiting.
     assert uses[STAGES[0], "forward"].time_us >= 300
     assert uses[STAGES[2], "forward"].time_us == 0
 
@@ -122,7 +122,7 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
 def test_launch_bound_marks_parts_with_an_idle_device(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With the big kernel before it the queue is never empty; without, the device waits.
+    # After a large kernel the queue is never empty; without it, the device waits.
     setting.env.transform[0].spin = lambda _: None
     assert [use.launch_bound for use in forward(setting.rows(monkeypatch, PLAN))[1:]] == [
         True,
@@ -192,7 +192,7 @@ def test_sync_mode_adds_device_time_to_host_time(monkeypatch: pytest.MonkeyPatch
         assert mode.unattributed == pytest.approx(0, abs=0.01)
     assert means[False][STAGES[0]] == LAUNCH_US
     assert means[True][STAGES[0]] == LAUNCH_US + 300
-    # What the host does not wait for in a stage it waits for once, when all is given.
+    # Work that no stage waits for is waited for once, at the end.
     assert means[False][WAITING_PART.label] > 100
     assert means[True][WAITING_PART.label] == 0
 
@@ -235,7 +235,7 @@ def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
             assert (plain == rolled()).all()
         with pytest.raises(ZeroDivisionError), observer.recording():
             raise ZeroDivisionError
-        assert setting.device.is_left_alone
+        assert setting.device.is_unobserved
     assert (plain == rolled()).all()
 
 
@@ -254,9 +254,9 @@ def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
 
 def test_work_from_a_recorded_torch_trace() -> None:
     def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> str:
-        told = ",".join(f'"{key}":{value}' for key, value in args.items())
+        text = ",".join(f'"{key}":{value}' for key, value in args.items())
         head = f'"ph":"X","cat":"{cat}","name":"{name}","ts":{ts},"dur":{dur},"tid":{tid}'
-        return f'{{{head},"args":{{{told}}}}}'
+        return f'{{{head},"args":{{{text}}}}}'
 
     text = ",".join(
         (
@@ -268,7 +268,7 @@ def test_work_from_a_recorded_torch_trace() -> None:
             event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
             event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),
-            # On a thread of its own there is no part.
+            # Another thread has no parts.
             event("cuda_runtime", "cudaLaunchKernel", 50, 5, 2, correlation=5),
             event("kernel", "add", 200, 7.5, 7, correlation=1),
             event("kernel", "triton", 210, 1, 7, correlation=2),

@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers: a row each, in every way of running, and nothing left behind."""
+"""Gymnasium wrappers have a row each in every mode, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH: list[Mode] = ["eager", "planned"]
 
 
 class Outer(SpinningWrapper):
-    """Another one around it."""
+    """Another wrapper around the first."""
 
 
 def stack(clock: FakeClock) -> Any:

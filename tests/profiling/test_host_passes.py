@@ -1,4 +1,4 @@
-"""The passes for memory and operators find what is known, and change nothing."""
+"""Memory and operator passes report known values and change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS: list[Kind] = [TensorMemory, ObjectMemory, Operators]
 
 
 class Setting:
-    """An env with a stage that allocates for a moment, one that keeps, and one that does both."""
+    """An env with a stage that frees its memory, one that keeps it, and one that does both."""
 
     def __init__(self) -> None:
         self.kept: list[object] = []

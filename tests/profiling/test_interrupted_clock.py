@@ -1,4 +1,4 @@
-"""Ctrl-C comes at any moment, also between a call and the stamp that belongs to it."""
+"""Ctrl-C at any time, also between a call and its time stamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.profiling.run import ProfilePlan, profile_env
 
 
 class Interrupting:
-    """A clock that is interrupted as it is asked for the n-th time."""
+    """A clock that raises KeyboardInterrupt when it is read for the n-th time."""
 
     def __init__(self, asked: int) -> None:
         self._left, self._now = asked, itertools.count(0, 1000)

@@ -1,4 +1,4 @@
-"""Costs that are known are found: a clock that passes only where somebody spins tells them."""
+"""Known costs in simulated time are attributed to the right parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.profiling.fake_clock import (
 STEPS, REPEATS = 200, 2
 MADE = STEPS * REPEATS
 EPISODES = MADE // 50
-# The first reset of a rollout is given nothing that would have to go through the way in.
+# The first reset of a rollout has no input for the inverse path.
 GIVEN = EPISODES - REPEATS
 BOTH: list[Mode] = ["eager", "planned"]
 
@@ -42,7 +42,7 @@ def measured(env: EnvBase, clock: FakeClock, mode: Mode = "eager", policy: Any =
 
 
 def known(mode: ModeProfile) -> int:
-    """All that was spun, which leaves nothing to the engine."""
+    """Total simulated time; the engine takes none."""
     return sum(row.total_ns for row in mode.rows if row.part.work != "engine")
 
 

@@ -1,4 +1,4 @@
-"""Marginal cost: with and without a stage, with a drift, and with stages that others need."""
+"""Marginal costs, with drift and with stages that others need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles as files: what was written is what is read."""
+"""Saved profiles round-trip."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.profiling.sample_profile import mode_profile, on_device, sample_profi
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two results are equal, their arrays too."""
+    """True if two results are equal, including their arrays."""
     if isinstance(left, np.ndarray):
         return left.dtype == right.dtype and bool(np.array_equal(left, right))
     if isinstance(left, tuple):

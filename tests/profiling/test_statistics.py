@@ -1,4 +1,4 @@
-"""Percentiles against NumPy's, weights, and what is said of noise."""
+"""Percentiles compared with NumPy, weights, and noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice: each change is tried, on a clock that passes with the work that is done."""
+"""Suggestions: each change is measured, on a clock that advances with the work of torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Suggestions, compare_values, try_changes
 from tests.profiling.fake_clock import FakeClock
-from tests.profiling.fake_stages import working
+from tests.profiling.fake_stages import simulated_work
 
 PIXELS = EnvConfig("tests.profiling.fake_stages:PixelEnv")
 IDLE = "tests.profiling.fake_stages:Idle"
@@ -31,7 +31,7 @@ def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Suggestions:
     pipeline = Pipeline.of(PIXELS, *stages)
     clock = FakeClock()
     plan = ProfilePlan(steps=12, warmup=2, repeats=3, passes=(), clock=clock)
-    with working(clock):
+    with simulated_work(clock):
         return try_changes(
             pipeline, measured(pipeline, mode, plan), plan, allow_code=True, **others
         )
@@ -134,7 +134,7 @@ def test_launch_bound_stages_are_tried_compiled(
 
     def running(env: EnvBase, mode: Mode) -> AbstractContextManager[object]:
         tried.append(mode)
-        return working(clock)
+        return simulated_work(clock)
 
     monkeypatch.setattr("tdx.profiling.interleaved.rollout_mode", running)
     found = try_changes(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)

@@ -1,4 +1,4 @@
-"""Sweeps: what they are asked, each cell's profile, cells that cannot be, and growth."""
+"""Sweeps: parsing, cells, cells that fail, and growth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sweeps_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("num_evns=1", UnknownNameError, "did you mean num_envs?"),
         ("Resise.w=1", UnknownNameError, "did you mean Resize?"),
@@ -55,10 +55,10 @@ def test_sweeps_are_parsed() -> None:
         ("steps=1 steps=2", ArgumentError, "steps is swept twice"),
     ],
 )
-def test_invalid_sweeps_are_refused(text: str, kind: type[TdxError], told: str) -> None:
+def test_invalid_sweeps_are_refused(text: str, kind: type[TdxError], expected: str) -> None:
     with pytest.raises(kind) as raised:
         parse_sweep([text], PIXELS)
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_a_point_changes_env_and_stages() -> None:
@@ -72,12 +72,12 @@ def test_a_point_changes_env_and_stages() -> None:
 
 
 def test_every_cell_is_a_profile() -> None:
-    told: list[SweepCell] = []
+    cells: list[SweepCell] = []
     found = swept(
-        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=told.append
+        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=cells.append
     )
     assert len(found.cells) == 8
-    assert list(found.cells) == told
+    assert list(found.cells) == cells
     for cell in found.cells:
         assert cell.problem is None
         assert cell.profile is not None

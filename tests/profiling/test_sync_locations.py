@@ -1,4 +1,4 @@
-"""Waits for a CUDA device are found by the warnings that torch gives of them."""
+"""Locations of CUDA synchronizations, from torch's warnings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunct
 
 @pytest.fixture(autouse=True)
 def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What torch was told to do at a wait, the first as it was."""
-    told: list[object] = [0]
+    """Sync debug modes set in torch, starting with the initial one."""
+    values: list[object] = [0]
 
     def set_mode(mode: object) -> None:
-        told.append(mode)
+        values.append(mode)
         if mode == "warn":
             warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
 
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: told[-1])
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: values[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
-    return told
+    return values
 
 
 def test_each_sync_is_reported_with_its_line(modes: list[object]) -> None:

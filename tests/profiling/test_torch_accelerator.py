@@ -1,4 +1,4 @@
-"""What is asked of torch for an accelerator, with torch's own functions stood in for."""
+"""The accelerator of torch, with fakes for torch's functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAM = object()
 
 
 class FakeTorch:
-    """Stands in for the parts of torch that ask a device; each mark is a millisecond later."""
+    """Replaces the torch functions that query a device; each event is a millisecond later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed: bool = True) -> None:
         self.timed, self.log, self.now = timed, list[str](), 0.0
@@ -115,5 +115,5 @@ def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in events] == [format_range_name(place) for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in events)
     assert attribute_work(events) == {}
-    # What waits in the queue is done before the trace ends.
+    # Queued work is done before the trace ends.
     assert fake.log == ["synchronize mps"]

@@ -1,4 +1,4 @@
-"""Time lines and flame charts: what other programs read."""
+"""Trace files for other programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def profile(request: pytest.FixtureRequest) -> Profile:
 
 
 def nests(events: list[dict[str, Any]]) -> bool:
-    """Whether each slice ends before or with the one that it began in."""
+    """True if each slice ends before or with the slice around it."""
     inside: list[float] = []
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         end = event["ts"] + event["dur"]

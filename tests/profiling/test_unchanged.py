@@ -1,4 +1,4 @@
-"""A measured rollout is the rollout that it would be anyway, and nothing is left behind."""
+"""A measured rollout equals an unmeasured one, and the meter is detached afterwards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pendulum() -> TransformedEnv:
 
 
 def cart_poles() -> TransformedEnv:
-    """Rows end at different times; one chain inside another env's, with a limit of steps."""
+    """Rows end at different times; a nested chain has a step limit."""
     inner = TransformedEnv(GymEnv("CartPole-v1", num_envs=3), Compose(Compose(VecNorm())))
     return TransformedEnv(inner, Compose(chain_6("tdx"), StepCounter(max_steps=23)))
 
@@ -72,19 +72,19 @@ def policy_of(env: EnvBase) -> TensorDictModule:
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
 
 
-def everybody(env: Any) -> Iterator[Any]:
-    """The env, those inside of it and beside each other, and their stages."""
+def all_objects(env: Any) -> Iterator[Any]:
+    """Yield the env, all inner envs, and their stages."""
     yield env
     if isinstance(env, TransformedEnv):
         yield from env.transform.modules()
-        yield from everybody(env.base_env)
+        yield from all_objects(env.base_env)
     for each in env.__dict__.get("_envs", ()):
-        yield from everybody(each)
+        yield from all_objects(each)
 
 
 def attributes(env: EnvBase, policy: nn.Module | None) -> list[tuple[object, dict[str, Any]]]:
-    """Whose attributes are which, by identity where they are functions."""
-    owners = [*everybody(env), *([] if policy is None else policy.modules())]
+    """Attributes of all objects, by identity for functions."""
+    owners = [*all_objects(env), *([] if policy is None else policy.modules())]
     found = []
     for each in owners:
         own = {

@@ -1,4 +1,4 @@
-"""Pipeline files that others change while they are edited, and targets that cannot be written."""
+"""Files changed by other programs during editing, and unwritable targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions as plain data: drafts, their history, and what can be wrong with a document."""
+"""Sessions as plain data: drafts, history, and damaged documents."""
 
 from __future__ import annotations
 

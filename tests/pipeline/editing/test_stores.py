@@ -1,4 +1,4 @@
-"""What is kept between runs: sessions of several apps at once, recent files, broken state."""
+"""State between runs: sessions of several apps, recent files, damaged files."""
 
 from __future__ import annotations
 
