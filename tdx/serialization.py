@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
-from functools import cache
 from pathlib import PurePath
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -93,7 +92,7 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
         >>> from_plain(Size, {"shape": [84, 84]})
         Size(shape=(84, 84))
     """
-    hints = _hints(kind)
+    hints = get_type_hints(kind)
     values = {}
     for name in hints:
         if name in data:
@@ -102,11 +101,6 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
             except TypeError as error:
                 raise TypeError(f"{name} cannot be {data[name]!r:.50}") from error
     return kind(**values)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _convert(value: Any, hint: Any) -> Any:

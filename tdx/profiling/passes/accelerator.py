@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -92,7 +93,13 @@ def read_trace(text: str) -> list[TraceEvent]:
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
 _REPOSITORY = Path(__file__).parents[3]
-_SKIPPED_MODULES = ("torch.", "torchvision.", "tensordict.", "warnings.", "tdx.profiling.")
+_LIBRARIES = Path(torch.__file__).parents[1]
+_SKIPPED_FILES = (
+    *(f"{_LIBRARIES / name}{os.sep}" for name in ("torch", "torchvision", "tensordict")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+    warnings.__file__,
+)
+"""Prefixes of files whose lines are never the cause of a synchronization."""
 
 
 @contextmanager
@@ -132,9 +139,9 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
 def _find_caller(frame: FrameType | None) -> str | None:
     """Return the innermost line outside torch and the profiler."""
     while frame is not None:
-        module = f"{frame.f_globals.get('__name__', '')}."
-        if not module.startswith(_SKIPPED_MODULES):
-            return f"{_shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        file = frame.f_code.co_filename
+        if not file.startswith(_SKIPPED_FILES):
+            return f"{_shorten_path(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
