@@ -188,16 +188,16 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
     declared = parameter.type
     shown = _shorten_value(mismatch.value)
     inside = f"{name} holds" if mismatch.depth else f"{name} is"
-    wanted = mismatch.type.words()
+    expected = mismatch.type.words()
     choices = [value for option in declared.options for value in option.values]
     if isinstance(mismatch.value, str) and choices:
         names = [str(choice) for choice in choices]
         hint = did_you_mean(mismatch.value, names, f"one of {', '.join(names)}")
-        return UnknownNameError(f"{name} must be {wanted}, got {shown}", hint=hint)
+        return UnknownNameError(f"{name} must be {expected}, got {shown}", hint=hint)
     hint = _type_hint(declared, mismatch)
     if mismatch.depth:
-        return ArgumentError(f"{inside} {shown}, wanted {wanted}", hint=hint)
-    return ArgumentError(f"{name} must be {wanted}, got {shown}", hint=hint)
+        return ArgumentError(f"{inside} {shown}, expected {expected}", hint=hint)
+    return ArgumentError(f"{name} must be {expected}, got {shown}", hint=hint)
 
 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:

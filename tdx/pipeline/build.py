@@ -162,9 +162,9 @@ def _locate_failure(
 
 
 def _spec_error(error: Exception) -> ChainError:
-    wanted = _ALLOCATION.search(str(error))
-    if isinstance(error, MemoryError) or wanted:
-        size = f" ({int(wanted[1]):,} bytes)" if wanted else ""
+    match = _ALLOCATION.search(str(error))
+    if isinstance(error, MemoryError) or match:
+        size = f" ({int(match[1]):,} bytes)" if match else ""
         return ChainError(f"its specs need more memory than is available{size}", hint=_MEMORY_HINT)
     return ChainError(
         f"its specs cannot be computed: {one_line(error)}", hint="check its arguments"

@@ -235,11 +235,11 @@ class Catalog:
 
     def search(self, words: str) -> list[TransformInfo]:
         """Return the transforms whose name, category or summary contains every word."""
-        wanted = words.casefold().split()
+        terms = words.casefold().split()
         return [
             info
             for info in self.transforms
-            if all(word in _searchable_text(info) for word in wanted)
+            if all(word in _searchable_text(info) for word in terms)
         ]
 
 

@@ -266,9 +266,9 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
     module = tree.module(f"{tree.package}.{TRANSFORMS_FOLDER}.{category}.{stem}")
     if module is None:
         return None
-    wanted = stem.replace("_", "").casefold()
+    class_name = stem.replace("_", "").casefold()
     for name, node in module.classes.items():
-        if name.casefold() == wanted:
+        if name.casefold() == class_name:
             return _read_transform(Definition(f"{module.dotted}.{name}", node, module), category)
     return None
 

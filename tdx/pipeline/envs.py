@@ -171,12 +171,12 @@ def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
     try:
         if env.device is not None:
             check_device(env.device)
-        made = _create_env(plan_env(env), ValueResolver(allow_code))
+        created = _create_env(plan_env(env), ValueResolver(allow_code))
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__
     if env.seed is not None:
-        made.set_seed(env.seed)
-    return made
+        created.set_seed(env.seed)
+    return created
 
 
 def check_device(device: str) -> None:
@@ -233,7 +233,7 @@ def _call_factory(
     plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str, Any]
 ) -> EnvBase:
     try:
-        made: EnvBase = make(*args, **kwargs)
+        created: EnvBase = make(*args, **kwargs)
     except TdxError:
         raise
     except TypeError as error:
@@ -245,7 +245,7 @@ def _call_factory(
         raise EnvError(
             f"creating the env failed: {one_line(error)}", hint="--debug shows where"
         ) from error
-    return made
+    return created
 
 
 def _create_from_code(
@@ -256,10 +256,10 @@ def _create_from_code(
 
     if not callable(factory):
         raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
-    made = factory(**kwargs)
-    if not isinstance(made, EnvBase):
-        if not (hasattr(made, "reset") and hasattr(made, "action_space")):
-            message = f"{reference} returned {type(made).__name__}, not an env"
+    created = factory(**kwargs)
+    if not isinstance(created, EnvBase):
+        if not (hasattr(created, "reset") and hasattr(created, "action_space")):
+            message = f"{reference} returned {type(created).__name__}, not an env"
             raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
-        made = GymWrapper(made)
-    return made if device is None else made.to(device)
+        created = GymWrapper(created)
+    return created if device is None else created.to(device)

@@ -91,7 +91,7 @@ def find_candidates(
         _find_unfrozen,
         _find_launch_bound,
     )
-    return [remedy for find in finders for remedy in find(chain)]
+    return [candidate for find in finders for candidate in find(chain)]
 
 
 def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:

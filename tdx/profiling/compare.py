@@ -156,14 +156,14 @@ class ProfileComparison:
 
     Args:
         changes: Every figure of every row that both profiles have.
-        gone: Label and lane of rows that only the first profile has.
+        removed: Label and lane of rows that only the first profile has.
         new: Label and lane of rows that only the second profile has.
         differences: Differences in settings that ``force`` ignored, each a sentence.
         failures: Violated limits.
     """
 
     changes: tuple[FigureChange, ...]
-    gone: tuple[RowKey, ...]
+    removed: tuple[RowKey, ...]
     new: tuple[RowKey, ...]
     differences: tuple[str, ...]
     failures: tuple[LimitViolation, ...]

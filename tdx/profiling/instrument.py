@@ -139,11 +139,11 @@ def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: 
         suffix: Suffix of the name of the env's own row.
     """
     stack = list_wrappers(env)
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for depth, each in enumerate(stack):
         name = type(each).__name__
-        seen[name] += 1
-        name = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        counts[name] += 1
+        name = name if counts[name] == 1 else f"{name} ({counts[name]})"
         _attach_to_calls(each, Part("wrapper", depth, name, "step"), meter, patches)
     core = stack[-1].env if stack else env
     _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
@@ -303,8 +303,8 @@ def _attach_to_stage(
 
     def timed_row(make: Callable[[], Any]) -> Callable[[], Any]:
         def row_step() -> Any:
-            made = make()
-            return None if made is None else meter.timed(forward, made)
+            function = make()
+            return None if function is None else meter.timed(forward, function)
 
         return row_step
 

@@ -175,11 +175,11 @@ def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: in
         torch.manual_seed(plan.seed)
         env.set_seed(plan.seed)
     with rollout_mode(env, contender.mode or mode):
-        made, start = 0, plan.clock()
+        steps_run, start = 0, plan.clock()
         for chunk in env.iter_rollout(steps, contender.policy):
-            made += chunk.shape[-1]
+            steps_run += chunk.shape[-1]
         wait_for_device(env.device)
-        return (plan.clock() - start) / made / 1000
+        return (plan.clock() - start) / steps_run / 1000
 
 
 def wait_for_device(device: torch.device) -> None:

@@ -41,7 +41,7 @@ class MarginalCost:
     needed: str | None = None
 
     @property
-    def for_neighbours_us(self) -> float | None:
+    def for_neighbors_us(self) -> float | None:
         """Cost beyond its own calls; ``None`` if unknown."""
         return None if self.cost is None else self.cost.saved_us - self.own_us
 

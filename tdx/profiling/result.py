@@ -66,19 +66,19 @@ def compute_statistics(times: Numbers, weights: Counts | None = None) -> Statist
 
 
 def compute_percentiles(
-    times: Numbers, wanted: tuple[float, ...], weights: Counts | None = None
+    times: Numbers, percentages: tuple[float, ...], weights: Counts | None = None
 ) -> list[float]:
     """Return the smallest times that at least the given percentages of all times do not exceed.
 
     Args:
         times: Times ``[n]``.
-        wanted: Percentages, 0 to 100.
+        percentages: Percentages, 0 to 100.
         weights: Weight of each time, ``[n]``. ``None``: 1.
     """
     order = np.argsort(times, kind="stable")
     counted = np.ones(len(times), np.int64) if weights is None else weights[order]
     reached = np.cumsum(counted)
-    places = np.searchsorted(reached, np.array(wanted) / 100 * reached[-1], side="left")
+    places = np.searchsorted(reached, np.array(percentages) / 100 * reached[-1], side="left")
     return [float(each) for each in times[order][np.minimum(places, len(times) - 1)]]
 
 
@@ -319,8 +319,8 @@ class ModeProfile:
     @property
     def noise(self) -> Noise:
         """Noise between the repeats."""
-        made = self.steps > 0
-        return compute_noise((self.total_ns[made] / self.steps[made]).tolist())
+        is_complete = self.steps > 0
+        return compute_noise((self.total_ns[is_complete] / self.steps[is_complete]).tolist())
 
     def share(self, row: Row) -> float:
         """Return the share of the total time that a row takes, from 0 to 1."""

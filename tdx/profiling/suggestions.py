@@ -31,12 +31,12 @@ class TriedChange:
     """A change that was measured.
 
     Args:
-        remedy: The change, with the changed pipeline.
+        candidate: The change, with the changed pipeline.
         saving: Time that it saves per step.
         values: Effect on values: ``same`` bit for bit, ``close`` within 1 %, or ``other``.
     """
 
-    remedy: Candidate
+    candidate: Candidate
     saving: TimeDifference
     values: Agreement
 
@@ -46,7 +46,8 @@ class TriedChange:
         saving = self.saving
         note = {"same": "", "close": "; values differ by rounding", "other": "; values differ"}
         return (
-            f"{self.remedy.found}: {self.remedy.change}. It saved {_format_us(saving.saved_us)} of "
+            f"{self.candidate.found}: {self.candidate.change}. "
+            f"It saved {_format_us(saving.saved_us)} of "
             f"{_format_us(saving.before_us)} per step ({saving.saved_share:.0%}, "
             f"±{_format_us(saving.noise_us)}){note[self.values]}"
         )
@@ -62,13 +63,13 @@ class Suggestions:
 
     Args:
         advice: Changes that saved time, largest saving first.
-        in_vain: Changes that saved no time beyond the noise.
+        without_gain: Changes that saved no time beyond the noise.
         refused: Changes that could not be tried or change the values, each a sentence.
         interrupted: Whether Ctrl-C ended the measurement early.
     """
 
     advice: tuple[TriedChange, ...]
-    in_vain: tuple[TriedChange, ...]
+    without_gain: tuple[TriedChange, ...]
     refused: tuple[str, ...]
     interrupted: bool = False
 
@@ -114,11 +115,11 @@ def try_changes(
 
 def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
     kept: list[Candidate] = []
-    for remedy in found:
-        is_known = any(remedy.pipeline == each.pipeline for each in kept)
-        in_place = remedy.prepare is not None or remedy.mode is not None
-        if in_place or not (is_known or remedy.pipeline == pipeline):
-            kept.append(remedy)
+    for candidate in found:
+        is_known = any(candidate.pipeline == each.pipeline for each in kept)
+        in_place = candidate.prepare is not None or candidate.mode is not None
+        if in_place or not (is_known or candidate.pipeline == pipeline):
+            kept.append(candidate)
     return kept
 
 
@@ -133,12 +134,12 @@ class _Trial:
     policy_of: Callable[[EnvBase], Any] | None
     stack: ExitStack
 
-    def build(self, remedy: Candidate) -> TransformedEnv:
+    def build(self, candidate: Candidate) -> TransformedEnv:
         """Build the env with a change; it is closed at the end."""
-        env = build_env(remedy.pipeline, self.allow_code)
+        env = build_env(candidate.pipeline, self.allow_code)
         self.stack.callback(env.close)
-        if remedy.prepare is not None:
-            remedy.prepare(env)
+        if candidate.prepare is not None:
+            candidate.prepare(env)
         return env
 
     def run(self, env: TransformedEnv, proposed: Sequence[Candidate]) -> Suggestions:
@@ -147,35 +148,35 @@ class _Trial:
         tried: list[tuple[Candidate, Agreement]] = []
         contenders = [self._contender(env, None)]
         expected = _rollout_values(env) if proposed else None
-        for remedy in proposed:
+        for candidate in proposed:
             try:
-                changed = self.build(remedy)
+                changed = self.build(candidate)
                 values = compare_values(expected, _rollout_values(changed))
             except TdxError as error:
-                refused.append(f"{remedy.change}: {error}")
+                refused.append(f"{candidate.change}: {error}")
                 continue
-            if values == "other" and not remedy.changes_values:
-                refused.append(f"{remedy.change}: the values change")
+            if values == "other" and not candidate.changes_values:
+                refused.append(f"{candidate.change}: the values change")
                 continue
-            tried.append((remedy, values))
-            contenders.append(self._contender(changed, remedy))
+            tried.append((candidate, values))
+            contenders.append(self._contender(changed, candidate))
         if not tried:
             return Suggestions((), (), tuple(refused))
         turns = measure_interleaved(contenders, self.measured.mode, self.plan)
         found: list[TriedChange] = []
-        for place, (remedy, values) in enumerate(tried, 1):
+        for place, (candidate, values) in enumerate(tried, 1):
             if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
-                refused.append(f"{remedy.change}: {turns.failures.get(place, 'not measured')}")
+                refused.append(f"{candidate.change}: {turns.failures.get(place, 'not measured')}")
                 continue
-            found.append(TriedChange(remedy, turns.difference(0, place), values))
+            found.append(TriedChange(candidate, turns.difference(0, place), values))
         found.sort(key=lambda each: -each.saving.saved_us)
         good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
         rest = [each for each in found if each not in good]
         return Suggestions(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
 
-    def _contender(self, env: TransformedEnv, remedy: Candidate | None) -> Contender:
+    def _contender(self, env: TransformedEnv, candidate: Candidate | None) -> Contender:
         policy = self.plan.policy if self.policy_of is None else self.policy_of(env)
-        return Contender(env, policy, None if remedy is None else remedy.mode)
+        return Contender(env, policy, None if candidate is None else candidate.mode)
 
 
 def _rollout_values(env: EnvBase) -> TensorDictBase:

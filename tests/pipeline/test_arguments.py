@@ -90,13 +90,13 @@ MODES = Type("literal", values=("fast", "exact"))
         (
             "RewardSum(in_keys=['a', 3])",
             ArgumentError,
-            "in_keys holds 3, wanted a key (a string or a tuple of strings)",
+            "in_keys holds 3, expected a key (a string or a tuple of strings)",
             "write a list of keys or None",
         ),
         (
             "TensorDictPrimer({'a': Unbonded(3)})",
             ArgumentError,
-            "primers holds Unbonded(3), wanted a spec such as Unbounded(shape=(3,))",
+            "primers holds Unbonded(3), expected a spec such as Unbounded(shape=(3,))",
             "did you mean Unbounded or Bounded or UnboundedDiscrete?",
         ),
         (

@@ -30,7 +30,7 @@ def with_mode(mode: ModeProfile) -> Profile:
 
 def test_a_profile_equals_itself() -> None:
     found = compare_profiles(sample_profile(), sample_profile(), parse_limits(["max:0%"]))
-    assert not any([found.failures, found.differences, found.gone, found.new])
+    assert not any([found.failures, found.differences, found.removed, found.new])
     assert {change.ratio for change in found.changes} == {1.0}
     assert TOTAL_LABEL in {change.label for change in found.changes}
 
@@ -77,7 +77,7 @@ def test_growth_within_the_noise_violates_no_limit() -> None:
 def test_rows_of_only_one_profile_are_listed() -> None:
     short = mode_profile()
     found = compare_profiles(sample_profile(), with_mode(replace(short, rows=short.rows[:-1])))
-    assert found.gone == (("unattributed", "step"),)
+    assert found.removed == (("unattributed", "step"),)
     assert found.new == ()
 
 

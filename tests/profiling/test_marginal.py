@@ -37,7 +37,7 @@ def test_a_stage_costs_what_a_step_saves_without_it() -> None:
         assert stage.cost is not None
         assert stage.cost.saved_us == cost
         assert stage.cost.is_significant
-        assert stage.for_neighbours_us == 0
+        assert stage.for_neighbors_us == 0
 
 
 def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:

@@ -50,8 +50,8 @@ def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
 )
 def test_late_float_casts(small: str, values: str) -> None:
     found = advised("ToTensorImage", small, "RewardSum", mode="eager")
-    (advice,) = [each for each in found.advice if each.remedy.kind == "bytes"]
-    assert stages_of(advice.remedy.pipeline) == [
+    (advice,) = [each for each in found.advice if each.candidate.kind == "bytes"]
+    assert stages_of(advice.candidate.pipeline) == [
         'PermuteTransform([-1, -3, -2], in_keys=["pixels"])',
         small,
         "ToTensorImage(shape_tolerant=True)",
@@ -66,15 +66,15 @@ def test_late_float_casts(small: str, values: str) -> None:
 def test_opaque_stages() -> None:
     found = advised("RewardSum", 'ObservationNorm(0.5, 2.0, in_keys=["observation"])', IDLE)
     (advice,) = found.advice
-    assert advice.remedy.kind == "opaque"
-    assert advice.remedy.stages == (2, 0, 1)
-    assert advice.remedy.pipeline.transforms[0].name.endswith(":Idle")
+    assert advice.candidate.kind == "opaque"
+    assert advice.candidate.stages == (2, 0, 1)
+    assert advice.candidate.pipeline.transforms[0].name.endswith(":Idle")
     assert advice.values == "same"
 
 
 def test_changes_of_values_are_refused() -> None:
     found = advised("RewardScaling(0.0, 0.1)", "RewardSum", "tests.profiling.fake_stages:Doubled")
-    assert found.advice == found.in_vain == ()
+    assert found.advice == found.without_gain == ()
     assert "the values change" in found.refused[0]
 
 
@@ -82,24 +82,24 @@ def test_dead_stages() -> None:
     norm = 'ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=["unread"])'
     found = advised(norm, "RewardSum", 'ExcludeTransform("unread")', mode="eager")
     (advice,) = found.advice
-    assert advice.remedy.kind == "dead"
-    assert advice.remedy.stages == (0, 2)
-    assert stages_of(advice.remedy.pipeline) == ["RewardSum"]
+    assert advice.candidate.kind == "dead"
+    assert advice.candidate.stages == (0, 2)
+    assert stages_of(advice.candidate.pipeline) == ["RewardSum"]
 
 
 def test_reverted_casts() -> None:
     there = 'DTypeCastTransform("float32", "float64", in_keys=["observation"])'
     back = 'DTypeCastTransform("float64", "float32", in_keys=["observation"])'
     (advice,) = advised(there, "RewardSum", back, mode="eager").advice
-    assert advice.remedy.kind == "back-and-forth"
-    assert stages_of(advice.remedy.pipeline) == ["RewardSum"]
+    assert advice.candidate.kind == "back-and-forth"
+    assert stages_of(advice.candidate.pipeline) == ["RewardSum"]
     assert advice.values == "same"
 
 
 def test_unfrozen_statistics() -> None:
     found = advised('VecNorm(in_keys=["observation"])', mode="eager")
     (advice,) = found.advice
-    assert advice.remedy.kind == "frozen"
+    assert advice.candidate.kind == "frozen"
     assert "env.transform[0].freeze()" in advice.message
     assert advice.message.endswith("values differ")
 
@@ -109,7 +109,7 @@ def test_changes_without_savings_are_not_suggested() -> None:
     plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=FakeClock())
     found = try_changes(pipeline, measured(pipeline, "eager", plan), plan, allow_code=True)
     assert found.advice == ()
-    assert {each.remedy.kind for each in found.in_vain} == {"bytes", "order"}
+    assert {each.candidate.kind for each in found.without_gain} == {"bytes", "order"}
 
 
 def test_further_changes_are_tried() -> None:
@@ -117,7 +117,7 @@ def test_further_changes_are_tried() -> None:
     lint = Candidate("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
     broken = replace(lint, pipeline=Pipeline.of(PIXELS, 'CatFrames(2, -1, in_keys=["no"])'))
     found = advised("RewardSum", "RewardClipping(-9, 9)", further=[lint, broken], mode="eager")
-    assert [each.remedy.kind for each in found.advice] == ["lint"]
+    assert [each.candidate.kind for each in found.advice] == ["lint"]
     assert "'no'" in found.refused[0]
 
 
@@ -138,7 +138,9 @@ def test_launch_bound_stages_are_tried_compiled(
 
     monkeypatch.setattr("tdx.profiling.interleaved.rollout_mode", running)
     found = try_changes(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)
-    assert [each.remedy.kind for each in (*found.advice, *found.in_vain)] == ["launch-bound"]
+    assert [each.candidate.kind for each in (*found.advice, *found.without_gain)] == [
+        "launch-bound"
+    ]
     assert set(tried) == {"planned", "compiled"}
 
 

@@ -87,8 +87,8 @@ def test_missing_capabilities_are_reported(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert device.missing == (
         "mps: torch does not report where the host waits for it here.",
-        "mps: torch does not report what memory is taken on it here.",
-        "mps: torch does not report which kernels and copies run on it here.",
+        "mps: torch does not report its memory use here.",
+        "mps: torch does not report its kernels and copies here.",
     )
 
 

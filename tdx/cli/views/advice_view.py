@@ -22,15 +22,15 @@ def advice_blocks(mode: Mode, found: Suggestions) -> Iterator[Block]:
         mode: how the pipeline ran.
         found: what was tried.
     """
-    tried = len(found.advice) + len(found.in_vain)
+    tried = len(found.advice) + len(found.without_gain)
     told = f"{tried} change{'' if tried == 1 else 's'} tried, {len(found.advice)} worth it"
     yield Heading(f"advice, {mode}", told)
     if found.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for advice in found.advice:
         yield from _advice(advice)
-    for advice in found.in_vain:
-        cells = [Cell("no gain: ", "dim"), Cell(advice.remedy.change)]
+    for advice in found.without_gain:
+        cells = [Cell("no gain: ", "dim"), Cell(advice.candidate.change)]
         yield Paragraph([*cells, Cell(f" ({_saving(advice)})", "dim")], indent=2)
     for why in found.refused:
         yield Paragraph([Cell("not tried: ", "dim"), Cell(why)], indent=2)
@@ -39,12 +39,12 @@ def advice_blocks(mode: Mode, found: Suggestions) -> Iterator[Block]:
 
 
 def _advice(advice: TriedChange) -> Iterator[Block]:
-    saving, remedy = advice.saving, advice.remedy
+    saving, candidate = advice.saving, advice.candidate
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
-    yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
-    yield Paragraph([Cell("because: ", "dim"), Cell(remedy.found)], indent=4)
+    yield Paragraph([share, Cell(candidate.change, "name")], indent=2)
+    yield Paragraph([Cell("because: ", "dim"), Cell(candidate.found)], indent=4)
     yield Paragraph([Cell("measured: ", "dim"), Cell(_saving(advice))], indent=4)
-    chain = " → ".join(format_stage(stage) for stage in remedy.pipeline.transforms)
+    chain = " → ".join(format_stage(stage) for stage in candidate.pipeline.transforms)
     yield Paragraph([Cell("chain: ", "dim"), Cell(chain)], indent=4)
 
 
@@ -62,21 +62,21 @@ def advice_data(mode: Mode, found: Suggestions) -> dict[str, Any]:
     return {
         "mode": mode,
         "advice": [_data(each) for each in found.advice],
-        "in_vain": [_data(each) for each in found.in_vain],
+        "in_vain": [_data(each) for each in found.without_gain],
         "refused": list(found.refused),
         "interrupted": found.interrupted,
     }
 
 
 def _data(advice: TriedChange) -> dict[str, Any]:
-    remedy, saving = advice.remedy, advice.saving
+    candidate, saving = advice.candidate, advice.saving
     return {
-        "kind": remedy.kind,
-        "stages": list(remedy.stages),
-        "found": remedy.found,
-        "change": remedy.change,
-        "chain": [format_stage(stage) for stage in remedy.pipeline.transforms],
-        "mode": remedy.mode,
+        "kind": candidate.kind,
+        "stages": list(candidate.stages),
+        "found": candidate.found,
+        "change": candidate.change,
+        "chain": [format_stage(stage) for stage in candidate.pipeline.transforms],
+        "mode": candidate.mode,
         "before_us": finite(saving.before_us),
         "after_us": finite(saving.after_us),
         "saved_us": finite(saving.saved_us),

@@ -38,7 +38,7 @@ def _name(stage: MarginalCost) -> str:
 
 def _row(stage: MarginalCost) -> list[Cell]:
     name, own = Cell(_name(stage), "name"), Cell(micros(stage.own_us))
-    cost, others = stage.cost, stage.for_neighbours_us
+    cost, others = stage.cost, stage.for_neighbors_us
     if cost is None or others is None:
         return [name, own, Cell("needed" if stage.needed else "–", "dim"), *[Cell("")] * 3]
     style: Style = "" if cost.is_significant else "dim"
@@ -80,7 +80,7 @@ def _cost(stage: MarginalCost) -> dict[str, Any]:
     return {
         "saved_us": None if cost is None else finite(cost.saved_us),
         "noise_us": None if cost is None else finite(cost.noise_us),
-        "for_neighbours_us": finite(stage.for_neighbours_us),
+        "for_neighbours_us": finite(stage.for_neighbors_us),
         "significant": cost is not None and bool(cost.is_significant),
         "turns": 0 if cost is None else cost.turns,
     }

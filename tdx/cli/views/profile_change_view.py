@@ -57,7 +57,7 @@ def change_blocks(found: ProfileComparison, limits: Sequence[Limit], width: int)
         if change.figure in figures or change.label == TOTAL_LABEL
     ]
     yield _table(changes, found.failures, width)
-    for title, keys in (("gone", found.gone), ("new", found.new)):
+    for title, keys in (("gone", found.removed), ("new", found.new)):
         if keys:
             names = ", ".join(f"{label} {lane}" for label, lane in keys)
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)

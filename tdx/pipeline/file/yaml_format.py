@@ -208,9 +208,9 @@ _EXAMPLES = {
 }
 
 
-def _raise_invalid(key: str, value: object, wanted: str, hint: str | None = None) -> NoReturn:
+def _raise_invalid(key: str, value: object, expected: str, hint: str | None = None) -> NoReturn:
     raise PipelineError(
-        f"{key} must be {wanted}, got {_shorten_value(value)}",
+        f"{key} must be {expected}, got {_shorten_value(value)}",
         hint=hint or f"write {key}: {_EXAMPLES.get(key, 'true')}, or leave it out",
     )
 

@@ -228,8 +228,8 @@ class TorchAccelerator:
         self.reports_memory = self._has_memory_stats()
         supported = {
             "where the host waits for it": self.reports_syncs,
-            "what memory is taken on it": self.reports_memory,
-            "which kernels and copies run on it": self.reports_work,
+            "its memory use": self.reports_memory,
+            "its kernels and copies": self.reports_work,
         }
         self.missing = tuple(
             f"{self.name}: torch does not report {what} here."
@@ -277,8 +277,8 @@ class TorchAccelerator:
     def memory(self) -> tuple[int, int, int]:
         """See :class:`Accelerator`."""
         stats = torch.accelerator.memory_stats(self._device)
-        taken = "allocated_bytes.all."
-        return stats[taken + "allocated"], stats[taken + "current"], stats[taken + "peak"]
+        prefix = "allocated_bytes.all."
+        return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
     def reset_peak(self) -> None:
         """See :class:`Accelerator`."""

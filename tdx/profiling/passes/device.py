@@ -97,7 +97,7 @@ class Syncs(Observer):
         super().__init__()
         self._accelerator = accelerator
         self._around: list[int] = []
-        self._seen: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -111,7 +111,7 @@ class Syncs(Observer):
 
     def _count_sync(self, place: str) -> None:
         if self._around:
-            self._seen[self._around[-1]][place] += 1
+            self._counts[self._around[-1]][place] += 1
 
     def _begin(self, place: int) -> None:
         self._around.append(place)
@@ -122,8 +122,8 @@ class Syncs(Observer):
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         syncs = {
-            place: {where: count / steps for where, count in sorted(seen.items())}
-            for place, seen in self._seen.items()
+            place: {where: count / steps for where, count in sorted(counts.items())}
+            for place, counts in self._counts.items()
         }
         return _update_uses(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
 

@@ -67,21 +67,21 @@ def _found(request: Advise, advised: Suggestions) -> AdviceFound:
     return AdviceFound(
         request.mode,
         tuple(_tried(each) for each in advised.advice),
-        tuple(_tried(each) for each in advised.in_vain),
+        tuple(_tried(each) for each in advised.without_gain),
         advised.refused,
         _INTERRUPTED if advised.interrupted else None,
     )
 
 
 def _tried(advice: TriedChange) -> Tried:
-    remedy, saving = advice.remedy, advice.saving
-    is_edit = remedy.prepare is None and remedy.mode is None
+    candidate, saving = advice.candidate, advice.saving
+    is_edit = candidate.prepare is None and candidate.mode is None
     return Tried(
-        remedy.change,
-        remedy.found,
+        candidate.change,
+        candidate.found,
         saving.before_us,
         saving.saved_us,
         saving.noise_us,
         advice.values,
-        remedy.pipeline if is_edit else None,
+        candidate.pipeline if is_edit else None,
     )
