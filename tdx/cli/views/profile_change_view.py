@@ -115,7 +115,7 @@ def change_data(found: ProfileComparison) -> dict[str, Any]:
             for each in found.failures
         ],
         "differences": list(found.differences),
-        "gone": [{"label": label, "lane": lane} for label, lane in found.gone],
+        "gone": [{"label": label, "lane": lane} for label, lane in found.removed],
         "new": [{"label": label, "lane": lane} for label, lane in found.new],
         "changes": [_change(change) for change in found.changes],
     }
