@@ -59,7 +59,7 @@ def find_stale() -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files; with ``--check``, print those that are out of date."""
+    """Write the files; with ``--check``, print stale files."""
     outdated = find_stale()
     if "--check" in arguments:
         for path in outdated:

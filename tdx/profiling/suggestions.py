@@ -1,4 +1,4 @@
-"""Try changes that may make a pipeline cheaper and suggest those that saved time."""
+"""Try changes that may make a pipeline cheaper and suggest the ones that saved time."""
 
 from __future__ import annotations
 

@@ -210,13 +210,13 @@ def _process_events(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
 
 
 def _slice_event(
-    number: int, name: str, category: str, begun_ns: int, length_ns: int, args: dict[str, Any]
+    number: int, name: str, category: str, start_ns: int, length_ns: int, args: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": name,
         "cat": category,
-        "ts": begun_ns / 1000,
+        "ts": start_ns / 1000,
         "dur": length_ns / 1000,
         "pid": number,
         "tid": _THREAD,

@@ -63,7 +63,7 @@ class FormField:
 
 
 def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
-    """List the fields of a stage from the declaration of its transform; none for Python code.
+    """List the fields of a stage from the declaration of its transform; empty for Python code.
 
     Example:
         >>> field = list_stage_fields(StageConfig("StepCounter", (200,)))[0]
