@@ -13,11 +13,11 @@ from torch import Tensor
 from tdx import GymEnv, default_info_dict_reader
 
 REACHED = 0.2
-"""How near the goal counts as there."""
+"""Distance at which the goal counts as reached."""
 
 
 class Reach(gymnasium.Env[dict[str, Any], Any]):
-    """A point on a plane that is pushed towards a goal, observed as Gymnasium's goal envs are."""
+    """A point on a plane, pushed towards a goal; observations as in Gymnasium's goal envs."""
 
     def __init__(self) -> None:
         place = Box(-5.0, 5.0, (2,), np.float32)
@@ -43,7 +43,7 @@ class Reach(gymnasium.Env[dict[str, Any], Any]):
 
 
 class TwoArms(gymnasium.Env[Any, Any]):
-    """Two arms of three joints; each joint follows its torque, and should come to rest at zero."""
+    """Two arms of three joints that should come to rest at zero."""
 
     def __init__(self) -> None:
         reach = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], np.float32)
@@ -64,23 +64,23 @@ class TwoArms(gymnasium.Env[Any, Any]):
 
 
 def reach() -> Reach:
-    """The env of ``goal_observation.yaml``."""
+    """Create the env of ``goal_observation.yaml``."""
     return Reach()
 
 
 def at_goal(tensordict: TensorDictBase) -> Tensor:
-    """Whether the goal is reached, bool ``[*B]``: the condition of ``goal_observation.yaml``."""
+    """Return whether the goal is reached, bool ``[*B]``; used by ``goal_observation.yaml``."""
     distance: Tensor = tensordict["goal", "reached"] - tensordict["goal", "wanted"]
     near: Tensor = distance.norm(dim=-1) < REACHED
     return near
 
 
 def two_arms() -> TwoArms:
-    """The env of ``discretised_actions.yaml``."""
+    """Create the env of ``discretized_actions.yaml``."""
     return TwoArms()
 
 
 def taxi() -> Any:
-    """The env of ``masked_actions.yaml``: Gymnasium's taxi with the mask as an observation."""
+    """Create the env of ``masked_actions.yaml``: Gymnasium's taxi with an observed mask."""
     env = GymEnv("Taxi-v4", categorical_action_encoding=True)
     return env.set_info_dict_reader(default_info_dict_reader(["action_mask"]))

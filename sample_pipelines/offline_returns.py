@@ -28,16 +28,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def collect() -> TensorDictBase:
-    """Random episodes ``[B, T]``, the last step marked as an end."""
+    """Collect random episodes ``[B, T]`` whose last step is marked as done."""
     pipeline = read_pipeline(PIPELINE.read_text(encoding="utf-8"), PIPELINE.name)
     env = build_env(pipeline)
     assert pipeline.rollout.max_steps is not None
-    # Without an end at the last step its return would not be known.
+    # A return is only known for an episode that ends.
     return env.rollout(pipeline.rollout.max_steps, break_when_any_done=False, set_truncated=True)
 
 
 def filled_buffer() -> ReplayBuffer:
-    """A buffer whose samples are sequences with returns, the GRU's state brought up to date."""
+    """Create a buffer of sequences with returns and up-to-date GRU states."""
     gru = GRUModule(
         4, 8, in_keys=["observation", "hidden"], out_keys=["features", ("next", "hidden")]
     )
@@ -46,10 +46,10 @@ def filled_buffer() -> ReplayBuffer:
         sampler=SliceSampler(slice_len=STEPS_PER_SEQUENCE, end_key=("next", "done")),
         batch_size=4 * STEPS_PER_SEQUENCE,
     )
-    # On the way in, over whole episodes: the discounted rewards from each step to the end.
+    # On storing, over whole episodes: discounted rewards from each step to the end.
     buffer.append_transform(Reward2GoTransform(gamma=0.99, out_keys=["return"]))
-    # On the way out: to the learner's device, sequences side by side, and the state after their
-    # first two steps, as the network of today has it.
+    # On sampling: move to the learner's device, split into sequences, and recompute the state after
+    # their first two steps with the current network.
     buffer.append_transform(DeviceCastTransform(DEVICE, orig_device="cpu"))
     buffer.append_transform(lambda steps: steps.reshape(-1, STEPS_PER_SEQUENCE))
     buffer.append_transform(BurnInTransform([gru], burn_in=2))

@@ -85,7 +85,7 @@ from .pipeline import PipelineFile as PipelineFile
 from .pipeline import RolloutConfig as RolloutConfig
 from .pipeline import StageConfig as StageConfig
 from .pipeline import build_env as build_env
-from .pipeline import catalogue as catalogue
+from .pipeline import load_catalog as load_catalog
 from .pipeline import from_flags as from_flags
 from .pipeline import from_python as from_python
 from .pipeline import read_pipeline as read_pipeline

@@ -20,7 +20,7 @@ from tests.benchmarks.bars import (
     results_table,
 )
 from tests.benchmarks.growth import LENGTH, STEPS, growth_table
-from tests.profiling.stand_in import mode_profile, on_device, stand_in
+from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
 
 
 def printed(measured: dict[Bar, Times]) -> list[str]:
@@ -113,7 +113,7 @@ def test_stretch_is_told_in_the_goal() -> None:
 
 
 def test_cuda_table_of_what_was_measured() -> None:
-    table = cuda_table.markdown(stand_in(on_device(mode_profile()))).splitlines()
+    table = cuda_table.markdown(sample_profile(on_device(mode_profile()))).splitlines()
     (stage,) = (line for line in table if line.startswith("| 0 RewardSum | forward"))
     assert "| 2.00 |" in stage
     assert "reward_sum.py:40 1.00" in stage

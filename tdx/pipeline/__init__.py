@@ -1,7 +1,6 @@
-"""Pipelines: the catalogue of transforms, the ``--t`` grammar, the file, building and checking.
+"""Pipelines: the catalog, ``--t`` text, pipeline files, building and editing.
 
-Importing this package loads neither torch nor a YAML library; which names there are is listed in
-``__init__.pyi``.
+Importing this package loads neither torch nor a YAML library; ``__init__.pyi`` lists its names.
 """
 
 from __future__ import annotations

@@ -1,30 +1,27 @@
-"""Check the arguments of a stage against what its transform declares, without torch."""
+"""Check the arguments of a stage against the declaration of its transform, without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, find_similar_names
-from tdx.pipeline.coercion import MismatchError, coerce, plain, read
-from tdx.pipeline.entries import Parameter, TransformInfo, catalogue
-from tdx.pipeline.formatting import format_value
-from tdx.pipeline.grammar import parse_value
-from tdx.pipeline.model import StageConfig
-from tdx.pipeline.types import Type
-from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Value
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, nearest
+from tdx.pipeline.catalog import Parameter, TransformInfo, Type, load_catalog
+from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
+from tdx.pipeline.grammar import format_value, parse_value
+from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig, Value
 
 
 @dataclass
 class BoundStage:
-    """A stage whose arguments have met their declaration.
+    """A stage with its arguments matched to the declared parameters.
 
     Args:
-        stage: the stage as the pipeline has it.
-        info: what its transform declares; none for Python code and unknown names.
-        args: the positional arguments as the constructor wants them.
-        kwargs: the named ones.
-        errors: what is wrong with it.
+        stage: The stage.
+        info: Declaration of its transform. ``None``: Python code or an unknown name.
+        args: Positional arguments for the constructor.
+        kwargs: Named arguments for the constructor.
+        errors: Problems of the arguments.
     """
 
     stage: StageConfig
@@ -35,7 +32,7 @@ class BoundStage:
 
 
 def bind_stage(stage: StageConfig) -> BoundStage:
-    """Match a stage with its declaration; what is wrong is listed in ``errors``.
+    """Match the arguments of a stage to its declaration; problems are listed in ``errors``.
 
     Example:
         >>> bound = bind_stage(StageConfig("StepCounter", (), {"max_stesp": 5}))
@@ -43,170 +40,170 @@ def bind_stage(stage: StageConfig) -> BoundStage:
         ('StepCounter has no argument max_stesp', 'did you mean max_steps?')
     """
     if stage.code is not None:
-        kwargs = {name: plain(value) for name, value in stage.kwargs.items()}
-        return BoundStage(stage, None, [plain(value) for value in stage.args], kwargs)
+        kwargs = {name: coerce_untyped(value) for name, value in stage.kwargs.items()}
+        return BoundStage(stage, None, [coerce_untyped(value) for value in stage.args], kwargs)
     try:
-        info = catalogue()[stage.name]
+        info = load_catalog()[stage.name]
     except UnknownNameError as error:
         return BoundStage(stage, None, errors=[error])
     bound = BoundStage(stage, info)
     _bind_positional(bound, info)
-    _bind_named(bound, info)
+    _bind_keywords(bound, info)
     given = set(bound.kwargs) | {
-        name for name, _ in zip(_positional(info), stage.args, strict=False)
+        name for name, _ in zip(_positional_names(info), stage.args, strict=False)
     }
     for parameter in info.parameters:
         if parameter.required and parameter.name not in given:
-            bound.errors.append(_missing(info, parameter))
+            bound.errors.append(_missing_argument_error(info, parameter))
     return bound
 
 
-def named(stage: StageConfig) -> StageConfig:
-    """The same stage with its positional arguments named, where the declaration can name them.
+def name_arguments(stage: StageConfig) -> StageConfig:
+    """Return the stage with its positional arguments named, if the declaration has their names.
 
     Example:
-        >>> named(StageConfig("StepCounter", (200,))).kwargs
+        >>> name_arguments(StageConfig("StepCounter", (200,))).kwargs
         {'max_steps': 200}
     """
-    info = catalogue().find(stage.name)
-    if info is None or len(stage.args) > len(_positional(info)):
+    info = load_catalog().find(stage.name)
+    if info is None or len(stage.args) > len(_positional_names(info)):
         return stage
-    positional = dict(zip(_positional(info), stage.args, strict=False))
+    positional = dict(zip(_positional_names(info), stage.args, strict=False))
     if positional.keys() & stage.kwargs.keys():
         return stage
     return StageConfig(stage.name, (), {**positional, **stage.kwargs}, stage.line)
 
 
-def _positional(info: TransformInfo) -> list[str]:
+def _positional_names(info: TransformInfo) -> list[str]:
     return [each.name for each in info.parameters if each.kind == "positional"]
 
 
 def _bind_positional(bound: BoundStage, info: TransformInfo) -> None:
-    taken = [each for each in info.parameters if each.kind == "positional"]
+    positional = [each for each in info.parameters if each.kind == "positional"]
     rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
     for index, value in enumerate(bound.stage.args):
-        parameter = taken[index] if index < len(taken) else rest
+        parameter = positional[index] if index < len(positional) else rest
         if parameter is None:
-            bound.errors.append(_too_many(info, len(taken), len(bound.stage.args)))
+            bound.errors.append(_too_many_error(info, len(positional), len(bound.stage.args)))
             return
-        bound.args.extend(_coerced(bound, info, parameter, value))
+        bound.args.extend(_coerce_argument(bound, info, parameter, value))
 
 
-def _bind_named(bound: BoundStage, info: TransformInfo) -> None:
-    positional = _positional(info)[: len(bound.stage.args)]
+def _bind_keywords(bound: BoundStage, info: TransformInfo) -> None:
+    positional = _positional_names(info)[: len(bound.stage.args)]
     rest = next((each for each in info.parameters if each.kind == "var_keyword"), None)
     for name, value in bound.stage.kwargs.items():
         parameter = info.parameter(name)
         if parameter is None or parameter.kind in ("var_positional", "var_keyword"):
             parameter = rest
         if parameter is None:
-            bound.errors.append(_unknown(info, name))
+            bound.errors.append(_unknown_argument_error(info, name))
         elif name in positional:
             bound.errors.append(
                 ArgumentError(
-                    f"{name} is given twice, by position and by name", hint="give it once"
+                    f"{name} is given twice, by position and by name", hint="pass it once"
                 )
             )
         else:
-            for result in _coerced(bound, info, parameter, value, name):
+            for result in _coerce_argument(bound, info, parameter, value, name):
                 bound.kwargs[name] = result
 
 
-def argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
-    """What is wrong with a value for one argument, whatever the others are.
+def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
+    """Return the problems of a value for one argument, regardless of the other arguments.
 
     Example:
-        >>> parameter = catalogue()["StepCounter"].parameter("max_steps")
-        >>> argument_errors(parameter, "many")[0].message
+        >>> parameter = load_catalog()["StepCounter"].parameter("max_steps")
+        >>> find_argument_errors(parameter, "many")[0].message
         'max_steps must be a whole number or None, got "many"'
     """
     try:
-        return list(_inner_errors(coerce(parameter.type, value)))
+        return list(_find_inner_errors(coerce(parameter.type, value)))
     except MismatchError as mismatch:
-        return [_wrong_type(parameter.name, parameter, mismatch)]
+        return [_wrong_type_error(parameter.name, parameter, mismatch)]
 
 
-def _coerced(
+def _coerce_argument(
     bound: BoundStage, info: TransformInfo, parameter: Parameter, value: Value, name: str = ""
 ) -> Iterator[object]:
     try:
         result = coerce(parameter.type, value)
     except MismatchError as mismatch:
-        bound.errors.append(_wrong_type(name or parameter.name, parameter, mismatch))
+        bound.errors.append(_wrong_type_error(name or parameter.name, parameter, mismatch))
         return
-    bound.errors.extend(_inner_errors(result))
+    bound.errors.extend(_find_inner_errors(result))
     yield result
 
 
-def _inner_errors(value: object) -> Iterator[TdxError]:
-    """What is wrong with the transforms inside an argument."""
+def _find_inner_errors(value: object) -> Iterator[TdxError]:
+    """Yield the problems of transforms inside an argument."""
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _inner_errors(item)
-    elif isinstance(value, Call) and is_transform(value):
+            yield from _find_inner_errors(item)
+    elif isinstance(value, Call) and is_transform_call(value):
         yield from bind_stage(StageConfig(value.name, value.args, value.kwargs)).errors
 
 
-def is_transform(call: Call) -> bool:
-    """Whether a call makes a transform rather than a spec or a tensor."""
+def is_transform_call(call: Call) -> bool:
+    """True if a call creates a transform, not a spec or a tensor."""
     return call.name not in SPECS and call.name != TENSOR
 
 
-def code_references(value: object) -> Iterator[CodeReference]:
-    """Every reference to Python code inside a bound argument."""
+def find_code_references(value: object) -> Iterator[CodeReference]:
+    """Yield every reference to Python code inside a bound argument."""
     if isinstance(value, CodeReference):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from code_references(item)
+            yield from find_code_references(item)
     elif isinstance(value, Mapping):
-        yield from code_references(list(value.values()))
+        yield from find_code_references(list(value.values()))
     elif isinstance(value, Call):
         reference = CodeReference.of(value.name)
         if reference:
             yield reference
-        elif is_transform(value):
+        elif is_transform_call(value):
             bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
-            yield from code_references([*bound.args, *bound.kwargs.values()])
+            yield from find_code_references([*bound.args, *bound.kwargs.values()])
 
 
-def _too_many(info: TransformInfo, most: int, given: int) -> TdxError:
+def _too_many_error(info: TransformInfo, most: int, given: int) -> TdxError:
     takes = f"{most} positional argument{'' if most == 1 else 's'}"
     return ArgumentError(f"{info.name} takes {takes}, got {given}", hint=info.signature)
 
 
-def _unknown(info: TransformInfo, name: str) -> TdxError:
+def _unknown_argument_error(info: TransformInfo, name: str) -> TdxError:
     names = [each.name for each in info.parameters if not each.kind.startswith("var_")]
     has = f"it has {', '.join(names)}" if names else "it has no arguments"
     hint = did_you_mean(name, names, has)
     return UnknownNameError(f"{info.name} has no argument {name}", hint=hint)
 
 
-def _missing(info: TransformInfo, parameter: Parameter) -> TdxError:
+def _missing_argument_error(info: TransformInfo, parameter: Parameter) -> TdxError:
     hint = f"{parameter.name} is {parameter.type.words()}"
     return ArgumentError(f"{info.name} needs the argument {parameter.name}", hint=hint)
 
 
-def _wrong_type(name: str, parameter: Parameter, mismatch: MismatchError) -> TdxError:
+def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) -> TdxError:
     declared = parameter.type
-    shown = _shown(mismatch.value)
+    shown = _shorten_value(mismatch.value)
     inside = f"{name} holds" if mismatch.depth else f"{name} is"
-    wanted = mismatch.type.words()
+    expected = mismatch.type.words()
     choices = [value for option in declared.options for value in option.values]
     if isinstance(mismatch.value, str) and choices:
         names = [str(choice) for choice in choices]
         hint = did_you_mean(mismatch.value, names, f"one of {', '.join(names)}")
-        return UnknownNameError(f"{name} must be {wanted}, got {shown}", hint=hint)
+        return UnknownNameError(f"{name} must be {expected}, got {shown}", hint=hint)
     hint = _type_hint(declared, mismatch)
     if mismatch.depth:
-        return ArgumentError(f"{inside} {shown}, wanted {wanted}", hint=hint)
-    return ArgumentError(f"{name} must be {wanted}, got {shown}", hint=hint)
+        return ArgumentError(f"{inside} {shown}, expected {expected}", hint=hint)
+    return ArgumentError(f"{name} must be {expected}, got {shown}", hint=hint)
 
 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
-    """What to write instead."""
+    """Return a hint on how to write the value."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
-    if isinstance(value, Call) and "spec" in options and find_similar_names(value.name, SPECS):
+    if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
@@ -218,9 +215,9 @@ def _type_hint(declared: Type, mismatch: MismatchError) -> str:
 
 
 def _is_literal(text: str) -> bool:
-    return isinstance(read(parse_value, text), int | float)
+    return isinstance(parse_or_none(parse_value, text), int | float)
 
 
-def _shown(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = format_value(value)  # type: ignore[arg-type]
     return text if len(text) <= 60 else f"{text[:57]}..."

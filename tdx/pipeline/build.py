@@ -1,29 +1,234 @@
-"""Make the env of a pipeline with its chain, or say all that is wrong with it."""
+"""Check a pipeline and build its env."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import TdxError
-from tdx.pipeline.env_making import make_env
+from tdx.errors import ChainError, TdxError, Where, one_line
+from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.pipeline.arguments import bind_stage, find_code_references
+from tdx.pipeline.envs import find_env_errors, make_env
 from tdx.pipeline.model import Pipeline
-from tdx.pipeline.realise import Realiser
-from tdx.pipeline.validation import check_arguments, check_specs, located
+from tdx.pipeline.policies import parse_policy
+from tdx.pipeline.resolver import ValueResolver, code_not_allowed_error
+from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
+    from tdx.core import StageSpecs, TransformedEnv
+    from tdx.core.transforms import Compose, Transform
+    from tdx.envs import EnvBase
+    from tdx.specs import Composite
+
+
+_ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
+_MEMORY_HINT = "pass smaller sizes or numbers"
+_SPEC_PARTS = ("full_observation_spec", "full_reward_spec", "full_done_spec")
+
+
+def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """Return the problems of a pipeline's text; loads no torch and creates no env.
+
+    Example:
+        >>> [str(error) for error in check_arguments(Pipeline.of("Pendulum-v1", "StepCouter"))]
+        ['stage 0 (StepCouter): unknown transform StepCouter (did you mean StepCounter?)']
+    """
+    errors = [error.at(file=pipeline.file) for error in find_env_errors(pipeline.env, allow_code)]
+    for index, stage in enumerate(pipeline.transforms):
+        errors += [
+            with_location(error, pipeline, index) for error in _find_stage_errors(stage, allow_code)
+        ]
+    return errors
+
+
+def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
+    """Return the problems of a pipeline's policy name; its file is not opened.
+
+    Args:
+        pipeline: The pipeline.
+        allow_code: Whether the policy may be code.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> pipeline = replace(Pipeline.of("Pendulum-v1"), policy="module:policy.pt2")
+        >>> [error.code for error in check_policy(pipeline)]
+        ['TDX204']
+    """
+    try:
+        parse_policy(pipeline.policy or "random").check_allowed(allow_code)
+    except TdxError as error:
+        return [error.at(file=pipeline.file)]
+    return []
+
+
+def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[TdxError]:
+    """Return errors visible in the specs of an env that would make a step fail; nothing is stepped.
+
+    Stages that are part of the env itself come first, so stage indices count from the innermost
+    stage.
+
+    Args:
+        env: Env with its chain.
+        pipeline: Pipeline the env was built from, for the line numbers of its file.
+    """
+    from tdx.core import stage_specs
+
+    inner = env._first_stage
+    try:
+        stages = stage_specs(env)
+    except TdxError as error:
+        return [_with_stage_location(error, pipeline, error.where.stage, inner)]
+    except Exception as error:
+        return [_with_stage_location(*_locate_failure(env, error, pipeline), inner)]
+    first = inner + 1
+    errors: list[TdxError] = []
+    for index in range(first, len(stages)):
+        before, stage = stages[index - 1], stages[index]
+        found = (*_find_missing_keys(stage, before), *_find_key_clashes(stage))
+        errors += [
+            _with_stage_location(each.at(transform=stage.name), pipeline, index - 1, inner)
+            for each in found
+        ]
+    return errors
+
+
+def with_location(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
+    """Add the stage, and its line in the file, to an error."""
+    stage = pipeline.transforms[index]
+    return error.at(stage=index, transform=stage.name, file=pipeline.file, line=stage.line)
+
+
+def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxError:
+    """Add the file and line of the stage that an error names; return the error.
+
+    Args:
+        error: The error; its stage counts from the innermost stage of the env.
+        pipeline: The pipeline.
+        env: Env of the pipeline, with its chain.
+    """
+    inner: int = getattr(env, "_first_stage", 0)
+    return _with_stage_location(error, pipeline, error.where.stage, inner)
+
+
+def _with_stage_location(
+    error: TdxError, pipeline: Pipeline | None, index: int | None, inner: int
+) -> TdxError:
+    """Add the stage and its line to an error.
+
+    Args:
+        error: The error.
+        pipeline: The pipeline, if the chain comes from one.
+        index: Index of the stage in the whole chain.
+        inner: Number of stages that the env has before those of the pipeline.
+    """
+    if index is None:
+        return error
+    if pipeline is None or not inner <= index < inner + len(pipeline.transforms):
+        return error.at(stage=index)
+    stage = pipeline.transforms[index - inner]
+    return error.at(stage=index, file=pipeline.file, line=stage.line)
+
+
+def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxError]:
+    """Yield the errors of a stage's name and arguments."""
+    if stage.code is not None and not allow_code:
+        yield code_not_allowed_error(stage.code)
+        return
+    bound = bind_stage(stage)
+    yield from bound.errors
+    if not allow_code:
+        for reference in find_code_references([*bound.args, *bound.kwargs.values()]):
+            yield code_not_allowed_error(reference)
+
+
+def _locate_failure(
+    env: TransformedEnv, error: Exception, pipeline: Pipeline | None
+) -> tuple[TdxError, Pipeline | None, int | None]:
+    """Convert an exception to a :class:`ChainError` and find the stage that raised it."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
+    failed = _spec_error(error)
+    failed.__cause__ = error
+    for index in range(len(env.stages)):
+        part = Compose(*(stage.clone() for stage in env.stages[: index + 1]))
+        try:
+            _ = TransformedEnv(env.base_env, part).output_spec
+        except Exception:
+            failed.at(transform=type(env.stages[index]).__name__)
+            return failed, pipeline, env._first_stage + index
+    return failed, pipeline, None
+
+
+def _spec_error(error: Exception) -> ChainError:
+    match = _ALLOCATION.search(str(error))
+    if isinstance(error, MemoryError) or match:
+        size = f" ({int(match[1]):,} bytes)" if match else ""
+        return ChainError(f"its specs need more memory than is available{size}", hint=_MEMORY_HINT)
+    return ChainError(
+        f"its specs cannot be computed: {one_line(error)}", hint="check its arguments"
+    )
+
+
+def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
+    """Yield errors for in-keys that the env before a stage neither returns nor takes."""
+    from tdx.core.transforms.key_pairs import missing_key
+
+    transform = stage.transform
+    if transform is None or transform.missing_tolerance or _is_compose(transform):
+        return
+    output, given = _leaf_keys(before.output_spec), _leaf_keys(before.input_spec)
+    for key in _filter_unknown(transform.in_keys, {*output, *given}):
+        yield missing_key(key, [*output, *given], "the env at this stage")
+    for key in _filter_unknown(transform.in_keys_inv, {*given, *output}):
+        yield missing_key(key, given, "the env at this stage")
+
+
+def _is_compose(transform: Transform) -> bool:
+    from tdx.core.transforms import Compose
+
+    return isinstance(transform, Compose)
+
+
+def _leaf_keys(spec: Composite) -> list[NestedKey]:
+    parts = [spec[part] for part in spec.keys() if spec[part] is not None]
+    return [normal_key(key) for part in parts for key in part.keys(True, True)]
+
+
+def _filter_unknown(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
+    known_parts = {key_parts(key) for key in known}
+    prefixes = {parts[:length] for parts in known_parts for length in range(1, len(parts) + 1)}
+    return [key for key in keys if key_parts(key) not in prefixes]
+
+
+def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
+    """Yield errors for keys that a stage writes twice, or in two parts of the output."""
+    out_keys = list(stage.transform.out_keys) if stage.transform is not None else []
+    if stage.transform is not None and not _is_compose(stage.transform):
+        for key in dict.fromkeys(key for key in out_keys if out_keys.count(key) > 1):
+            hint = "give each in-key its own out-key"
+            yield ChainError("two in-keys map to this key", hint=hint, where=Where(key=key))
+    owner: dict[NestedKey, str] = {}
+    for part in _SPEC_PARTS:
+        spec = stage.output_spec.get(part, None)
+        for key in spec.keys(True, True) if spec is not None else ():
+            name = part.removeprefix("full_").removesuffix("_spec")
+            first = owner.setdefault(normal_key(key), name)
+            if first != name:
+                message = f"this key is both {first} and {name} after this stage"
+                yield ChainError(message, hint="choose another out-key", where=Where(key=key))
+
 
 def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
-    """The env of a pipeline with its chain; checked against the specs, never stepped.
+    """Build the env of a pipeline with its chain; specs are checked, nothing is stepped.
 
     Args:
-        pipeline: the pipeline.
-        allow_code: whether Python objects that it names, ``module:name``, may be imported.
+        pipeline: The pipeline.
+        allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
 
     Raises:
-        TdxError: the first thing that is wrong with it, with stage, key and line in the file.
+        TdxError: First problem of the pipeline, with stage, key and line in the file.
 
     Example:
         >>> from tdx.pipeline import Pipeline, build_env
@@ -33,7 +238,7 @@ def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
     """
     for error in check_arguments(pipeline, allow_code):
         raise error
-    env = assemble(pipeline, allow_code)
+    env = assemble_env(pipeline, allow_code)
     errors = check_specs(env, pipeline)
     if errors:
         env.close()
@@ -42,20 +247,20 @@ def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
 
 
 def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """Everything that is wrong with a pipeline, found without a step.
+    """Return all problems of a pipeline that can be found without a step.
 
-    What is wrong with its text comes first; only where nothing is, the env is made and the specs
-    after each stage are looked at.
+    The text is checked first. Only if it has no errors, the env is built and the specs after each
+    stage are checked.
 
     Args:
-        pipeline: the pipeline.
-        allow_code: whether Python objects that it names may be imported.
+        pipeline: The pipeline.
+        allow_code: Allow importing Python objects that the pipeline names.
     """
     errors = check_arguments(pipeline, allow_code)
     if errors:
         return errors
     try:
-        env = assemble(pipeline, allow_code)
+        env = assemble_env(pipeline, allow_code)
     except TdxError as error:
         return [error]
     try:
@@ -64,8 +269,8 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
         env.close()
 
 
-def assemble(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
-    """The env with its chain, put together and not looked at."""
+def assemble_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
+    """Create the env with its chain, without checks."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
@@ -76,15 +281,15 @@ def assemble(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
     chain = Compose()
     try:
         for index in range(len(pipeline.transforms)):
-            _append(chain, pipeline, index, Realiser(allow_code))
+            _append_stage(chain, pipeline, index, ValueResolver(allow_code))
         return TransformedEnv(base, chain)
     except BaseException:
         base.close()
         raise
 
 
-def _append(chain: Compose, pipeline: Pipeline, index: int, realiser: Realiser) -> None:
+def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: ValueResolver) -> None:
     try:
-        chain.append(realiser.transform(pipeline.transforms[index]))
+        chain.append(resolver.build_transform(pipeline.transforms[index]))
     except TdxError as error:
-        raise located(error, pipeline, index) from error.__cause__
+        raise with_location(error, pipeline, index) from error.__cause__

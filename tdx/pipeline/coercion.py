@@ -1,4 +1,4 @@
-"""Turn a value of a pipeline into what a declared type wants, or say why it cannot be."""
+"""Convert values of a pipeline to the declared types of arguments."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable, Mapping
 
 from tdx.errors import PipelineError
+from tdx.pipeline.catalog import Type
 from tdx.pipeline.grammar import parse_stage, parse_value
-from tdx.pipeline.types import Type
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Value
 
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 
 class MismatchError(Exception):
-    """A value is not of the declared type.
+    """A value does not have the declared type.
 
     Args:
-        type: the type that was wanted.
-        value: the value that was given.
-        depth: how far inside the argument it sits.
+        type: Declared type.
+        value: The value.
+        depth: Nesting depth of the value inside the argument.
     """
 
     def __init__(self, type: Type, value: object, depth: int = 0) -> None:
@@ -30,13 +30,13 @@ class MismatchError(Exception):
 
 
 def coerce(type: Type, value: Value, depth: int = 0) -> object:
-    """The value as the constructor wants it; specs, transforms and dtypes stay plain data.
+    """Convert a value to a declared type; specs, transforms and dtypes stay plain data.
 
-    Sequences become lists, and keys tuples; whole numbers become floats, and names dtypes, specs or
-    references, where only those are wanted.
+    Sequences become lists, and keys tuples. Integers become floats, and strings dtypes, specs or
+    references, if the type allows only those.
 
     Raises:
-        MismatchError: it is not of that type.
+        MismatchError: The value does not have that type.
 
     Example:
         >>> coerce(Type("keys"), ("pixels", ("agents", "pixels")))
@@ -49,23 +49,23 @@ def coerce(type: Type, value: Value, depth: int = 0) -> object:
     if type.name in _NESTED:
         return _NESTED[type.name](type, value, depth)
     result = _LEAVES[type.name](type, value)
-    if result is _NO:
+    if result is _NO_MATCH:
         raise MismatchError(type, value, depth)
     return result
 
 
-def plain(value: Value) -> object:
-    """The value where nothing is declared: a list for the outer sequence, tuples inside."""
+def coerce_untyped(value: Value) -> object:
+    """Convert a value without a declared type: the outer sequence becomes a list."""
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
-class _No:
-    """Stands for "not of this type", as None is a value."""
+class _NoMatch:
+    """Sentinel for "does not have this type", as ``None`` is a value."""
 
 
-_NO = _No()
+_NO_MATCH = _NoMatch()
 
 
 def _coerce_union(type: Type, value: Value, depth: int) -> object:
@@ -81,7 +81,7 @@ def _coerce_union(type: Type, value: Value, depth: int) -> object:
 
 
 def _is_exact(type: Type, value: Value) -> bool:
-    """Whether a type is the plain one of the value, which then wins over one that converts it."""
+    """True if a union should prefer this type because the value needs no conversion."""
     if isinstance(value, str):
         return type.name == "str" or (type.name == "literal" and value in type.values)
     if isinstance(value, bool):
@@ -92,37 +92,39 @@ def _is_exact(type: Type, value: Value) -> bool:
 
 
 def _any(type: Type, value: Value) -> object:
-    return plain(value)
+    return coerce_untyped(value)
 
 
 def _none(type: Type, value: Value) -> object:
-    return None if value is None else _NO
+    return None if value is None else _NO_MATCH
 
 
 def _bool(type: Type, value: Value) -> object:
-    return value if isinstance(value, bool) else _NO
+    return value if isinstance(value, bool) else _NO_MATCH
 
 
 def _int(type: Type, value: Value) -> object:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _NO
+    return value if isinstance(value, int) and not isinstance(value, bool) else _NO_MATCH
 
 
 def _float(type: Type, value: Value) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _NO
+        return _NO_MATCH
     return float(value)
 
 
 def _str(type: Type, value: Value) -> object:
-    return value if isinstance(value, str) else _NO
+    return value if isinstance(value, str) else _NO_MATCH
 
 
 def _literal(type: Type, value: Value) -> object:
-    same = (option for option in type.values if option == value and _kind(option) is _kind(value))
-    return next(same, _NO)
+    same = (
+        option for option in type.values if option == value and _type_of(option) is _type_of(value)
+    )
+    return next(same, _NO_MATCH)
 
 
-def _kind(value: object) -> object:
+def _type_of(value: object) -> object:
     return type(value)
 
 
@@ -130,24 +132,24 @@ def _key(type: Type, value: Value) -> object:
     if isinstance(value, str):
         return value
     if not isinstance(value, tuple) or not value:
-        return _NO
-    return value if all(isinstance(part, str) for part in value) else _NO
+        return _NO_MATCH
+    return value if all(isinstance(part, str) for part in value) else _NO_MATCH
 
 
 def _dtype(type: Type, value: Value) -> object:
     if isinstance(value, str):
-        return Dtype.named(value) or _NO
-    return value if isinstance(value, Dtype) else _NO
+        return Dtype.named(value) or _NO_MATCH
+    return value if isinstance(value, Dtype) else _NO_MATCH
 
 
 def _device(type: Type, value: Value) -> object:
-    return value if isinstance(value, str) and _DEVICE.fullmatch(value) else _NO
+    return value if isinstance(value, str) and _DEVICE.fullmatch(value) else _NO_MATCH
 
 
 def _tensor(type: Type, value: Value) -> object:
     if isinstance(value, Call) and value.name == TENSOR:
         return value
-    return Call(TENSOR, (value,)) if _is_numeric(value) else _NO
+    return Call(TENSOR, (value,)) if _is_numeric(value) else _NO_MATCH
 
 
 def _is_numeric(value: Value) -> bool:
@@ -158,22 +160,22 @@ def _is_numeric(value: Value) -> bool:
 
 def _spec(type: Type, value: Value) -> object:
     if isinstance(value, str):
-        value = read(parse_value, value)
-    return value if isinstance(value, Call) and value.name in SPECS else _NO
+        value = parse_or_none(parse_value, value)
+    return value if isinstance(value, Call) and value.name in SPECS else _NO_MATCH
 
 
 def _transform(type: Type, value: Value) -> object:
     if isinstance(value, str):
-        value = read(_stage_call, value)
+        value = parse_or_none(_stage_call, value)
     elif isinstance(value, Mapping) and len(value) == 1:
         ((name, arguments),) = value.items()
-        value = _one_key(name, arguments)
+        value = _call_from_entry(name, arguments)
     if not isinstance(value, Call) or value.name in SPECS or value.name == TENSOR:
-        return _NO
+        return _NO_MATCH
     return value
 
 
-def _one_key(name: object, arguments: Value) -> Value:
+def _call_from_entry(name: object, arguments: Value) -> Value:
     if not isinstance(name, str):
         return None
     if isinstance(arguments, Mapping):
@@ -188,8 +190,8 @@ def _stage_call(text: str) -> Value:
     return Call(stage.name, stage.args, stage.kwargs)
 
 
-def read(parse: Callable[[str], Value], text: str) -> Value:
-    """What ``parse`` makes of a text; none where it cannot be read."""
+def parse_or_none(parse: Callable[[str], Value], text: str) -> Value:
+    """Return the result of ``parse``; ``None`` if the text cannot be parsed."""
     try:
         return parse(text)
     except PipelineError:
@@ -197,13 +199,13 @@ def read(parse: Callable[[str], Value], text: str) -> Value:
 
 
 def _callable(type: Type, value: Value) -> object:
-    return (CodeReference.of(value) if isinstance(value, str) else None) or _NO
+    return (CodeReference.of(value) if isinstance(value, str) else None) or _NO_MATCH
 
 
 def _other(type: Type, value: Value) -> object:
-    """A type without a name here: code can give it, and a constructor may take plain data."""
+    """Accept a value of a type without a name: a code reference, or plain data."""
     reference = CodeReference.of(value) if isinstance(value, str) else None
-    return reference or plain(value)
+    return reference or coerce_untyped(value)
 
 
 _LEAVES: Mapping[str, Callable[[Type, Value], object]] = {

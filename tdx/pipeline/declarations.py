@@ -1,88 +1,313 @@
-"""Read what each transform declares in its source file: the one place where it is declared."""
+"""Read the declarations of the transforms from their source files, without importing them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from tdx.keys import NestedKey, normalize_key
-from tdx.pipeline.annotations import declared_type
-from tdx.pipeline.docstrings import argument_help, clean, summary
-from tdx.pipeline.entries import Parameter, ParameterKind, TransformInfo
-from tdx.pipeline.source_tree import Found, Module, SourceTree, dotted_name
+from tdx.keys import NestedKey, normal_key
+from tdx.pipeline.catalog import Parameter, ParameterKind, TransformInfo, Type, TypeName, make_union
+from tdx.pipeline.docstrings import clean_docstring, parse_argument_help, summarize
 
-TRANSFORMS = "transforms"
-NOT_CATEGORIES = ("base",)
+
+@dataclass(frozen=True)
+class Definition:
+    """Definition that a name refers to.
+
+    Args:
+        dotted: Full name, such as ``tdx.keys.NestedKey`` or ``torch.Tensor``.
+        node: The class, or the value of an alias. ``None``: defined outside the package.
+        module: Module that contains ``node``.
+    """
+
+    dotted: str
+    node: ast.ClassDef | ast.expr | None = None
+    module: Module | None = None
+
+
+class SourceTree:
+    """Modules of a package on disk, parsed on demand.
+
+    Args:
+        root: Folder of the package, such as ``…/tdx``.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.package = root.name
+        self._modules: dict[str, Module | None] = {}
+
+    def module(self, dotted: str) -> Module | None:
+        """Return the module with this name; ``None`` if the package has none."""
+        if dotted not in self._modules:
+            self._modules[dotted] = self._open(dotted)
+        return self._modules[dotted]
+
+    def _open(self, dotted: str) -> Module | None:
+        head, *rest = dotted.split(".")
+        if head != self.package:
+            return None
+        base = self.root.joinpath(*rest)
+        for path in (base / "__init__.py", base.parent / f"{base.name}.py"):
+            if path.is_file():
+                return Module(self, dotted, path)
+        return None
+
+
+class Module:
+    """One source file."""
+
+    def __init__(self, tree: SourceTree, dotted: str, path: Path) -> None:
+        self.tree = tree
+        self.dotted = dotted
+        self.path = path
+
+    @cached_property
+    def syntax(self) -> ast.Module:
+        """Syntax tree of the file."""
+        return ast.parse(self.path.read_text(encoding="utf-8"), filename=str(self.path))
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        """Top-level classes of the file."""
+        return {node.name: node for node in self.syntax.body if isinstance(node, ast.ClassDef)}
+
+    @cached_property
+    def aliases(self) -> dict[str, ast.expr]:
+        """Values assigned to plain names at the top level of the file."""
+        named: dict[str, ast.expr] = {}
+        for node in self.syntax.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                named[node.targets[0].id] = node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                named[ast.unparse(node.target)] = node.value
+        return named
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Full name of each imported name, including imports for type checkers only."""
+        named: dict[str, str] = {}
+        for node in ast.walk(self.syntax):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    named[name.asname or name.name.split(".")[0]] = (
+                        name.name if name.asname else name.name.split(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom):
+                owner = self._imported_from(node)
+                named.update(
+                    {name.asname or name.name: f"{owner}.{name.name}" for name in node.names}
+                )
+        return named
+
+    def _imported_from(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.dotted.split(".")
+        is_package = self.path.name == "__init__.py"
+        kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
+        return ".".join([*kept, *([node.module] if node.module else [])])
+
+    def find(self, name: str, depth: int = 0) -> Definition:
+        """Resolve a (dotted) name in this file to its definition."""
+        head, _, rest = name.partition(".")
+        if not rest:
+            node = self.classes.get(name) or self.aliases.get(name)
+            if node is not None:
+                return Definition(f"{self.dotted}.{name}", node, self)
+        dotted = self.imports.get(head, head) + (f".{rest}" if rest else "")
+        owner, _, last = dotted.rpartition(".")
+        module = self.tree.module(owner) if owner else None
+        if module is None or depth > 20:
+            return Definition(dotted)
+        if last not in module.classes | module.aliases | module.imports:
+            return Definition(dotted)
+        return module.find(last, depth + 1)
+
+    def bases(self, node: ast.ClassDef) -> list[Definition]:
+        """Return the base classes that are defined in the package, in order."""
+        named = (dotted_name(base) for base in node.bases)
+        found = [self.find(name) for name in named if name]
+        return [base for base in found if isinstance(base.node, ast.ClassDef)]
+
+
+def dotted_name(node: ast.expr) -> str | None:
+    """Return ``a.b.c`` as text; ``None`` for an expression that is not a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = dotted_name(node.value)
+        return f"{owner}.{node.attr}" if owner else None
+    if isinstance(node, ast.Subscript):
+        return dotted_name(node.value)
+    return None
+
+
+_NAMED_TYPES: Mapping[str, TypeName] = {
+    **{"None": "none", "bool": "bool", "int": "int", "float": "float", "str": "str"},
+    **{"object": "any", "typing.Any": "any", "torch.dtype": "dtype", "torch.device": "device"},
+    **{"torch.Tensor": "tensor", "torch.types.Device": "device"},
+    **{"collections.abc.Callable": "callable", "typing.Callable": "callable"},
+}
+_SEQUENCES = {
+    *("list", "tuple", "set", "frozenset", "torch.Size"),
+    *(f"collections.abc.{name}" for name in ("Sequence", "Iterable", "Collection", "Set")),
+    *(f"typing.{name}" for name in ("Sequence", "Iterable", "List", "Tuple")),
+}
+_DICTS = {"dict", "collections.abc.Mapping", "typing.Mapping", "typing.Dict"}
+
+
+def parse_annotation(node: ast.expr | None, module: Module) -> Type:
+    """Return the type that an annotation in ``module`` declares; no annotation means any type."""
+    if node is None:
+        return Type("any")
+    if isinstance(node, ast.Constant):
+        return _parse_constant(node, module)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return make_union([parse_annotation(side, module) for side in (node.left, node.right)])
+    if isinstance(node, ast.Subscript):
+        return _parse_subscript(node, module)
+    name = dotted_name(node)
+    return _resolve_named(name, module) if name else Type("other", text=ast.unparse(node))
+
+
+def _parse_constant(node: ast.Constant, module: Module) -> Type:
+    if node.value is None:
+        return Type("none")
+    if isinstance(node.value, str):
+        return parse_annotation(ast.parse(node.value, mode="eval").body, module)
+    return Type("other", text=ast.unparse(node))
+
+
+def _resolve_named(name: str, module: Module) -> Type:
+    found = module.find(name)
+    dotted, last = found.dotted, found.dotted.rpartition(".")[2]
+    if dotted in _NAMED_TYPES:
+        return Type(_NAMED_TYPES[dotted])
+    package = module.tree.package
+    if dotted == f"{package}.keys.NestedKey":
+        return Type("key")
+    if dotted == f"{package}.keys.Keys":
+        return Type("keys")
+    if dotted in _SEQUENCES:
+        item = Type("int") if last == "Size" else Type("any")
+        return Type("sequence", (item,))
+    if dotted in _DICTS:
+        return Type("dict", (Type("any"),))
+    if dotted.startswith(f"{package}.specs"):
+        return Type("spec")
+    if dotted.startswith(f"{package}.transforms") and isinstance(found.node, ast.ClassDef):
+        return Type("transform")
+    if found.module is not None and isinstance(found.node, ast.expr):
+        return parse_annotation(found.node, found.module)
+    return Type("other", text=last)
+
+
+def _parse_subscript(node: ast.Subscript, module: Module) -> Type:
+    name = dotted_name(node.value) or ""
+    dotted = module.find(name).dotted
+    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if dotted.endswith(".Literal"):
+        return Type("literal", values=tuple(ast.literal_eval(value) for value in inner))
+    if dotted.endswith(".Annotated"):
+        return parse_annotation(inner[0], module)
+    if dotted.endswith((".Optional", ".Union")):
+        extra = [Type("none")] if dotted.endswith(".Optional") else []
+        return make_union([*(parse_annotation(option, module) for option in inner), *extra])
+    if dotted in _DICTS:
+        return Type("dict", (parse_annotation(inner[-1], module),))
+    if dotted in _SEQUENCES:
+        return _parse_sequence(inner, module)
+    if _NAMED_TYPES.get(dotted) == "callable":
+        return Type("callable")
+    return Type("other", text=ast.unparse(node))
+
+
+def _parse_sequence(inner: list[ast.expr], module: Module) -> Type:
+    items = [item for item in inner if not _is_ellipsis(item)]
+    item = make_union([parse_annotation(option, module) for option in items])
+    return Type("keys") if item.name == "key" else Type("sequence", (item,))
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+TRANSFORMS_FOLDER = "transforms"
+EXCLUDED_FOLDERS = ("base",)
 
 
 def read_declarations(root: Path) -> list[TransformInfo]:
-    """Every public transform of the package at ``root``, by category and name.
+    """Read all public transforms of a package, sorted by category and name.
 
-    A transform is the class that a file in a folder under ``transforms/`` is named after. A class
-    that only others extend sits in ``base/``, in a file that starts with an underscore, or is
-    abstract.
+    A transform is the class after which a file in a folder under ``transforms/`` is named. Base
+    classes are in ``base/``, in a file that starts with an underscore, or abstract.
 
     Args:
-        root: the folder of the package, such as ``…/tdx``.
+        root: Folder of the package, such as ``…/tdx``.
     """
     tree = SourceTree(root)
-    found = (declared_in(tree, path) for path in sorted((root / TRANSFORMS).glob("*/*.py")))
+    found = (
+        read_declaration(tree, path) for path in sorted((root / TRANSFORMS_FOLDER).glob("*/*.py"))
+    )
     infos = [info for info in found if info is not None]
     return sorted(infos, key=lambda info: (info.category, info.name))
 
 
-def declared_in(tree: SourceTree, path: Path) -> TransformInfo | None:
-    """The transform that the file declares, if it declares one."""
+def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
+    """Read the transform that a file declares; ``None`` if it declares none."""
     category, stem = path.parent.name, path.stem
-    if stem.startswith("_") or category.startswith("_") or category in NOT_CATEGORIES:
+    if stem.startswith("_") or category.startswith("_") or category in EXCLUDED_FOLDERS:
         return None
-    module = tree.module(f"{tree.package}.{TRANSFORMS}.{category}.{stem}")
+    module = tree.module(f"{tree.package}.{TRANSFORMS_FOLDER}.{category}.{stem}")
     if module is None:
         return None
-    wanted = stem.replace("_", "").casefold()
+    class_name = stem.replace("_", "").casefold()
     for name, node in module.classes.items():
-        if name.casefold() == wanted:
-            return _transform(Found(f"{module.dotted}.{name}", node, module), category)
+        if name.casefold() == class_name:
+            return _read_transform(Definition(f"{module.dotted}.{name}", node, module), category)
     return None
 
 
-def _transform(found: Found, category: str) -> TransformInfo | None:
-    lineage = list(_lineage(found))
-    behaviour = next(filter(None, (_time_behaviour(owner) for owner, _ in lineage)), None)
-    in_keys = next(filter(None, (_default_in_keys(owner) for owner, _ in lineage)), None)
+def _read_transform(found: Definition, category: str) -> TransformInfo | None:
+    lineage = list(_iterate_bases(found))
+    behaviour = next(filter(None, (_read_time_behavior(owner) for owner, _ in lineage)), None)
+    in_keys = next(filter(None, (_read_default_in_keys(owner) for owner, _ in lineage)), None)
     node, module = lineage[0]
     if _is_abstract(node):
         return None
-    doc = clean(ast.get_docstring(node))
-    inits = ((init, home) for owner, home in lineage for init in _inits(owner))
+    doc = clean_docstring(ast.get_docstring(node))
+    inits = ((init, home) for owner, home in lineage for init in _find_inits(owner))
     init = next(inits, None)
     helps = {
         name: text
         for owner, _ in reversed(lineage)
-        for name, text in argument_help(clean(ast.get_docstring(owner))).items()
+        for name, text in parse_argument_help(clean_docstring(ast.get_docstring(owner))).items()
     }
-    parameters = _parameters(*init, helps) if init else ()
+    parameters = _read_parameters(*init, helps) if init else ()
     return TransformInfo(
         name=node.name,
         module=module.dotted,
         category=category,
         time_behaviour=behaviour or "control",
-        summary=summary(doc),
+        summary=summarize(doc),
         doc=doc,
         parameters=tuple(parameters),
         default_in_keys=in_keys,
     )
 
 
-def _lineage(found: Found) -> Iterator[tuple[ast.ClassDef, Module]]:
-    """The class and its bases within the package, nearest first."""
+def _iterate_bases(found: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
+    """Yield the class and its bases within the package, nearest first."""
     assert isinstance(found.node, ast.ClassDef)
     assert found.module is not None
     yield found.node, found.module
     for base in found.module.bases(found.node):
-        yield from _lineage(base)
+        yield from _iterate_bases(base)
 
 
 def _is_abstract(node: ast.ClassDef) -> bool:
@@ -90,64 +315,65 @@ def _is_abstract(node: ast.ClassDef) -> bool:
     return bool(bases & {"ABC", "abc.ABC"}) or any(
         isinstance(item, ast.FunctionDef)
         and any(
-            dotted_name(mark) in ("abstractmethod", "abc.abstractmethod") for mark in _marks(item)
+            dotted_name(mark) in ("abstractmethod", "abc.abstractmethod")
+            for mark in _decorators(item)
         )
         for item in node.body
     )
 
 
-def _marks(function: ast.FunctionDef) -> list[ast.expr]:
+def _decorators(function: ast.FunctionDef) -> list[ast.expr]:
     return function.decorator_list
 
 
-def _time_behaviour(node: ast.ClassDef) -> str | None:
-    value = _class_attribute(node, "time_behaviour")
+def _read_time_behavior(node: ast.ClassDef) -> str | None:
+    value = _find_class_attribute(node, "time_behaviour")
     return value.attr.lower() if isinstance(value, ast.Attribute) else None
 
 
-def _default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
-    value = _class_attribute(node, "default_in_keys")
-    return None if value is None else tuple(map(normalize_key, ast.literal_eval(value)))
+def _read_default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
+    value = _find_class_attribute(node, "default_in_keys")
+    return None if value is None else tuple(map(normal_key, ast.literal_eval(value)))
 
 
-def _class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
-    """What the body of a class assigns to a name."""
+def _find_class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
+    """Return the value that the body of a class assigns to a name."""
     for item in node.body:
         targets = item.targets if isinstance(item, ast.Assign) else []
         if isinstance(item, ast.AnnAssign):
             targets = [item.target]
-        if isinstance(item, ast.Assign | ast.AnnAssign) and _is_named(targets, name):
+        if isinstance(item, ast.Assign | ast.AnnAssign) and _assigns_name(targets, name):
             return item.value
     return None
 
 
-def _is_named(targets: list[ast.expr], name: str) -> bool:
+def _assigns_name(targets: list[ast.expr], name: str) -> bool:
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
-def _inits(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+def _find_inits(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             yield item
 
 
-def _parameters(
+def _read_parameters(
     init: ast.FunctionDef, module: Module, helps: dict[str, str]
 ) -> Iterator[Parameter]:
-    for argument, default, kind in _signature(init.args):
+    for argument, default, kind in _iterate_arguments(init.args):
         annotation = ast.unparse(argument.annotation) if argument.annotation else None
         yield Parameter(
             name=argument.arg,
             annotation=annotation,
-            default=_default(default, module),
+            default=_format_default(default, module),
             help=helps.get(argument.arg, ""),
             kind=kind,
-            type=declared_type(argument.annotation, module),
+            type=parse_annotation(argument.annotation, module),
         )
 
 
-def _default(node: ast.expr | None, module: Module) -> str | None:
-    """A default as text; a named constant as the literal behind its name."""
+def _format_default(node: ast.expr | None, module: Module) -> str | None:
+    """Return a default as text; a named constant becomes its literal value."""
     if node is None:
         return None
     name = dotted_name(node)
@@ -159,10 +385,10 @@ def _default(node: ast.expr | None, module: Module) -> str | None:
     return ast.unparse(node)
 
 
-def _signature(
+def _iterate_arguments(
     args: ast.arguments,
 ) -> Iterator[tuple[ast.arg, ast.expr | None, ParameterKind]]:
-    """Every argument but ``self``, with its default and its kind, in order."""
+    """Yield each argument except ``self`` with its default and its kind, in order."""
     positional = [*args.posonlyargs, *args.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     paired = list(zip(positional, [*missing, *args.defaults], strict=True))

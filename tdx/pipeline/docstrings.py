@@ -1,4 +1,4 @@
-"""Take a Google-style docstring apart."""
+"""Parse and render Google-style docstrings."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ _ENTRY = re.compile(r"(\*{0,2}\w+)(?: \([^)]*\))?:\s*(.*)")
 _SECTION = re.compile(r"[A-Z][A-Za-z ]*:$")
 
 
-def clean(docstring: str | None) -> str:
-    """The docstring without its indentation."""
+def clean_docstring(docstring: str | None) -> str:
+    """Return the docstring without indentation."""
     return inspect.cleandoc(docstring) if docstring else ""
 
 
-def summary(docstring: str) -> str:
-    r"""The first paragraph on one line.
+def summarize(docstring: str) -> str:
+    r"""Return the first paragraph on one line.
 
     Example:
-        >>> summary("Clip rewards\ninto a range.\n\nMore.")
+        >>> summarize("Clip rewards\ninto a range.\n\nMore.")
         'Clip rewards into a range.'
     """
     return " ".join(docstring.partition("\n\n")[0].split())
 
 
-def plain(text: str) -> str:
-    """A docstring's text without its marks for code and for references.
+def strip_markup(text: str) -> str:
+    """Remove the markup for code and cross-references from a docstring.
 
     Example:
-        >>> plain("See :class:`~tdx.specs.Bounded` and ``low``.")
+        >>> strip_markup("See :class:`~tdx.specs.Bounded` and ``low``.")
         'See Bounded and low.'
     """
     return re.sub(r":\w+:`~?(?:[\w.]+\.)?([^`]+)`", r"\1", text).replace("``", "")
 
 
 def markdown(docstring: str) -> str:
-    r"""A docstring as Markdown: sections become headings, arguments a list, examples code.
+    r"""Render a docstring as Markdown: headings, a list of arguments, code blocks.
 
     Example:
         >>> print(markdown("Clip ``x``.\n\nArgs:\n    low: smallest."))
@@ -47,10 +47,10 @@ def markdown(docstring: str) -> str:
         - **low**: smallest.
     """
     lines = re.sub(r":\w+:`~?(?:[\w.]+\.)?([^`]+)`", r"`\1`", docstring)
-    return "\n".join(_markdown_lines(lines.replace("``", "`").splitlines()))
+    return "\n".join(_iterate_markdown(lines.replace("``", "`").splitlines()))
 
 
-def _markdown_lines(lines: list[str]) -> Iterator[str]:
+def _iterate_markdown(lines: list[str]) -> Iterator[str]:
     section = ""
     for number, line in enumerate(lines):
         if _SECTION.match(line) and lines[number + 1 : number + 2] != [""]:
@@ -68,16 +68,16 @@ def _markdown_lines(lines: list[str]) -> Iterator[str]:
         yield "```"
 
 
-def argument_help(docstring: str) -> dict[str, str]:
-    r"""What the ``Args:`` section says of each argument, each on one line.
+def parse_argument_help(docstring: str) -> dict[str, str]:
+    r"""Return the description of each argument in the ``Args:`` section, on one line each.
 
     Example:
-        >>> argument_help("Clip.\n\nArgs:\n    low: smallest\n        one.\n    high: most.")
+        >>> parse_argument_help("Clip.\n\nArgs:\n    low: smallest\n        one.\n    high: most.")
         {'low': 'smallest one.', 'high': 'most.'}
     """
     helps: dict[str, str] = {}
     name = None
-    for line in _section(docstring, "Args"):
+    for line in _section_lines(docstring, "Args"):
         entry = _ENTRY.match(line)
         if entry:
             name = entry.group(1).lstrip("*")
@@ -87,8 +87,8 @@ def argument_help(docstring: str) -> dict[str, str]:
     return helps
 
 
-def _section(docstring: str, title: str) -> list[str]:
-    """The lines of a section, with the indentation of the section taken off."""
+def _section_lines(docstring: str, title: str) -> list[str]:
+    """Return the lines of a section without the indentation of the section."""
     lines = docstring.splitlines()
     if f"{title}:" not in lines:
         return []

@@ -1,4 +1,4 @@
-"""A pipeline as the options of a command line, and back."""
+"""Convert a pipeline to command-line options and back."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tdx.errors import PipelineError, did_you_mean
-from tdx.pipeline.formatting import format_arguments, format_stage, shortened
-from tdx.pipeline.grammar import parse_kwargs, parse_stage
+from tdx.pipeline.file.yaml_format import parse_document
+from tdx.pipeline.grammar import format_arguments, format_stage, parse_kwargs, parse_stage, shorten
 from tdx.pipeline.model import VERSION, EnvConfig, Pipeline, RolloutConfig
-from tdx.pipeline.reader import pipeline_of
 from tdx.pipeline.values import Value
 
-_FLAGS = {"from_pixels", "pixels_only"}
-_MOST_DIGITS = 30
-_TRANSFORM = ("--t", "-t", "--transform")
+_ENV_SWITCHES = {"from_pixels", "pixels_only"}
+_MAX_DIGITS = 30
+_TRANSFORM_FLAGS = ("--t", "-t", "--transform")
 
 
 def to_flags(pipeline: Pipeline) -> list[str]:
-    """The options that stand for a pipeline; what has its default is left out.
+    """Return the options that describe a pipeline; default values are left out.
 
     Example:
         >>> to_flags(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
         ['--env', 'Pendulum-v1', '--t', 'StepCounter(max_steps=200)']
     """
-    return list(_flags(pipeline))
+    return list(_iterate_flags(pipeline))
 
 
 def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
-    """A line for the shell, quoted where it has to be.
+    """Return a shell command, quoted where needed.
 
     Example:
         >>> to_command(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
@@ -40,10 +39,10 @@ def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
 
 
 def from_flags(flags: Sequence[str]) -> Pipeline:
-    """The pipeline that options stand for; the inverse of :func:`to_flags`.
+    """Parse a pipeline from options; the inverse of :func:`to_flags`.
 
     Raises:
-        PipelineError: an option is unknown or its value cannot be read.
+        PipelineError: An option is unknown or its value is invalid.
     """
     env: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
@@ -51,48 +50,48 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
     remaining = iter(flags)
     for flag in remaining:
         name = flag.removeprefix("--").replace("-", "_")
-        if flag in _TRANSFORM:
-            stages.append(parse_stage(_value_of(flag, remaining)))
+        if flag in _TRANSFORM_FLAGS:
+            stages.append(parse_stage(_take_value(flag, remaining)))
         elif flag == "--policy":
-            policy = _value_of(flag, remaining)
+            policy = _take_value(flag, remaining)
         elif flag == "--env":
-            env["id"] = _value_of(flag, remaining)
+            env["id"] = _take_value(flag, remaining)
         elif flag == "--env-kwargs":
-            env["kwargs"] = parse_kwargs(_value_of(flag, remaining))
-        elif name.removeprefix("no_") in (*_FLAGS, "break_when_any_done", "auto_reset"):
-            target = env if name.removeprefix("no_") in _FLAGS else rollout
+            env["kwargs"] = parse_kwargs(_take_value(flag, remaining))
+        elif name.removeprefix("no_") in (*_ENV_SWITCHES, "break_when_any_done", "auto_reset"):
+            target = env if name.removeprefix("no_") in _ENV_SWITCHES else rollout
             target[name.removeprefix("no_")] = not name.startswith("no_")
-        elif name in _names(EnvConfig):
-            env[name] = _read(name, _value_of(flag, remaining))
-        elif name in _names(RolloutConfig):
-            rollout[name] = _read(name, _value_of(flag, remaining))
+        elif name in _field_names(EnvConfig):
+            env[name] = _parse_option(name, _take_value(flag, remaining))
+        elif name in _field_names(RolloutConfig):
+            rollout[name] = _parse_option(name, _take_value(flag, remaining))
         else:
-            known = _known()
-            hint = did_you_mean(flag, known, f"there are {', '.join(known)}")
-            raise PipelineError(f"no option {shortened(flag)}", hint=hint)
+            known = _known_flags()
+            hint = did_you_mean(flag, known, f"options: {', '.join(known)}")
+            raise PipelineError(f"unknown option {shorten(flag)}", hint=hint)
     if "id" not in env:
         raise PipelineError("no env is given", hint="add --env ID")
     kwargs = env.pop("kwargs", {})
-    read = pipeline_of({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
-    return replace(read, env=replace(read.env, kwargs=kwargs), transforms=tuple(stages))
+    parsed = parse_document({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
+    return replace(parsed, env=replace(parsed.env, kwargs=kwargs), transforms=tuple(stages))
 
 
-def _flags(pipeline: Pipeline) -> Iterator[str]:
+def _iterate_flags(pipeline: Pipeline) -> Iterator[str]:
     env = pipeline.env
     yield from ("--env", env.id)
     if env.kwargs:
         yield from ("--env-kwargs", format_arguments((), env.kwargs))
     for field in fields(EnvConfig):
         if field.name not in ("id", "kwargs"):
-            yield from _option(field.name, getattr(env, field.name), field.default)
+            yield from _iterate_option(field.name, getattr(env, field.name), field.default)
     for stage in pipeline.transforms:
         yield from ("--t", format_stage(stage))
-    yield from _option("policy", pipeline.policy, None)
+    yield from _iterate_option("policy", pipeline.policy, None)
     for field in fields(RolloutConfig):
-        yield from _option(field.name, getattr(pipeline.rollout, field.name), None)
+        yield from _iterate_option(field.name, getattr(pipeline.rollout, field.name), None)
 
 
-def _option(name: str, value: Value, default: object) -> Iterator[str]:
+def _iterate_option(name: str, value: Value, default: object) -> Iterator[str]:
     if value == default:
         return
     flag = name.replace("_", "-")
@@ -102,18 +101,18 @@ def _option(name: str, value: Value, default: object) -> Iterator[str]:
         yield from (f"--{flag}", str(value))
 
 
-def _value_of(flag: str, remaining: Iterator[str]) -> str:
+def _take_value(flag: str, remaining: Iterator[str]) -> str:
     value = next(remaining, None)
     if value is None:
         raise PipelineError(f"{flag} needs a value", hint=f"write {flag} VALUE")
     return value
 
 
-def _read(name: str, text: str) -> object:
+def _parse_option(name: str, text: str) -> object:
     if name in ("num_envs", "seed", "max_steps"):
         flag = f"--{name.replace('_', '-')}"
-        if not text.isdecimal() or len(text) > _MOST_DIGITS:
-            shown = shortened(text)
+        if not text.isdecimal() or len(text) > _MAX_DIGITS:
+            shown = shorten(text)
             raise PipelineError(
                 f"{flag} must be a whole number, got {shown}", hint=f"write {flag} 1"
             )
@@ -122,17 +121,19 @@ def _read(name: str, text: str) -> object:
         try:
             return float(text)
         except ValueError:
-            shown = shortened(text)
+            shown = shorten(text)
             raise PipelineError(
                 f"--worker-timeout must be a number, got {shown}", hint="write seconds, such as 60"
             ) from None
     return text
 
 
-def _names(config: type) -> set[str]:
+def _field_names(config: type) -> set[str]:
     return {field.name for field in fields(config)}
 
 
-def _known() -> list[str]:
-    names = _names(EnvConfig) | _names(RolloutConfig) | {"policy", "t", "env", "env_kwargs"}
+def _known_flags() -> list[str]:
+    names = (
+        _field_names(EnvConfig) | _field_names(RolloutConfig) | {"policy", "t", "env", "env_kwargs"}
+    )
     return [f"--{name.replace('_', '-')}" for name in sorted(names - {"id", "kwargs"})]

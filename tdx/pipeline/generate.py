@@ -1,8 +1,8 @@
-"""Write what is made from the sources of the transforms: ``python -m tdx.pipeline.generate``.
+"""Generate the files derived from the transforms: ``python -m tdx.pipeline.generate``.
 
-That is the catalogue, the JSON Schema, and the blocks of ``tdx/__init__.pyi`` and
-``tdx/transforms/__init__.pyi`` that name every transform. With ``--check`` nothing is written, and
-the exit code says whether all is fresh.
+These are the catalog, the JSON Schema, and the blocks of ``tdx/__init__.pyi`` and
+``tdx/transforms/__init__.pyi`` that name every transform. ``--check`` writes nothing; the exit code
+says whether the files are up to date.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tdx.pipeline.catalog import CATALOG_FILE, TransformInfo, format_catalog
 from tdx.pipeline.declarations import read_declarations
-from tdx.pipeline.entries import CATALOGUE_FILE, TransformInfo, catalogue_json
-from tdx.pipeline.json_schema import SCHEMA_FILE, schema_json
+from tdx.pipeline.json_schema import SCHEMA_FILE, format_schema
 
 PACKAGE = Path(__file__).parent.parent
 STUB_FILES = {
@@ -25,58 +25,58 @@ STUB_END = "# transforms: end"
 
 
 def public_transforms() -> list[tuple[str, str]]:
-    """Every public transform as (module, class name), sorted by name; read from the sources."""
-    return sorted(_named(read_declarations(PACKAGE)), key=lambda pair: pair[1])
+    """Return (module, class name) of every public transform, sorted by class name."""
+    return sorted(_module_names(read_declarations(PACKAGE)), key=lambda pair: pair[1])
 
 
-def stub_block(stub: str, transforms: list[TransformInfo], package: str = "tdx") -> str:
-    """The text of a package's stub file with the block between its two markers written anew.
-
-    Without the markers it stays as it is.
-    """
+def update_stub(stub: str, transforms: list[TransformInfo], package: str = "tdx") -> str:
+    """Replace the block between the two markers of a stub; without markers it stays unchanged."""
     if STUB_START not in stub or STUB_END not in stub:
         return stub
     before, _, rest = stub.partition(STUB_START)
     after = rest.partition(STUB_END)[2]
-    pairs = sorted(_named(transforms))
-    lines = [f"from {_relative(module, package)} import {name} as {name}" for module, name in pairs]
+    pairs = sorted(_module_names(transforms))
+    lines = [
+        f"from {_relative_module(module, package)} import {name} as {name}"
+        for module, name in pairs
+    ]
     return "\n".join([before + STUB_START, *lines, STUB_END]) + after
 
 
-def generated() -> Iterator[tuple[Path, str]]:
-    """Every generated file with the text that it should have."""
+def render_files() -> Iterator[tuple[Path, str]]:
+    """Yield every generated file with its up-to-date text."""
     transforms = read_declarations(PACKAGE)
-    yield CATALOGUE_FILE, catalogue_json(transforms)
-    yield SCHEMA_FILE, schema_json(transforms)
+    yield CATALOG_FILE, format_catalog(transforms)
+    yield SCHEMA_FILE, format_schema(transforms)
     for package, stub in STUB_FILES.items():
         if stub.exists():
-            yield stub, stub_block(_read(stub), transforms, package)
+            yield stub, update_stub(_read(stub), transforms, package)
 
 
-def stale() -> list[Path]:
-    """The generated files that are not what the sources say."""
-    return [path for path, text in generated() if not path.exists() or _read(path) != text]
+def find_stale() -> list[Path]:
+    """Return the generated files that do not match the sources."""
+    return [path for path, text in render_files() if not path.exists() or _read(path) != text]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or with ``--check`` name those that are not fresh."""
-    outdated = stale()
+    """Write the files; with ``--check``, print stale files."""
+    outdated = find_stale()
     if "--check" in arguments:
         for path in outdated:
-            print(f"{path.relative_to(PACKAGE.parent)} is not fresh", file=sys.stderr)
+            print(f"{path.relative_to(PACKAGE.parent)} is out of date", file=sys.stderr)
         return 1 if outdated else 0
-    for path, text in generated():
+    for path, text in render_files():
         if path in outdated:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(PACKAGE.parent)}")
     return 0
 
 
-def _named(transforms: list[TransformInfo]) -> Iterator[tuple[str, str]]:
+def _module_names(transforms: list[TransformInfo]) -> Iterator[tuple[str, str]]:
     return ((info.module, info.name) for info in transforms)
 
 
-def _relative(module: str, package: str) -> str:
+def _relative_module(module: str, package: str) -> str:
     return module.removeprefix(package)
 
 

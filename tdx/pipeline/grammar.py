@@ -1,4 +1,6 @@
-"""Read the text of ``--t``: one call with literals, parsed and never evaluated.
+"""Parse and format the text form of stages and values, as ``--t`` takes it.
+
+A stage is one call with literals; it is parsed and never evaluated.
 
 Example:
     >>> from tdx.pipeline import parse_stage
@@ -17,23 +19,30 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tdx.errors import PipelineError, Where, did_you_mean
-from tdx.pipeline.formatting import shortened
-from tdx.pipeline.model import StageConfig
-from tdx.pipeline.values import DTYPES, TENSOR, Call, DictKey, Dtype, Value
+from tdx.pipeline.values import (
+    DTYPES,
+    TENSOR,
+    Call,
+    CodeReference,
+    DictKey,
+    Dtype,
+    StageConfig,
+    Value,
+)
 from tdx.untrusted import MAX_INTEGER_BITS, MAX_NESTING, MAX_PIPELINE_BYTES
 
 _CODE_STAGE = re.compile(r"\s*([A-Za-z_][\w.]*:[A-Za-z_][\w.]*)\s*(?=\(|$)")
-_NAMED: Mapping[str, Value] = {
+_CONSTANTS: Mapping[str, Value] = {
     **{"inf": math.inf, "nan": math.nan, "torch.inf": math.inf, "torch.nan": math.nan},
     **{"math.inf": math.inf, "math.nan": math.nan, "np.inf": math.inf, "np.nan": math.nan},
     **{"true": True, "false": False, "null": None},
 }
-_SYNTAX = (
+_SYNTAX_PROBLEMS = (
     *("'(' was never closed", "'[' was never closed", "'{' was never closed"),
     *("unterminated string literal", "too many nested parentheses"),
     *("positional argument follows keyword argument", "unmatched ')'"),
 )
-_SHOWN = 200
+_MAX_SHOWN = 200
 _TOO_DEEP = f"it is nested more than {MAX_NESTING} levels deep"
 _NO_NESTING = "a stage needs no such nesting"
 _STAGE_FORM = "write a stage as Name or Name(argument=value)"
@@ -41,59 +50,59 @@ _LITERALS = "a value is a number, a string in quotes, True, None, a list, a dict
 
 
 def parse_stage(text: str) -> StageConfig:
-    """The stage that ``text`` spells.
+    """Parse the text of a stage.
 
     Args:
         text: ``Name``, ``Name(argument=value, …)`` or ``module:name(…)``.
 
     Raises:
-        PipelineError: it is not one call with literals; its place holds the column, from 1.
+        PipelineError: ``text`` is not one call with literals; the error has the column, from 1.
     """
     code = _CODE_STAGE.match(text)
     if code:
         start, end = code.span(1)
-        stand_in = " " * start + "X" * (end - start) + text[end:]
-        call = _Reader(text, stand_in).stage()
+        placeholder = " " * start + "X" * (end - start) + text[end:]
+        call = _Parser(text, placeholder).stage()
         return StageConfig(code.group(1), call.args, call.kwargs)
-    call = _Reader(text).stage()
+    call = _Parser(text).stage()
     return StageConfig(call.name, call.args, call.kwargs)
 
 
 def parse_value(text: str) -> Value:
-    """The value that ``text`` spells, such as ``Unbounded(shape=(3,))``.
+    """Parse the text of a value, such as ``Unbounded(shape=(3,))``.
 
     Raises:
-        PipelineError: it is not a literal.
+        PipelineError: ``text`` is not a literal.
 
     Example:
         >>> parse_value("(-inf, 'agents', torch.float32)")
         (-inf, 'agents', Dtype(name='float32'))
     """
-    return _Reader(text).whole_value()
+    return _Parser(text).whole_value()
 
 
 def parse_kwargs(text: str) -> dict[str, Value]:
-    """Named values: ``g=9.8, render_mode="human"``, or the same as a dict or JSON object.
+    """Parse named values: ``g=9.8, render_mode="human"``, or a dict or JSON object.
 
     Raises:
-        PipelineError: it is neither.
+        PipelineError: ``text`` has neither form.
 
     Example:
         >>> parse_kwargs('g=9.8, sutton=True') == parse_kwargs('{"g": 9.8, "sutton": true}')
         True
     """
     if text.lstrip().startswith("{"):
-        return _Reader(text).names_map()
+        return _Parser(text).named_values()
     prefix = "kwargs("
-    reader = _Reader(text, f"{prefix}{text})", shift=len(prefix))
+    reader = _Parser(text, f"{prefix}{text})", shift=len(prefix))
     call = reader.stage()
     if call.args:
         reader.fail("each value needs a name", hint="write name=value, name=value")
     return dict(call.kwargs)
 
 
-def checked_integer(value: int) -> int:
-    """Refuse an integer that no argument can take, before it is converted or shown.
+def check_integer(value: int) -> int:
+    """Refuse an integer that no argument can take, before it is converted or printed.
 
     Raises:
         PipelineError: It has more than :data:`~tdx.untrusted.MAX_INTEGER_BITS` bits.
@@ -106,8 +115,8 @@ def checked_integer(value: int) -> int:
 _TOO_LARGE, _FLOAT = "an integer has too many digits", "write a float, such as 1e300"
 
 
-class _Reader:
-    """Turns the syntax tree of one text into values; every failure knows its column."""
+class _Parser:
+    """Convert the syntax tree of one text to values; every error has its column."""
 
     def __init__(self, text: str, source: str | None = None, shift: int = 0) -> None:
         self.text = text
@@ -126,11 +135,11 @@ class _Reader:
     def whole_value(self) -> Value:
         return self._value(self._tree())
 
-    def names_map(self) -> dict[str, Value]:
+    def named_values(self) -> dict[str, Value]:
         node = self._tree()
         value = self._value(node)
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            self.fail("not a map from names to values", node, "write name=value, name=value")
+            self.fail("not a mapping of names to values", node, "write name=value, name=value")
         return value
 
     def fail(
@@ -140,10 +149,10 @@ class _Reader:
         hint: str = _LITERALS,
         column: int | None = None,
     ) -> NoReturn:
-        """Raise, with the column (from 1) of ``node`` or the one given."""
+        """Raise a :class:`PipelineError` at ``column`` or at the column of ``node`` (from 1)."""
         if node is not None:
             column = self._column(node)
-        message = f"cannot read {shortened(self.text, _SHOWN)!r}: {problem}"
+        message = f"cannot read {shorten(self.text, _MAX_SHOWN)!r}: {problem}"
         raise PipelineError(message, hint=hint or _STAGE_FORM, where=Where(column=column))
 
     def _column(self, node: ast.AST) -> int:
@@ -168,7 +177,7 @@ class _Reader:
             self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         except ValueError as error:
             self.fail(str(error), column=1)
-        if _is_deep(tree):
+        if _is_too_deep(tree):
             self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         return tree
 
@@ -179,8 +188,8 @@ class _Reader:
         column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
         if "integer string conversion" in error.msg:
             self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
-        told = next((text for text in _SYNTAX if text in error.msg), "invalid syntax")
-        self.fail(told, column=column, hint=_STAGE_FORM)
+        problem = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), "invalid syntax")
+        self.fail(problem, column=column, hint=_STAGE_FORM)
 
     def _call(self, node: ast.Call) -> Call:
         name = self._call_name(node.func)
@@ -218,16 +227,16 @@ class _Reader:
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.UnaryOp):
-            return self._signed(node)
+            return self._parse_signed(node)
         if isinstance(node, ast.List | ast.Tuple):
             return tuple(self._value(item) for item in node.elts)
         if isinstance(node, ast.Dict):
             return self._dict(node)
         if isinstance(node, ast.Call):
-            return self._called(node)
+            return self._parse_call_value(node)
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._named(node)
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+            return self._parse_name(node)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _constant(self, node: ast.Constant) -> Value:
         value = node.value
@@ -235,16 +244,16 @@ class _Reader:
             self.fail(_TOO_LARGE, node, _FLOAT)
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
-    def _signed(self, node: ast.UnaryOp) -> Value:
+    def _parse_signed(self, node: ast.UnaryOp) -> Value:
         operand = self._value(node.operand)
         if isinstance(operand, int | float) and not isinstance(operand, bool):
             if isinstance(node.op, ast.USub):
                 return -operand
             if isinstance(node.op, ast.UAdd):
                 return operand
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _dict(self, node: ast.Dict) -> dict[DictKey, Value]:
         result: dict[DictKey, Value] = {}
@@ -261,7 +270,7 @@ class _Reader:
         strings = self._strings(key) if isinstance(key, tuple) else None
         if not strings:
             hint = "a key of a dict is a string, a tuple of strings or a whole number"
-            self.fail(f"{_source(node)} cannot be a key of a dict", node, hint)
+            self.fail(f"{_shown_source(node)} cannot be a key of a dict", node, hint)
         return strings
 
     @staticmethod
@@ -269,24 +278,24 @@ class _Reader:
         strings = tuple(item for item in items if isinstance(item, str))
         return strings if len(strings) == len(items) else None
 
-    def _called(self, node: ast.Call) -> Value:
+    def _parse_call_value(self, node: ast.Call) -> Value:
         if self._dotted(node.func) == "float" and len(node.args) == 1:
             argument = self._value(node.args[0])
             try:
                 return float(argument)  # type: ignore[arg-type]
             except (TypeError, ValueError, OverflowError):
-                self.fail(f"{_source(node)} is not a number", node, _LITERALS)
+                self.fail(f"{_shown_source(node)} is not a number", node, _LITERALS)
         call = self._call(node)
         if call.name[0].isupper() or call.name == TENSOR:
             return call
-        self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
+        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
-    def _named(self, node: ast.expr) -> Value:
+    def _parse_name(self, node: ast.expr) -> Value:
         name = self._dotted(node)
         if name is None:
-            self.fail(f"{_source(node)} is not a literal", node, _LITERALS)
-        if name in _NAMED:
-            return _NAMED[name]
+            self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
         dtype = Dtype.named(name)
         if dtype is not None:
             return dtype
@@ -299,15 +308,15 @@ class _Reader:
         self.fail(f"the name {name} is not a literal", node, hint)
 
 
-def _source(node: ast.expr) -> str:
-    """An expression as a message shows it."""
+def _shown_source(node: ast.expr) -> str:
+    """Return the source of an expression, shortened for a message."""
     try:
-        return shortened(ast.unparse(node))
+        return shorten(ast.unparse(node))
     except ValueError:
         return "a number with too many digits"
 
 
-def _is_deep(tree: ast.expr) -> bool:
+def _is_too_deep(tree: ast.expr) -> bool:
     """True if expressions are nested more than :data:`MAX_NESTING` levels deep."""
     level: list[ast.AST] = [tree]
     for _ in range(MAX_NESTING + 1):
@@ -315,3 +324,81 @@ def _is_deep(tree: ast.expr) -> bool:
         if not level:
             return False
     return True
+
+
+def format_stage(stage: StageConfig) -> str:
+    """Return the ``--t`` text of a stage; the inverse of :func:`parse_stage`.
+
+    Example:
+        >>> format_stage(StageConfig("CatFrames", (4,), {"in_keys": ("pixels",)}))
+        'CatFrames(4, in_keys=["pixels"])'
+        >>> format_stage(StageConfig("RewardSum"))
+        'RewardSum'
+    """
+    arguments = format_arguments(stage.args, stage.kwargs)
+    return f"{stage.name}({arguments})" if arguments else stage.name
+
+
+def format_arguments(args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> str:
+    """Return the text between the parentheses of a call."""
+    positional = [format_argument(value) for value in args]
+    named = [f"{name}={format_argument(value)}" for name, value in kwargs.items()]
+    return ", ".join([*positional, *named])
+
+
+def format_argument(value: Value) -> str:
+    """Return the text of a value that is an argument; a sequence gets square brackets."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(format_value(item) for item in value)}]"
+    return format_value(value)
+
+
+def format_value(value: Value) -> str:
+    """Return the text of a value inside another one; the inverse of :func:`parse_value`.
+
+    Example:
+        >>> format_value({"hidden": Call("Unbounded", (), {"shape": (3,)})})
+        '{"hidden": Unbounded(shape=(3,))}'
+    """
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, float):
+        return _format_float(value)
+    if isinstance(value, tuple):
+        items = ", ".join(format_value(item) for item in value)
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, Mapping):
+        pairs = (f"{format_value(key)}: {format_value(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, Dtype):
+        return f"torch.{value.name}"
+    if isinstance(value, Call):
+        named = (f"{name}={format_value(item)}" for name, item in value.kwargs.items())
+        return f"{value.name}({', '.join([*map(format_value, value.args), *named])})"
+    if isinstance(value, CodeReference):
+        return quote(str(value))
+    return repr(value)
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """Cut a text that is too long for a message.
+
+    Example:
+        >>> shorten("0123456789", 8)
+        '01234...'
+    """
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def quote(text: str) -> str:
+    """Return a string literal, in double quotes unless that needs an escape."""
+    literal = repr(text)
+    if literal[0] == '"' or '"' in text:
+        return literal
+    return f'"{literal[1:-1]}"'
+
+
+def _format_float(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    return repr(value)

@@ -1,4 +1,4 @@
-"""The JSON Schema of the pipeline file, made from the catalogue; editors complete from it."""
+"""The JSON Schema of pipeline files, generated from the catalog; editors complete from it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tdx.pipeline.entries import COMPOSE, Parameter, TransformInfo
+from tdx.pipeline.catalog import COMPOSE, Parameter, TransformInfo, Type
 from tdx.pipeline.model import BATCHINGS, VERSION
-from tdx.pipeline.policy_source import ACTIVATIONS, OUTPUTS
-from tdx.pipeline.types import Type
+from tdx.pipeline.policies import ACTIVATIONS, OUTPUT_ACTIVATIONS
 from tdx.pipeline.values import DTYPES, SPECS
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
@@ -18,13 +17,13 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
-_KEY = {
+_KEY_SCHEMA = {
     "anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "string"}, "minItems": 1},
     ]
 }
-_LEAVES: dict[str, dict[str, Any]] = {
+_LEAF_SCHEMAS: dict[str, dict[str, Any]] = {
     "none": {"type": "null"},
     "bool": {"type": "boolean"},
     "int": {"type": "integer"},
@@ -41,8 +40,8 @@ _LEAVES: dict[str, dict[str, Any]] = {
 }
 
 
-def schema(transforms: list[TransformInfo]) -> dict[str, Any]:
-    """The schema (draft 2020-12) of a pipeline file that may name these transforms."""
+def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+    """Build the schema (draft 2020-12) of a pipeline file that can name these transforms."""
     return {
         "$schema": DIALECT,
         "title": "tdx pipeline",
@@ -57,25 +56,27 @@ def schema(transforms: list[TransformInfo]) -> dict[str, Any]:
                 "maxItems": MAX_STAGES,
                 "description": "The stages of the chain, in order.",
             },
-            "policy": _policy(),
+            "policy": _policy_schema(),
             "rollout": {"$ref": "#/$defs/rollout"},
         },
         "required": ["version", "env"],
         "additionalProperties": False,
-        "$defs": _definitions([*transforms, COMPOSE]),
+        "$defs": _build_definitions([*transforms, COMPOSE]),
     }
 
 
-def _policy() -> dict[str, Any]:
-    mlp = _closed(
+def _policy_schema() -> dict[str, Any]:
+    mlp = _closed_object(
         {
-            "weights": _described({"type": "string", "minLength": 1}, "A .safetensors file."),
-            "activation": _described({"enum": [*ACTIVATIONS, None]}, "Between the layers."),
-            "output": _described(
-                {"enum": [*OUTPUTS, None]},
+            "weights": _with_description(
+                {"type": "string", "minLength": 1}, "A .safetensors file."
+            ),
+            "activation": _with_description({"enum": [*ACTIVATIONS, None]}, "Between the layers."),
+            "output": _with_description(
+                {"enum": [*OUTPUT_ACTIVATIONS, None]},
                 "clamp to the bounds of the action, squash to them with tanh, or argmax.",
             ),
-            "in_keys": _described(
+            "in_keys": _with_description(
                 {"anyOf": [{"$ref": "#/$defs/keys"}, {"type": "null"}]}, "Observations it reads."
             ),
         },
@@ -85,27 +86,27 @@ def _policy() -> dict[str, Any]:
         {"enum": ["random", "zero", None]},
         {"type": "string", "pattern": r"^(sequence|mlp|module):.|^\s*mlp\("},
         {"$ref": "#/$defs/reference"},
-        _closed({"mlp": mlp}, ["mlp"]),
+        _closed_object({"mlp": mlp}, ["mlp"]),
     ]
     text = (
         "random, zero, sequence:FILE, mlp:FILE; module:FILE and module:name of Python code need "
         "--allow-code. Files are in the folder of this file."
     )
-    return _described({"anyOf": options}, text)
+    return _with_description({"anyOf": options}, text)
 
 
-def schema_json(transforms: list[TransformInfo]) -> str:
-    """The text of the schema's file."""
-    return json.dumps(schema(transforms), indent=1, ensure_ascii=False) + "\n"
+def format_schema(transforms: list[TransformInfo]) -> str:
+    """Return the text of the schema file."""
+    return json.dumps(build_schema(transforms), indent=1, ensure_ascii=False) + "\n"
 
 
-def _definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
+def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
     dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
     return {
-        "env": _env(),
-        "rollout": _rollout(),
-        "stage": _stage(transforms),
-        "key": _described(_KEY, "A key; a list of strings is a nested one."),
+        "env": _env_schema(),
+        "rollout": _rollout_schema(),
+        "stage": _stage_schema(transforms),
+        "key": _with_description(_KEY_SCHEMA, "A key; a list of strings is a nested one."),
         "keys": {
             "anyOf": [
                 {"type": "array", "items": {"$ref": "#/$defs/key"}},
@@ -113,7 +114,7 @@ def _definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
             ],
             "description": "Keys; a string alone is a list of one.",
         },
-        "dtype": _described({"enum": dtypes}, "A torch dtype."),
+        "dtype": _with_description({"enum": dtypes}, "A torch dtype."),
         "spec": {
             "type": "string",
             "pattern": rf"^({'|'.join(SPECS)})(\(.*\))?$",
@@ -132,15 +133,15 @@ def _definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
             "pattern": _REFERENCE,
             "description": "A Python object, module:name; imported only with --allow-code.",
         },
-        **{info.name: _arguments(info) for info in transforms},
+        **{info.name: _arguments_schema(info) for info in transforms},
     }
 
 
-def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    return {**schema, "description": text} if text else schema
+def _with_description(build_schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**build_schema, "description": text} if text else build_schema
 
 
-def _env() -> dict[str, Any]:
+def _env_schema() -> dict[str, Any]:
     properties = {
         "id": {"type": "string", "description": "Id of Gymnasium, native env, or module:factory."},
         "kwargs": {"type": ["object", "null"], "description": "What the env is made with."},
@@ -170,10 +171,10 @@ def _env() -> dict[str, Any]:
             "description": "Seconds without an answer after which processes count as hung.",
         },
     }
-    return _closed(properties, ["id"])
+    return _closed_object(properties, ["id"])
 
 
-def _rollout() -> dict[str, Any]:
+def _rollout_schema() -> dict[str, Any]:
     properties = {
         "max_steps": {
             "type": ["integer", "null"],
@@ -186,10 +187,10 @@ def _rollout() -> dict[str, Any]:
         },
         "auto_reset": {"type": ["boolean", "null"], "description": "Reset before the first step."},
     }
-    return {**_closed(properties, []), "type": ["object", "null"]}
+    return {**_closed_object(properties, []), "type": ["object", "null"]}
 
 
-def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _closed_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -198,12 +199,12 @@ def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     }
 
 
-def _stage(transforms: list[TransformInfo]) -> dict[str, Any]:
+def _stage_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
     names = [info.name for info in transforms]
     as_map = {
         "type": "object",
         "properties": {
-            info.name: _described({"$ref": f"#/$defs/{info.name}"}, info.summary)
+            info.name: _with_description({"$ref": f"#/$defs/{info.name}"}, info.summary)
             for info in transforms
         },
         "patternProperties": {_REFERENCE: {"type": ["object", "array", "null"]}},
@@ -212,46 +213,48 @@ def _stage(transforms: list[TransformInfo]) -> dict[str, Any]:
         "maxProperties": 1,
     }
     as_text = {"type": "string", "pattern": rf"^({'|'.join(names)}|[A-Za-z_][\w.]*:[\w.]+)\(.*\)$"}
-    bare = {"enum": [info.name for info in transforms if not _required(info)]}
+    bare = {"enum": [info.name for info in transforms if not _required_names(info)]}
     return {"anyOf": [bare, as_map, as_text, {"$ref": "#/$defs/reference"}]}
 
 
-def _required(info: TransformInfo) -> list[str]:
+def _required_names(info: TransformInfo) -> list[str]:
     return [parameter.name for parameter in info.parameters if parameter.required]
 
 
-def _arguments(info: TransformInfo) -> dict[str, Any]:
+def _arguments_schema(info: TransformInfo) -> dict[str, Any]:
     named = [each for each in info.parameters if each.kind in ("positional", "keyword")]
-    by_name = _closed({each.name: _argument(each) for each in named}, _required(info))
+    by_name = _closed_object(
+        {each.name: _argument_schema(each) for each in named}, _required_names(info)
+    )
     for parameter in info.parameters:
         if parameter.kind == "var_keyword":
-            by_name["additionalProperties"] = _argument(parameter)
-    options = [by_name, _by_position(info)]
-    if not _required(info):
+            by_name["additionalProperties"] = _argument_schema(parameter)
+    options = [by_name, _positional_schema(info)]
+    if not _required_names(info):
         options.append({"type": "null"})
-    return _described({"anyOf": options}, info.summary)
+    return _with_description({"anyOf": options}, info.summary)
 
 
-def _by_position(info: TransformInfo) -> dict[str, Any]:
+def _positional_schema(info: TransformInfo) -> dict[str, Any]:
     positional = [each for each in info.parameters if each.kind == "positional"]
     rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
-    prefix = [_argument(each) for each in positional]
+    prefix = [_argument_schema(each) for each in positional]
     return {
         "type": "array",
         **({"prefixItems": prefix} if prefix else {}),
-        "items": _argument(rest) if rest else False,
+        "items": _argument_schema(rest) if rest else False,
         "minItems": sum(each.required for each in positional),
     }
 
 
-def _argument(parameter: Parameter) -> dict[str, Any]:
-    described = _described(_type(parameter.type), parameter.help)
-    known, default = _default(parameter)
+def _argument_schema(parameter: Parameter) -> dict[str, Any]:
+    described = _with_description(_type_schema(parameter.type), parameter.help)
+    known, default = _parse_default(parameter)
     return {**described, "default": default} if known else described
 
 
-def _default(parameter: Parameter) -> tuple[bool, Any]:
-    """Whether the default is a literal that JSON can hold, and that literal."""
+def _parse_default(parameter: Parameter) -> tuple[bool, Any]:
+    """Return whether the default is a literal that JSON can hold, and that literal."""
     try:
         value = ast.literal_eval(parameter.default or "")
         return True, json.loads(json.dumps(value, allow_nan=False))
@@ -259,13 +262,13 @@ def _default(parameter: Parameter) -> tuple[bool, Any]:
         return False, None
 
 
-def _type(declared: Type) -> dict[str, Any]:
+def _type_schema(declared: Type) -> dict[str, Any]:
     if declared.name == "union":
-        return {"anyOf": [_type(option) for option in declared.items]}
+        return {"anyOf": [_type_schema(option) for option in declared.items]}
     if declared.name == "literal":
         return {"enum": list(declared.values)}
     if declared.name == "sequence":
-        return {"type": "array", "items": _type(declared.items[0])}
+        return {"type": "array", "items": _type_schema(declared.items[0])}
     if declared.name == "dict":
-        return {"type": "object", "additionalProperties": _type(declared.items[0])}
-    return dict(_LEAVES.get(declared.name, {}))
+        return {"type": "object", "additionalProperties": _type_schema(declared.items[0])}
+    return dict(_LEAF_SCHEMAS.get(declared.name, {}))

@@ -1,4 +1,4 @@
-"""What a pipeline is: an env and the stages of its chain, as plain data."""
+"""A pipeline as plain data: env, stages, policy and rollout defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from tdx.pipeline.values import CodeReference, Value
+from tdx.pipeline.grammar import parse_stage
+from tdx.pipeline.values import CodeReference, StageConfig, Value
 
 Batching = Literal["vector", "serial", "parallel"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)
@@ -14,35 +15,13 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class StageConfig:
-    """One stage of the chain: a transform and what it is made with.
+class DisabledStage:
+    """A stage that is switched off; it keeps its position for editors of the pipeline.
 
     Args:
-        name: class name of the transform, or ``module:name`` for one in Python code.
-        args: positional arguments.
-        kwargs: named arguments.
-        line: its line in the pipeline file, from 1; not part of its identity.
-    """
-
-    name: str
-    args: tuple[Value, ...] = ()
-    kwargs: Mapping[str, Value] = field(default_factory=dict)
-    line: int | None = field(default=None, compare=False)
-
-    @property
-    def code(self) -> CodeReference | None:
-        """The Python object that it refers to, where it is not a transform of tdx."""
-        return CodeReference.of(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class OffStage:
-    """A stage that is switched off: it only keeps its place for whoever edits the pipeline.
-
-    Args:
-        before: how many stages of the chain stand before it.
-        stage: the stage.
-        comment: what the file says of it on its line.
+        before: Number of enabled stages before it.
+        stage: The stage.
+        comment: Comment on its line of the file; not compared.
     """
 
     before: int
@@ -55,17 +34,17 @@ class EnvConfig:
     """The env at the bottom of the chain.
 
     Args:
-        id: an id of Gymnasium, the name of a native env, or ``module:factory`` in Python code.
-        kwargs: what the env is made with.
-        from_pixels: add rendered frames under ``"pixels"``.
-        pixels_only: with ``from_pixels``, leave every other observation out.
-        num_envs: how many envs; none for a single one without a batch dimension.
-        batching: what batches them: Gymnasium's vector env (or the native batch), one loop in
-            this process, or a process each.
-        device: where the TensorDicts live, such as ``"cuda:0"``; none for the CPU.
-        seed: the seed that the env gets when it is built.
-        worker_timeout: seconds without an answer after which the processes of ``parallel`` count
-            as hung; none for the usual 120, and without effect for other batching.
+        id: Gymnasium id, name of a native env, or ``module:factory`` of Python code.
+        kwargs: Arguments of the env's constructor.
+        from_pixels: Add rendered frames under ``"pixels"``.
+        pixels_only: With ``from_pixels``, drop every other observation.
+        num_envs: Number of envs in the batch. ``None``: a single env without a batch dimension.
+        batching: ``vector`` uses Gymnasium's vector env (or the native batch), ``serial`` a loop in
+            this process, ``parallel`` one process per env.
+        device: Device of the TensorDicts, such as ``"cuda:0"``. ``None``: the CPU.
+        seed: Seed set when the env is built.
+        worker_timeout: Seconds without an answer after which a worker of ``parallel`` counts as
+            hung. ``None``: 120. Ignored by other kinds of batching.
     """
 
     id: str
@@ -80,18 +59,18 @@ class EnvConfig:
 
     @property
     def code(self) -> CodeReference | None:
-        """The Python factory that it refers to, where it is not an id."""
+        """Python factory that the id refers to; ``None`` for the id of an env."""
         return CodeReference.of(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutConfig:
-    """How a rollout of the pipeline runs unless told otherwise.
+    """Default settings of a rollout of the pipeline.
 
     Args:
-        max_steps: steps that it takes at most.
-        break_when_any_done: stop at the first done of any env.
-        auto_reset: reset the env before the first step.
+        max_steps: Maximum number of steps.
+        break_when_any_done: Stop at the first done of any env.
+        auto_reset: Reset the env before the first step.
     """
 
     max_steps: int | None = None
@@ -104,14 +83,14 @@ class Pipeline:
     """An env plus a chain of transforms.
 
     Args:
-        env: the env.
-        transforms: the stages in order.
-        policy: ``"random"``, ``"mlp:FILE"``, ``"sequence:FILE"``, or with permission
-            ``"module:FILE"`` and ``"module:name"`` of Python code. ``None``: random actions.
-        rollout: defaults of a rollout.
-        version: version of the file format.
-        file: the file it was read from; not part of its identity.
-        off: stages that are switched off; not part of its identity.
+        env: The env.
+        transforms: Stages in order.
+        policy: ``"random"``, ``"mlp:FILE"``, ``"sequence:FILE"``, or, if code is allowed,
+            ``"module:FILE"`` and ``"module:name"``. ``None``: random actions.
+        rollout: Defaults of a rollout.
+        version: Version of the file format.
+        file: File the pipeline was read from; not compared.
+        off: Stages that are switched off; not compared.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -126,21 +105,19 @@ class Pipeline:
     rollout: RolloutConfig = RolloutConfig()
     version: int = VERSION
     file: str | None = field(default=None, compare=False)
-    off: tuple[OffStage, ...] = field(default=(), compare=False)
+    off: tuple[DisabledStage, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, env: str | EnvConfig, *stages: str | StageConfig) -> Pipeline:
-        """A pipeline from an env and stages, each as a config or as the text of ``--t``.
+        """Create a pipeline from an env and stages, given as configs or as ``--t`` text.
 
         Raises:
-            PipelineError: a stage cannot be read.
+            PipelineError: A stage cannot be parsed.
         """
-        from tdx.pipeline.grammar import parse_stage
-
         config = EnvConfig(env) if isinstance(env, str) else env
-        read = (parse_stage(stage) if isinstance(stage, str) else stage for stage in stages)
-        return cls(config, tuple(read))
+        parsed = (parse_stage(stage) if isinstance(stage, str) else stage for stage in stages)
+        return cls(config, tuple(parsed))
 
     def with_stages(self, *stages: StageConfig) -> Pipeline:
-        """The same pipeline with other stages."""
+        """Return the same pipeline with other stages."""
         return replace(self, transforms=stages)

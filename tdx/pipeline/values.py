@@ -1,7 +1,7 @@
-"""The values an argument can have in a pipeline: plain data, so that no torch is needed.
+"""Values and stages of a pipeline as plain data, without torch.
 
-Lists and tuples are one thing here, a ``tuple``: a YAML file knows only one of them, and the
-declared type of an argument decides what its constructor gets.
+Lists and tuples are the same here, a ``tuple``: YAML has only one kind of sequence, and the
+declared type of an argument decides which kind its constructor gets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dtype:
 
     @classmethod
     def named(cls, name: str) -> Dtype | None:
-        """The dtype of that name, with or without ``torch.``; none where there is none.
+        """Return the dtype with this name, with or without ``torch.``; ``None`` if unknown.
 
         Example:
             >>> Dtype.named("torch.long")
@@ -65,14 +65,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CodeReference:
-    """A Python object, ``module:name``; it is imported only where the user allows code."""
+    """A Python object, ``module:name``; imported only if the user allows code."""
 
     module: str
     name: str
 
     @classmethod
     def of(cls, text: str) -> CodeReference | None:
-        """The reference that ``text`` spells, or none.
+        """Return the reference that ``text`` spells; ``None`` if it is not one.
 
         Example:
             >>> CodeReference.of("my_package.envs:make")
@@ -83,3 +83,25 @@ class CodeReference:
 
     def __str__(self) -> str:
         return f"{self.module}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """One stage of a chain: a transform and its arguments.
+
+    Args:
+        name: Class name of the transform, or ``module:name`` of one in Python code.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        line: Line in the pipeline file, from 1; not compared.
+    """
+
+    name: str
+    args: tuple[Value, ...] = ()
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    line: int | None = field(default=None, compare=False)
+
+    @property
+    def code(self) -> CodeReference | None:
+        """Python object that the stage refers to; ``None`` for a transform of the catalog."""
+        return CodeReference.of(self.name)

@@ -1,1 +1,1 @@
-"""What each part of a rollout costs."""
+"""Profiling of chains: time, memory, operators and device work of each part of a rollout."""

@@ -1,32 +1,31 @@
-"""The clean pass: when each call began and ended, by a monotonic clock, and nothing else."""
+"""Record when each call starts and ends with a monotonic clock; the pass that measures time."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from tdx.core.meter import AnyFunction, Part
+from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part
+from tdx.profiling.result import Counts, Row
 
 Clock = Callable[[], int]
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """The calls of one part.
+class CallTimes:
+    """Times of the calls of one part.
 
     Args:
-        part: whose.
-        own_ns: how long each took without what else is measured inside it, int64 ``[n]``.
-        start_ns: when each began, int64 ``[n]``.
-        end_ns: when each ended, int64 ``[n]``.
-        steps: how many steps of the rollout each stood for, int64 ``[n]``.
+        part: The part.
+        own_ns: Duration of each call without the measured calls inside it, int64 ``[n]``.
+        start_ns: Start of each call, int64 ``[n]``.
+        end_ns: End of each call, int64 ``[n]``.
+        steps: Number of rollout steps that each call covers, int64 ``[n]``.
     """
 
     part: Part
@@ -37,16 +36,16 @@ class Times:
 
 
 class ClockMeter:
-    """Notes when calls begin and end; see :class:`~tdx.core.meter.Meter`.
+    """Records when calls start and end; see :class:`~tdx.core.meter.Meter`.
 
     Args:
-        clock: gives nanoseconds.
+        clock: Returns nanoseconds.
     """
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
-        self._logs: dict[Part, _Log] = {}
-        self._turns: dict[tuple[Part, ...], list[int]] = {}
+        self._logs: dict[Part, _CallLog] = {}
+        self._sequences: dict[tuple[Part, ...], list[int]] = {}
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
@@ -54,44 +53,46 @@ class ClockMeter:
         """See :class:`~tdx.core.meter.Meter`."""
         if getattr(function, "is_timed", False):
             return function
-        log = self._logs.setdefault(part, _Log())
-        made: Any
+        log = self._logs.setdefault(part, _CallLog())
+        timed_function: Any
         if steps is not None:
-            made = _counting(function, self._clock, log, steps)
+            timed_function = _time_and_count(function, self._clock, log, steps)
         else:
-            wrap = _BY_ARITY.get(_arity(function), _any)
-            made = wrap(function, self._clock, log.stamps.append)
-        made.is_timed, made.part, made.inside = True, part, function
-        return cast(AnyFunction, made)
+            wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
+            timed_function = wrap(function, self._clock, log.stamps.append)
+        timed_function.is_timed, timed_function.part, timed_function.inside = True, part, function
+        return cast(AnyFunction, timed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """See :class:`~tdx.core.meter.Meter`; the end of one call is the next one's start."""
+        """See :class:`~tdx.core.meter.Meter`; the end of one call is the start of the next."""
         given: list[Any] = list(functions)
         if not given or not all(getattr(each, "is_timed", False) for each in given):
             return functions
-        stamps = self._turns.setdefault(tuple(each.part for each in given), [])
-        made: list[Any] = [
-            _turn(each.inside, self._clock, stamps.append, len(given) - place, not place)
+        stamps = self._sequences.setdefault(tuple(each.part for each in given), [])
+        timed_functions: list[Any] = [
+            _time_in_sequence(
+                each.inside, self._clock, stamps.append, len(given) - place, not place
+            )
             for place, each in enumerate(given)
         ]
-        return made
+        return timed_functions
 
-    def _sort_turns(self) -> None:
-        """Give what was noted in turns to each of the parts."""
-        for parts, stamps in self._turns.items():
+    def _assign_sequences(self) -> None:
+        """Assign the time stamps of sequences of calls to their parts."""
+        for parts, stamps in self._sequences.items():
             every = len(parts) + 1
             _drop_unfinished(stamps, every)
             for place, part in enumerate(parts):
-                mine = self._logs[part].stamps
+                own_stamps = self._logs[part].stamps
                 for start, end in zip(
                     stamps[place::every], stamps[place + 1 :: every], strict=True
                 ):
-                    mine += (start, end)
+                    own_stamps += (start, end)
             stamps.clear()
 
-    def taken(self) -> list[Times]:
-        """What was noted since the last time that this was asked, by part."""
-        self._sort_turns()
+    def collect(self) -> list[CallTimes]:
+        """Return the calls since the last call of this method, by part."""
+        self._assign_sequences()
         for log in self._logs.values():
             log.drop_unfinished()
         parts = [part for part, log in self._logs.items() if log.stamps]
@@ -106,18 +107,18 @@ class ClockMeter:
             log.steps.clear()
         if not parts:
             return []
-        owned = own_times(np.concatenate(stamps))
+        owned = exclude_nested_time(np.concatenate(stamps))
         lengths = np.cumsum([len(each) for each in stamps])[:-1]
         return [
-            Times(part, own, each[:, 0], each[:, 1], covered)
+            CallTimes(part, own, each[:, 0], each[:, 1], covered)
             for part, own, each, covered in zip(
                 parts, np.split(owned, lengths), stamps, steps, strict=True
             )
         ]
 
 
-class _Log:
-    """The calls of one part: when each began and ended, in turns, and how many steps it was."""
+class _CallLog:
+    """Alternating start and end of each call of one part, and the steps it covers."""
 
     __slots__ = ("stamps", "steps")
 
@@ -126,7 +127,7 @@ class _Log:
         self.steps: list[int] = []
 
     def drop_unfinished(self) -> None:
-        """Leave out the last call where Ctrl-C came between its parts and their stamps."""
+        """Drop the last call if Ctrl-C interrupted it between its time stamps."""
         _drop_unfinished(self.stamps, 2)
         if self.steps:
             del self.stamps[2 * len(self.steps) :]
@@ -137,37 +138,37 @@ def _drop_unfinished(stamps: list[int], every: int) -> None:
     del stamps[len(stamps) - len(stamps) % every :]
 
 
-def own_times(calls: Counts) -> Counts:
-    """How long each call took without the calls inside it.
+def exclude_nested_time(calls: Counts) -> Counts:
+    """Return the duration of each call without the calls inside it.
 
     Args:
-        calls: when each began and ended, int64 ``[n, 2]``, in any order.
+        calls: Start and end of each call, int64 ``[n, 2]``, in any order.
 
     Returns:
         int64 ``[n]``.
     """
-    # As they end; of those that end at once, the one that began last is inside the others.
+    # By end; of calls that end together, the one that started last is innermost.
     order = np.lexsort((-calls[:, 0], calls[:, 1]))
     found = np.empty(len(calls), np.int64)
-    over: list[tuple[int, int]] = []
+    open_calls: list[tuple[int, int]] = []
     for place, (start, end) in zip(order.tolist(), calls[order].tolist(), strict=True):
         inside = 0
-        while over and over[-1][0] >= start:
-            inside += over.pop()[1]
-        over.append((start, end - start))
+        while open_calls and open_calls[-1][0] >= start:
+            inside += open_calls.pop()[1]
+        open_calls.append((start, end - start))
         found[place] = end - start - inside
     return found
 
 
-# The functions below run in each step. They differ in how they take their arguments: to pass
-# on any number of them costs as much as to read the clock.
+# The functions below run in each step. They differ in their signatures: forwarding a variable
+# number of arguments costs as much as reading the clock.
 
-Add = Callable[[int], None]
+Append = Callable[[int], None]
 Function = Callable[..., Any]
 
 
 def _arity(function: Function) -> int | None:
-    """How many arguments it takes; ``None`` where that varies."""
+    """Return the number of arguments of a function; ``None`` if it varies."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -179,7 +180,7 @@ def _arity(function: Function) -> int | None:
     return len(parameters) if plain else None
 
 
-def _one(function: Function, clock: Clock, add: Add) -> Function:
+def _time_one_argument(function: Function, clock: Clock, add: Append) -> Function:
     def run(tensordict: Any) -> Any:
         start = clock()
         try:
@@ -195,7 +196,7 @@ def _one(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-def _two(function: Function, clock: Clock, add: Add) -> Function:
+def _time_two_arguments(function: Function, clock: Clock, add: Append) -> Function:
     def run(tensordict: Any, next_tensordict: Any) -> Any:
         start = clock()
         try:
@@ -211,8 +212,10 @@ def _two(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-def _turn(function: Function, clock: Clock, add: Add, left: int, is_first: bool) -> Function:
-    """One of some that are called in turns; ``left`` of them, itself included, end after this."""
+def _time_in_sequence(
+    function: Function, clock: Clock, add: Append, left: int, is_first: bool
+) -> Function:
+    """Measure one of several consecutive calls, ``left`` of which have not ended yet."""
 
     def run(entries: Any, fields: Any) -> None:
         try:
@@ -233,7 +236,7 @@ def _turn(function: Function, clock: Clock, add: Add, left: int, is_first: bool)
     return begin
 
 
-def _any(function: Function, clock: Clock, add: Add) -> Function:
+def _time_any_arguments(function: Function, clock: Clock, add: Append) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         start = clock()
         try:
@@ -249,11 +252,16 @@ def _any(function: Function, clock: Clock, add: Add) -> Function:
     return run
 
 
-_BY_ARITY: dict[int | None, Callable[[Function, Clock, Add], Function]] = {1: _one, 2: _two}
+_BY_ARITY: dict[int | None, Callable[[Function, Clock, Append], Function]] = {
+    1: _time_one_argument,
+    2: _time_two_arguments,
+}
 
 
-def _counting(function: Function, clock: Clock, log: _Log, steps: Callable[..., int]) -> Function:
-    """The same for calls that stand for several steps."""
+def _time_and_count(
+    function: Function, clock: Clock, log: _CallLog, steps: Callable[..., int]
+) -> Function:
+    """Measure calls that cover several steps."""
 
     def run(*args: Any) -> Any:
         covered = steps(*args)
@@ -265,3 +273,45 @@ def _counting(function: Function, clock: Clock, log: _Log, steps: Callable[..., 
             log.steps.append(covered)
 
     return run
+
+
+_WORK_ORDER = {"policy": 0, "env": 1, "wrapper": 2, "stage": 3, "engine": 4}
+_LANE_ORDER = ("reset", "inverse", "step", "forward", "specs")
+
+
+def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -> tuple[Row, ...]:
+    """Make one row for each part, in the order of the chain.
+
+    Args:
+        repeats: Recorded times of each repeat.
+        began_ns: Start of each repeat by the same clock.
+    """
+    found: dict[Part, list[tuple[int, int, CallTimes]]] = {}
+    for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
+        for each in times:
+            found.setdefault(each.part, []).append((number, began, each))
+    return tuple(_make_row(part, found[part]) for part in _sort_parts(found))
+
+
+def _make_row(part: Part, calls: list[tuple[int, int, CallTimes]]) -> Row:
+    def joined(columns: Iterable[Counts]) -> Counts:
+        return np.concatenate(list(columns))
+
+    return Row(
+        part=part,
+        times_ns=joined(each.own_ns for _, _, each in calls),
+        starts_ns=joined(each.start_ns - began for _, began, each in calls),
+        spans_ns=joined(each.end_ns - each.start_ns for _, _, each in calls),
+        steps=joined(each.steps for _, _, each in calls),
+        repeats=joined(np.full(len(each.own_ns), number) for number, _, each in calls),
+    )
+
+
+def _sort_parts(parts: Iterable[Part]) -> list[Part]:
+    """Sort parts: policy, env and chain in the order of data flow, then the engine."""
+
+    def place(part: Part) -> tuple[int, int, int, str]:
+        last = part.name == UNATTRIBUTED
+        return _WORK_ORDER[part.work] + last, part.index, _LANE_ORDER.index(part.lane), part.name
+
+    return sorted(parts, key=place)

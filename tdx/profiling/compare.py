@@ -1,34 +1,109 @@
-"""Two profiles beside each other, row by row: what has become slower, and by more than noise."""
+"""Compare two profiles row by row and check limits on growth.
+
+Limits are written ``p95:10%``, ``mean:1ms`` or ``RewardSum.p99:20us``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tdx.errors import ArgumentError, did_you_mean
-from tdx.profiling.limits import FIGURES, Limit
-from tdx.profiling.result import Mode, ModeProfile, Profile, Row
-from tdx.profiling.statistics import Statistics
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
 
-TOTAL = "step"
-"""The label of the whole step, beside those of the rows."""
-Key = tuple[str, str]
+FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
+_UNITS = {"%": 0.01, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+_AMOUNT = re.compile(r"\s*\+?(\d+(?:\.\d+)?|\.\d+)\s*(\D*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One figure of one row in two profiles.
+class Limit:
+    """Limit on the growth of a figure of some rows.
 
     Args:
-        mode: how it was run.
-        label: whose, as :attr:`~tdx.core.meter.Part.label`; ``step`` for the whole.
-        lane: which of its calls.
+        figure: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` or ``max``.
+        most: Maximum growth: a share, from 0, or a time in µs.
+        is_share: Whether ``most`` is a share of the earlier value.
+        row: Class name or index of a stage, or label of a row. ``None``: all rows.
+        text: Text of the limit.
+    """
+
+    figure: str
+    most: float
+    is_share: bool
+    row: str | None
+    text: str
+
+    def allows(self, before_us: float, after_us: float) -> bool:
+        """True if a figure may grow from one value to the other."""
+        grown = after_us - before_us
+        return grown <= (self.most * before_us if self.is_share else self.most)
+
+    def applies_to(self, label: str) -> bool:
+        """True if the limit applies to a row with this label."""
+        return self.row is None or self.row in (label, *label.split(" "))
+
+
+def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
+    """Parse limits; one text may hold several, separated by commas.
+
+    Args:
+        texts: Each ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; an amount is a share in ``%`` or a
+            time in ``ns``, ``us``, ``ms`` or ``s``.
+
+    Raises:
+        ArgumentError: A text does not have that form.
+        UnknownNameError: A figure or unit is unknown.
+
+    Example:
+        >>> [(limit.row, limit.figure, limit.most) for limit in parse_limits(
+        ...     ["p95:10%, CatFrames.mean:2ms"])]
+        [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
+    """
+    given = [each.strip() for text in texts for each in text.split(",")]
+    return tuple(_parse_limit(text) for text in given if text)
+
+
+def _parse_limit(text: str) -> Limit:
+    what, colon, amount = text.rpartition(":")
+    if not colon:
+        raise ArgumentError(f"invalid limit {text!r}", hint="write for example p95:10% or mean:1ms")
+    row, _, figure = what.strip().rpartition(".")
+    if figure not in FIGURES:
+        hint = did_you_mean(figure, FIGURES, f"figures: {', '.join(FIGURES)}")
+        raise UnknownNameError(f"unknown figure {figure!r} in {text!r}", hint=hint)
+    read = _AMOUNT.fullmatch(amount)
+    if read is None:
+        raise ArgumentError(
+            f"invalid amount {amount!r} in {text!r}", hint="write for example 10% or 1ms"
+        )
+    number, unit = float(read[1]), read[2].strip()
+    if unit not in _UNITS:
+        hint = did_you_mean(unit, _UNITS, f"units: {', '.join(_UNITS)}")
+        raise UnknownNameError(f"unknown unit {unit!r} in {text!r}", hint=hint)
+    return Limit(figure, number * _UNITS[unit], unit == "%", row or None, text)
+
+
+TOTAL_LABEL = "step"
+"""Label of the whole step, next to the labels of rows."""
+RowKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """Change of one figure of one row between two profiles.
+
+    Args:
+        mode: Mode of the rollout.
+        label: Label of the row, as :attr:`~tdx.core.meter.Part.label`; ``step`` for the whole step.
+        lane: Lane of the row.
         figure: ``mean``, ``p50``, ...
-        before_us: in the first profile.
-        after_us: in the second.
-        noise: how far it was off between the repeats of either, as a share; the larger of both.
+        before_us: Value in the first profile.
+        after_us: Value in the second profile.
+        noise: Relative spread between the repeats; the larger one of both profiles.
     """
 
     mode: Mode
@@ -41,32 +116,32 @@ class Change:
 
     @property
     def ratio(self) -> float:
-        """How many times as long it takes; infinite where it took no time before."""
+        """Ratio of the second to the first value; infinite if the first is 0."""
         if self.before_us:
             return self.after_us / self.before_us
         return float("inf") if self.after_us else 1.0
 
     @property
     def is_significant(self) -> bool:
-        """Whether it is further off than the repeats are from each other."""
+        """True if the change exceeds the noise."""
         return abs(self.after_us - self.before_us) > self.noise * self.before_us
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LimitViolation:
     """A change that a limit does not allow.
 
     Args:
-        limit: which one.
-        change: of what.
+        limit: The limit.
+        change: The change.
     """
 
     limit: Limit
-    change: Change
+    change: FigureChange
 
     @property
     def message(self) -> str:
-        """What a person reads: ``2 CatFrames forward: p95 3.1 µs → 4.9 µs, +58 % (p95:10%)``."""
+        """Message for the user: ``2 CatFrames forward: p95 3.1 µs → 4.9 µs, +58 % (p95:10%)``."""
         change = self.change
         return (
             f"{change.label} {change.lane}: {change.figure} {change.before_us:.3g} µs → "
@@ -76,78 +151,78 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two profiles beside each other.
+class ProfileComparison:
+    """Comparison of two profiles.
 
     Args:
-        changes: every figure of every row that is in both.
-        gone: rows that only the first has, as label and lane.
-        new: rows that only the second has.
-        differences: what else is not the same, each a sentence; they were compared by force.
-        failures: what no limit allows.
+        changes: Every figure of every row that both profiles have.
+        removed: Label and lane of rows that only the first profile has.
+        new: Label and lane of rows that only the second profile has.
+        differences: Differences in settings that ``force`` ignored, each a sentence.
+        failures: Violated limits.
     """
 
-    changes: tuple[Change, ...]
-    gone: tuple[Key, ...]
-    new: tuple[Key, ...]
+    changes: tuple[FigureChange, ...]
+    removed: tuple[RowKey, ...]
+    new: tuple[RowKey, ...]
     differences: tuple[str, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[LimitViolation, ...]
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The labels of the rows that have become too slow, each once."""
+        """Labels of the rows that violate a limit, each once."""
         return tuple(dict.fromkeys(failure.change.label for failure in self.failures))
 
 
-def compare(
+def compare_profiles(
     before: Profile, after: Profile, limits: Sequence[Limit] = (), *, force: bool = False
-) -> Comparison:
-    """Hold a profile against an earlier one.
+) -> ProfileComparison:
+    """Compare a profile with an earlier one.
 
     Args:
-        before: the baseline.
-        after: what is held against it.
-        limits: what may not grow, and by how much; growth within the noise of the repeats of
-            either profile breaks none.
-        force: whether to compare what was not measured alike.
+        before: Baseline.
+        after: Profile to compare.
+        limits: Limits on growth; growth within the noise of the repeats violates no limit.
+        force: Compare profiles with different settings.
 
     Raises:
-        ArgumentError: pipeline, machine, versions or settings differ, or they have no mode in
-            common; or a limit concerns no row.
+        ArgumentError: Pipeline, machine, versions or settings differ, the profiles have no mode in
+            common, or a limit applies to no row.
     """
-    differences = tuple(differences_of(before, after))
+    differences = tuple(find_differences(before, after))
     if differences and not force:
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         raise ArgumentError(
-            f"these profiles were not measured alike: {differences[0]}{more}",
-            hint="measure the baseline anew, or compare by force: --force",
+            f"the profiles are not comparable: {differences[0]}{more}",
+            hint="measure the baseline again, or use --force to compare anyway",
         )
     modes = {mode.mode: mode for mode in after.modes}
     pairs = [(mode, modes[mode.mode]) for mode in before.modes if mode.mode in modes]
     if not pairs:
         raise ArgumentError(
-            f"the profiles have no mode in common: {_modes(before)} and {_modes(after)}",
+            "the profiles have no mode in common: "
+            f"{_format_modes(before)} and {_format_modes(after)}",
             hint="measure both with the same --mode",
         )
-    changes = [change for pair in pairs for change in _changes(*pair)]
+    changes = [change for pair in pairs for change in _list_changes(*pair)]
     known = [{row.key for row in mode.rows} for pair in pairs for mode in pair]
     old, now = set().union(*known[::2]), set().union(*known[1::2])
     _check_limits(limits, changes)
-    return Comparison(
+    return ProfileComparison(
         tuple(changes),
         tuple(sorted(old - now)),
         tuple(sorted(now - old)),
         differences,
-        tuple(_failures(limits, changes)),
+        tuple(_find_violations(limits, changes)),
     )
 
 
-def _modes(profile: Profile) -> str:
+def _format_modes(profile: Profile) -> str:
     return ", ".join(mode.mode for mode in profile.modes) or "none"
 
 
-def differences_of(before: Profile, after: Profile) -> Iterator[str]:
-    """Why two profiles can tell little about each other, each reason a sentence."""
+def find_differences(before: Profile, after: Profile) -> Iterator[str]:
+    """Yield the differences that make two profiles incomparable, each as a sentence."""
     if before.subject != after.subject:
         yield f"pipeline: {before.subject} and {after.subject}"
     if before.stages != after.stages:
@@ -157,42 +232,42 @@ def differences_of(before: Profile, after: Profile) -> Iterator[str]:
         if one != other:
             yield f"{field.name}: {one} and {other}"
     yield from before.machine.differences(after.machine)
-    one, other = _modes(before), _modes(after)
+    one, other = _format_modes(before), _format_modes(after)
     if one != other:
         yield f"modes: {one} and {other}"
 
 
-def _changes(before: ModeProfile, after: ModeProfile) -> Iterator[Change]:
+def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureChange]:
     rows = {row.key: row for row in after.rows}
     for row in before.rows:
         if row.key in rows:
-            yield from _row_changes(before.mode, row, rows[row.key])
+            yield from _list_row_changes(before.mode, row, rows[row.key])
     steps = before.step_us, after.step_us
     if all(steps):
         noise = max(before.noise.spread, after.noise.spread)
-        yield Change(before.mode, TOTAL, TOTAL, "mean", *steps, noise)
+        yield FigureChange(before.mode, TOTAL_LABEL, TOTAL_LABEL, "mean", *steps, noise)
 
 
-def _row_changes(mode: Mode, before: Row, after: Row) -> Iterator[Change]:
+def _list_row_changes(mode: Mode, before: Row, after: Row) -> Iterator[FigureChange]:
     for figure in FIGURES:
         one, other = getattr(before.statistics, figure), getattr(after.statistics, figure)
-        noise = max(noise_floor(before, figure), noise_floor(after, figure))
-        yield Change(mode, *before.key, figure, one, other, noise)
+        noise = max(compute_noise_floor(before, figure), compute_noise_floor(after, figure))
+        yield FigureChange(mode, *before.key, figure, one, other, noise)
 
 
-def noise_floor(row: Row, figure: str) -> float:
-    """How far a figure is off between the repeats: half their range by their median; 0 for one.
+def compute_noise_floor(row: Row, figure: str) -> float:
+    """Return half the range of a figure over the repeats, relative to its median; 0 for one repeat.
 
     Args:
-        row: measured in some repeats.
+        row: Row measured in several repeats.
         figure: ``mean``, ``p50``, ...
     """
-    each = [getattr(found, figure) for found in _by_repeat(row)]
+    each = [getattr(found, figure) for found in _statistics_per_repeat(row)]
     middle = float(np.median(each))
     return (max(each) - min(each)) / 2 / middle if middle else 0.0
 
 
-def _by_repeat(row: Row) -> list[Statistics]:
+def _statistics_per_repeat(row: Row) -> list[Statistics]:
     found = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat
@@ -208,20 +283,22 @@ def _by_repeat(row: Row) -> list[Statistics]:
     return found
 
 
-def _check_limits(limits: Sequence[Limit], changes: Sequence[Change]) -> None:
+def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:
     known = {name for change in changes for name in change.label.split(" ")}
     for limit in limits:
-        if not any(limit.concerns(change.label) for change in changes):
+        if not any(limit.applies_to(change.label) for change in changes):
             raise ArgumentError(
-                f"no row is called {limit.row!r}, which {limit.text} is about",
-                hint=did_you_mean(limit.row or "", known, f"there is {', '.join(sorted(known))}"),
+                f"unknown row {limit.row!r} in the limit {limit.text}",
+                hint=did_you_mean(limit.row or "", known, f"rows: {', '.join(sorted(known))}"),
             )
 
 
-def _failures(limits: Sequence[Limit], changes: Sequence[Change]) -> Iterator[Failure]:
+def _find_violations(
+    limits: Sequence[Limit], changes: Sequence[FigureChange]
+) -> Iterator[LimitViolation]:
     for limit in limits:
         for change in changes:
-            if limit.figure == change.figure and limit.concerns(change.label):
+            if limit.figure == change.figure and limit.applies_to(change.label):
                 allowed = limit.allows(change.before_us, change.after_us)
                 if not allowed and change.is_significant:
-                    yield Failure(limit, change)
+                    yield LimitViolation(limit, change)

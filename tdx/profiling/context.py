@@ -1,4 +1,4 @@
-"""Measure what a block of one's own code makes an env or a chain do."""
+"""Measure the calls of an env or a chain in a block of the user's own code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
-from tdx.profiling.attach import STEP, chain_stages, measured
-from tdx.profiling.clock import ClockMeter, Times
-from tdx.profiling.gym_wrappers import gym_name
-from tdx.profiling.machine import this_machine
-from tdx.profiling.quiet import quiet
+from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
+from tdx.profiling.instrument import STEP_PART, attach_meter, format_gym_name, iterate_stages
+from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.result import ModeProfile, Profile, Settings
-from tdx.profiling.rows import rows_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,18 +29,18 @@ R = TypeVar("R")
 class profile:  # noqa: N801 - it is used like a function
     """Measure every call of an env, or of a chain over stored data, in a block or a function.
 
-    Values, randomness and state are as without it. Only time inside the env or the chain counts,
-    not that of the code around it. Nothing is left behind afterwards, and an env that is not
-    measured pays nothing.
+    Values, randomness and state do not change. Only time inside the env or the chain counts, not
+    the code around it. Nothing remains attached afterwards, and an env that is not measured has no
+    overhead.
 
     Args:
-        target: the env, with its chain; or a transform that maps stored data; or a Gymnasium env.
-        threads: for torch's operators meanwhile; as many as before by default.
-        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds get rows
-            where there are no others.
+        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        threads: Threads for torch operators in the block. ``None``: unchanged.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
 
     Raises:
-        ArgumentError: ``target`` is none of these, or is being profiled already.
+        ArgumentError: ``target`` has another type, or is being profiled already.
 
     Example:
         >>> import tdx
@@ -70,19 +67,21 @@ class profile:  # noqa: N801 - it is used like a function
     ) -> None:
         if not isinstance(target, (EnvBase, Transform, gymnasium.Env)):
             raise ArgumentError(
-                f"an env or a transform can be profiled, got {type(target).__name__}",
+                f"cannot profile a {type(target).__name__}",
                 hint="give an env, a Compose or a gymnasium.Env",
             )
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
         self._meter = ClockMeter()
-        self._blocks: list[list[Times]] = []
+        self._blocks: list[list[CallTimes]] = []
         self._began: list[int] = []
         self._open: ExitStack | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(quiet(self.threads))
-            stack.enter_context(measured(self.target, self._meter, all_wrappers=self.all_wrappers))
+            stack.enter_context(quiet_environment(self.threads))
+            stack.enter_context(
+                attach_meter(self.target, self._meter, all_wrappers=self.all_wrappers)
+            )
             self._open = stack.pop_all()
         self._began.append(time.perf_counter_ns())
         return self
@@ -96,7 +95,7 @@ class profile:  # noqa: N801 - it is used like a function
         assert self._open is not None
         self._open.close()
         self._open = None
-        self._blocks.append(self._meter.taken())
+        self._blocks.append(self._meter.collect())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Measure every call of a function."""
@@ -110,38 +109,38 @@ class profile:  # noqa: N801 - it is used like a function
 
     @property
     def result(self) -> Profile:
-        """What was measured in all blocks so far; each is a repeat."""
+        """Measurements of all blocks so far; each block is a repeat."""
         target = self.target
         if isinstance(target, EnvBase):
             base, stages = flatten_chain(target)
             device, envs = str(target.device), target.batch_size.numel()
             subject = getattr(base, "_name", None) or type(base).__name__
         elif isinstance(target, gymnasium.Env):
-            stages, device, envs, subject = (), "cpu", 1, gym_name(target)
+            stages, device, envs, subject = (), "cpu", 1, format_gym_name(target)
         else:
-            stages, device, envs = tuple(chain_stages(target)), "", 1
+            stages, device, envs = tuple(iterate_stages(target)), "", 1
             subject = type(target).__name__
-        steps = np.array([_steps_of(block) for block in self._blocks], np.int64)
+        steps = np.array([_count_steps(block) for block in self._blocks], np.int64)
         found = ModeProfile(
             mode="observed",
-            rows=rows_of(self._blocks, self._began[: len(self._blocks)]),
-            total_ns=np.array([_outermost(block) for block in self._blocks], np.int64),
+            rows=make_rows(self._blocks, self._began[: len(self._blocks)]),
+            total_ns=np.array([_sum_own_times(block) for block in self._blocks], np.int64),
             steps=steps,
             frames=steps * max(envs, 1),
         )
         names = tuple(type(stage).__name__ for stage in stages)
         count = int(steps.sum())
         settings = Settings(count, 0, len(self._blocks), "its own", device, envs)
-        return Profile(subject, names, settings, this_machine(), (found,))
+        return Profile(subject, names, settings, detect_machine(), (found,))
 
 
-def _outermost(block: list[Times]) -> int:
-    """The time of all calls that are inside no other: the sum of everybody's own times."""
+def _sum_own_times(block: list[CallTimes]) -> int:
+    """Return the total time of the outermost calls: the sum of all own times."""
     return sum(int(times.own_ns.sum()) for times in block)
 
 
-def _steps_of(block: list[Times]) -> int:
-    """How many steps were made, or how often a chain was called."""
+def _count_steps(block: list[CallTimes]) -> int:
+    """Return the number of steps, or of calls of a chain."""
     steps = {times.part: int(times.steps.sum()) for times in block}
-    made = sum(steps.get(part, 0) for part in (STEP, CHUNKS))
-    return made or max(steps.values(), default=0)
+    count_of_steps = sum(steps.get(part, 0) for part in (STEP_PART, CHUNKS))
+    return count_of_steps or max(steps.values(), default=0)

@@ -1,9 +1,12 @@
-"""What a measurement was made on; times of another machine say little."""
+"""The machine: hardware and versions, free memory, and a quiet environment to measure in."""
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,17 +20,17 @@ PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine, and what ran on it.
+    """A machine and the software versions on it; times of different machines are not comparable.
 
     Args:
-        processor: its name.
-        cores: how many of them this process may use.
-        memory_bytes: all of it; 0 where that is not known.
-        system: the operating system.
-        python: the version.
-        packages: versions by name.
-        accelerators: the names of its devices.
-        threads: how many threads torch uses for one operation.
+        processor: Name of the processor.
+        cores: Number of cores available to this process.
+        memory_bytes: Total memory; 0 if unknown.
+        system: Operating system.
+        python: Python version.
+        packages: Versions by package name.
+        accelerators: Names of the accelerators.
+        threads: Number of threads torch uses for one operation.
     """
 
     processor: str
@@ -40,7 +43,7 @@ class Machine:
     threads: int
 
     def differences(self, other: Machine) -> list[str]:
-        """What of it is other than in another one, in words; nothing of what does not count."""
+        """Describe each property that affects times and differs from another machine."""
         pairs = {
             "processor": (self.processor, other.processor),
             "cores": (self.cores, other.cores),
@@ -56,25 +59,25 @@ class Machine:
         return [f"{name}: {a} and {b}" for name, (a, b) in pairs.items() if a != b]
 
 
-def this_machine() -> Machine:
-    """The machine that this process runs on."""
+def detect_machine() -> Machine:
+    """Describe the machine of this process."""
     return Machine(
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _all_cores(),
-        memory_bytes=_memory(),
+        processor=_read_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _count_cores(),
+        memory_bytes=_read_memory(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        packages={"tdx": __version__, **{name: _version(name) for name in PACKAGES}},
-        accelerators=_accelerators(),
+        packages={"tdx": __version__, **{name: _find_version(name) for name in PACKAGES}},
+        accelerators=_list_accelerators(),
         threads=torch.get_num_threads(),
     )
 
 
-def _all_cores() -> int:
+def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -84,23 +87,103 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory() -> int:
+def _read_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
         return 0
 
 
-def _version(name: str) -> str:
+def _find_version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
 
 
-def _accelerators() -> tuple[str, ...]:
+def _list_accelerators() -> tuple[str, ...]:
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
         return tuple(torch.cuda.get_device_name(index) for index in range(count))
     found = torch.accelerator.current_accelerator(check_available=True)
     return () if found is None else (found.type,)
+
+
+@contextmanager
+def quiet_environment(threads: int | None = None) -> Iterator[None]:
+    """Disable the garbage collector and set the number of torch threads in a block.
+
+    Args:
+        threads: Threads for torch operators. ``None``: unchanged.
+    """
+    collecting, before = gc.isenabled(), torch.get_num_threads()
+    gc.collect()
+    gc.disable()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        if threads is not None:
+            torch.set_num_threads(before)
+        if collecting:
+            gc.enable()
+
+
+STEP_COPIES = 4
+"""Copies of a step in memory: env output, chain output, chunk, and concatenated chunk."""
+_OUT_OF_MEMORY_PHRASES = ("out of memory", "allocate memory", "unable to allocate", "memoryerror")
+
+
+def is_out_of_memory(message: str) -> bool:
+    """True if an error message reports that memory ran out."""
+    return any(sign in message.casefold() for sign in _OUT_OF_MEMORY_PHRASES)
+
+
+def find_free_memory(device: torch.device) -> int | None:
+    """Return the free memory of a device in bytes; ``None`` if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return _find_free_host_memory() if device.type == "cpu" else None
+
+
+def _find_free_host_memory() -> int | None:
+    found = []
+    limit, used = (
+        _read_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current")
+    )
+    if limit is not None and used is not None:
+        found.append(limit - used)
+    with suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kibibytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+        found += [int(each) * 1024 for each in kibibytes]
+    return min(found, default=None)
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def release_memory() -> None:
+    """Collect garbage and empty torch's memory cache."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes for a user.
+
+    Example:
+        >>> format_bytes(3 * 2**30)
+        '3.0 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,4 +1,4 @@
-"""Marginal cost: what the chain takes with a stage and without it, neighbours included."""
+"""Marginal costs: the time of the chain with and without a stage, effects on neighbors included."""
 
 from __future__ import annotations
 
@@ -6,51 +6,56 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
+from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.errors import TdxError
+from tdx.profiling.interleaved import (
+    Contender,
+    InterleavedTimes,
+    TimeDifference,
+    measure_interleaved,
+)
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.side_by_side import Contender, Difference, Turns, side_by_side
 
 
 @dataclass(frozen=True, slots=True)
 class MarginalCost:
-    """What one stage costs the whole chain.
+    """Cost of one stage for the whole chain.
 
     Args:
-        index: its place, from 0, with nested chains run on.
-        name: its class name.
-        own_us: what its own calls take in a step.
-        cost: what a step saves without it; ``None`` where it cannot be left out, or where it
-            was not measured in time.
-        needed: why it cannot be left out; ``None`` where it can.
+        index: Index of the stage, from 0; nested chains are flattened.
+        name: Class name.
+        own_us: Own time of its calls per step.
+        cost: Time that a step saves without the stage. ``None``: it cannot be removed, or was not
+            measured in time.
+        needed: Why it cannot be removed. ``None``: it can.
     """
 
     index: int
     name: str
     own_us: float
-    cost: Difference | None
+    cost: TimeDifference | None
     needed: str | None = None
 
     @property
-    def for_neighbours_us(self) -> float | None:
-        """What it costs beyond its own calls, ``None`` where that is not known."""
+    def for_neighbors_us(self) -> float | None:
+        """Cost beyond its own calls; ``None`` if unknown."""
         return None if self.cost is None else self.cost.saved_us - self.own_us
 
 
 @dataclass(frozen=True, slots=True)
-class Marginal:
-    """The marginal cost of every stage of a chain.
+class MarginalCosts:
+    """Marginal cost of every stage of a chain.
 
     Args:
-        mode: how it was run.
-        step_us: what a step of the whole chain takes.
-        stages: the stages in order.
-        error: why it ended early, if it did: ``interrupted``, with what the turns until then
-            say; or what the whole chain raised.
+        mode: Mode of the rollouts.
+        step_us: Time of a step of the whole chain.
+        stages: Costs in the order of the stages.
+        error: Why the measurement ended early: ``interrupted``, with the results so far, or the
+            error of the whole chain. ``None``: it did not.
     """
 
     mode: Mode
@@ -59,56 +64,61 @@ class Marginal:
     error: str | None = None
 
 
-def marginal(
+def measure_marginal_costs(
     env: EnvBase,
     mode: Mode = "planned",
     plan: ProfilePlan | None = None,
-) -> Marginal:
-    """Measure the chain with and without each of its stages, in turns.
+) -> MarginalCosts:
+    """Measure the chain with and without each of its stages, in alternation.
 
-    The env inside is the same for all, and it is reset for each rollout; the chains are copies.
+    All chains are copies around the same base env, which is reset for each rollout.
 
     Args:
-        env: the env, with its chain.
-        mode: how it runs.
-        plan: steps, warm-up, repeats, policy, seed, threads and clock.
+        env: Env with its chain.
+        mode: Mode of the rollouts.
+        plan: Steps, warm-up, repeats, policy, seed, threads and clock.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> env = TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())
-        >>> found = marginal(env, "planned", ProfilePlan(steps=50, warmup=10, repeats=2))
+        >>> plan = ProfilePlan(steps=50, warmup=10, repeats=2)
+        >>> found = measure_marginal_costs(env, "planned", plan)
         >>> [(stage.name, stage.needed) for stage in found.stages]
         [('RewardSum', None)]
     """
     plan = plan or ProfilePlan()
-    _, stages = flatten_chain(env)
-    whole = with_stages(env, range(len(stages)))
+    _, stages = flattened(env)
+    whole = copy_with_stages(env, range(len(stages)))
     (own,) = profile_env(whole, [mode], replace(plan, passes=())).modes
     ending, contenders = own.error, _Contenders([whole], {}, {})
     if ending is None:
-        contenders = _contenders(env, whole, len(stages))
-        turns = side_by_side([Contender(each, plan.policy) for each in contenders.envs], mode, plan)
+        contenders = _make_contenders(env, whole, len(stages))
+        turns = measure_interleaved(
+            [Contender(each, plan.policy) for each in contenders.envs], mode, plan
+        )
         ending = "interrupted" if turns.interrupted else turns.failures.get(0)
     else:
-        turns = Turns(np.zeros((0, 1)))
+        turns = InterleavedTimes(np.zeros((0, 1)))
     found = []
     for index, stage in enumerate(stages):
         place, why = contenders.places.get(index), contenders.needed.get(index)
         if place is not None:
             why = turns.failures.get(place)
-        cost = None if place is None or why is not None else _cost(turns, place)
-        found.append(MarginalCost(index, type(stage).__name__, _own_us(own, index), cost, why))
-    return Marginal(mode, own.step_us, tuple(found), ending)
+        cost = None if place is None or why is not None else _find_cost(turns, place)
+        found.append(
+            MarginalCost(index, type(stage).__name__, _sum_own_time(own, index), cost, why)
+        )
+    return MarginalCosts(mode, own.step_us, tuple(found), ending)
 
 
 @dataclass(frozen=True, slots=True)
 class _Contenders:
-    """The chain and those without one of its stages.
+    """The whole chain, and the chains without one stage.
 
     Args:
-        envs: the whole first.
-        places: which of them is the one without a stage.
-        needed: why there is none.
+        envs: Envs, the whole chain first.
+        places: Index in ``envs`` of the chain without a stage, by stage.
+        needed: Why a stage cannot be removed, by stage.
     """
 
     envs: list[EnvBase]
@@ -116,11 +126,11 @@ class _Contenders:
     needed: dict[int, str]
 
 
-def _contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
+def _make_contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
     found = _Contenders([whole], {}, {})
     for index in range(stages):
         try:
-            shorter = with_stages(env, [each for each in range(stages) if each != index])
+            shorter = copy_with_stages(env, [each for each in range(stages) if each != index])
             _ = shorter.output_spec, shorter.input_spec
         except TdxError as error:
             found.needed[index] = str(error)
@@ -130,12 +140,12 @@ def _contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
     return found
 
 
-def _cost(turns: Turns, place: int) -> Difference | None:
+def _find_cost(turns: InterleavedTimes, place: int) -> TimeDifference | None:
     return turns.difference(0, place) if len(turns.step_us) and 0 not in turns.failures else None
 
 
-def _own_us(profile: ModeProfile, index: int) -> float:
-    """What the calls of a stage take in a step; its share of those of which it is a part."""
+def _sum_own_time(profile: ModeProfile, index: int) -> float:
+    """Return the own time of a stage per step, including its share of compiled groups."""
     found = 0.0
     for row in profile.rows:
         part = row.part
@@ -144,12 +154,12 @@ def _own_us(profile: ModeProfile, index: int) -> float:
     return found
 
 
-def with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
-    """The env before all chains with copies of some of its stages around it.
+def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
+    """Return the base env with copies of some stages around it.
 
     Args:
-        env: the env, with its chain.
-        chosen: the places of the stages.
+        env: Env with its chain.
+        chosen: Indices of the stages.
     """
-    base, stages = flatten_chain(env)
+    base, stages = flattened(env)
     return TransformedEnv(base, Compose(*(stages[index].clone() for index in chosen)))

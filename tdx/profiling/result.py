@@ -1,4 +1,4 @@
-"""What a profile says: plain results, which faces render and files keep."""
+"""Results of a profile: timings, memory, operators and device work of each part."""
 
 from __future__ import annotations
 
@@ -7,29 +7,145 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
+from tdx.errors import ArgumentError
 from tdx.profiling.machine import Machine
-from tdx.profiling.statistics import Counts, Noise, Numbers, Statistics, noise_of, statistics_of
+
+Numbers = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of times in µs: of calls, or of steps if a call covers many.
+
+    Args:
+        n: Number of calls.
+        mean: Mean.
+        p50: Median.
+        p90: 90th percentile.
+        p95: 95th percentile.
+        p99: 99th percentile.
+        max: Maximum.
+        iqr: Interquartile range.
+    """
+
+    n: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+    iqr: float
+
+
+def compute_statistics(times: Numbers, weights: Counts | None = None) -> Statistics:
+    """Compute statistics of times ``[n]``.
+
+    Args:
+        times: Times in µs.
+        weights: Weight of each time, ``[n]``. ``None``: 1.
+
+    Raises:
+        ArgumentError: ``times`` is empty.
+
+    Example:
+        >>> import numpy as np
+        >>> compute_statistics(np.array([1.0, 2.0, 9.0])).p50
+        2.0
+    """
+    if not len(times):
+        raise ArgumentError("no call was timed", hint="run more steps")
+    quartiles = compute_percentiles(times, (25, 50, 75, 90, 95, 99), weights)
+    low, p50, high, p90, p95, p99 = quartiles
+    mean = float(np.average(times, weights=weights))
+    return Statistics(len(times), mean, p50, p90, p95, p99, float(times.max()), high - low)
+
+
+def compute_percentiles(
+    times: Numbers, percentages: tuple[float, ...], weights: Counts | None = None
+) -> list[float]:
+    """Return the smallest times that at least the given percentages of all times do not exceed.
+
+    Args:
+        times: Times ``[n]``.
+        percentages: Percentages, 0 to 100.
+        weights: Weight of each time, ``[n]``. ``None``: 1.
+    """
+    order = np.argsort(times, kind="stable")
+    counted = np.ones(len(times), np.int64) if weights is None else weights[order]
+    reached = np.cumsum(counted)
+    places = np.searchsorted(reached, np.array(percentages) / 100 * reached[-1], side="left")
+    return [float(each) for each in times[order][np.minimum(places, len(times) - 1)]]
+
+
+NoiseLevel = Literal["unknown", "quiet", "fair", "noisy"]
+MAX_QUIET, MAX_FAIR = 0.03, 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Spread between the repeats of a measurement.
+
+    Args:
+        spread: Half the range of the repeats, relative to their median.
+        judgement: ``quiet`` below 3 %, ``fair`` below 10 %, ``noisy`` above, ``unknown`` for a
+            single repeat.
+    """
+
+    spread: float
+    judgement: NoiseLevel
+
+    @property
+    def message(self) -> str:
+        """Message for the user."""
+        if self.judgement == "unknown":
+            return "one repeat does not show the noise: use more repeats"
+        text = f"the repeats are within ±{self.spread:.1%} of each other"
+        if self.judgement == "noisy":
+            return f"{text}: close other programs, or measure longer"
+        return text
+
+
+def compute_noise(per_repeat: list[float]) -> Noise:
+    """Compute the noise between the repeats of a measurement.
+
+    Args:
+        per_repeat: Time of a step in each repeat.
+
+    Example:
+        >>> compute_noise([10.0, 10.2, 10.1]).judgement
+        'quiet'
+    """
+    if len(per_repeat) < 2:
+        return Noise(0.0, "unknown")
+    middle = float(np.median(per_repeat))
+    spread = (max(per_repeat) - min(per_repeat)) / 2 / middle if middle else 0.0
+    quiet: NoiseLevel = "quiet" if spread < MAX_QUIET else "fair" if spread < MAX_FAIR else "noisy"
+    return Noise(spread, quiet)
+
 
 Mode = Literal["eager", "planned", "compiled", "observed"]
 MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
-"""Those that can be asked for; ``observed`` is what a block of the caller's own code did."""
+"""Modes that can be requested; ``observed`` is a block of the caller's own code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How it was measured.
+    """Settings of a measurement.
 
     Args:
-        steps: steps of the rollout in each repeat.
-        warmup: steps before the first one, which are not counted.
-        repeats: how often the rollout was made.
-        policy: what gave the actions.
-        device: where the env's tensors were.
-        num_envs: how many envs make up a step.
-        seed: of the env and the actions; ``None`` for none.
-        sync: whether the host waited for the accelerator around each part.
+        steps: Steps of the rollout in each repeat.
+        warmup: Steps before the first repeat, not measured.
+        repeats: Number of rollouts.
+        policy: Name of the policy.
+        device: Device of the env.
+        num_envs: Number of envs in a step.
+        seed: Seed of the env and the actions. ``None``: not seeded.
+        sync: Whether the host waited for the accelerator around each part.
     """
 
     steps: int
@@ -44,15 +160,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """What one part of the rollout took.
+    """Times of one part of the rollout.
 
     Args:
-        part: whose calls.
-        times_ns: each call's own time, without the other parts inside it, int64 ``[n]``.
-        starts_ns: when each began, from the beginning of its repeat, int64 ``[n]``.
-        spans_ns: each call's time with all that is inside it, int64 ``[n]``.
-        steps: how many steps each call stands for, int64 ``[n]``.
-        repeats: in which repeat each was, int64 ``[n]``.
+        part: The part.
+        times_ns: Own time of each call, without other parts inside it, int64 ``[n]``.
+        starts_ns: Start of each call since the start of its repeat, int64 ``[n]``.
+        spans_ns: Total time of each call, int64 ``[n]``.
+        steps: Number of steps that each call covers, int64 ``[n]``.
+        repeats: Repeat of each call, int64 ``[n]``.
     """
 
     part: Part
@@ -64,42 +180,42 @@ class Row:
 
     @property
     def key(self) -> tuple[str, Lane]:
-        """What names the row in a table and in a baseline."""
+        """Label and lane, which identify the row in a table and in a baseline."""
         return self.part.label, self.part.lane
 
     @property
     def total_ns(self) -> int:
-        """All of its own time."""
+        """Sum of its own times."""
         return int(self.times_ns.sum())
 
     @property
     def covers_many(self) -> bool:
-        """Whether its calls stand for many steps each, so that its times are those of a step."""
+        """True if a call covers many steps; its times are then per step."""
         return bool((self.steps > 1).any())
 
     @cached_property
     def samples_us(self) -> Numbers:
-        """Time of a call; of a step where a call stands for many, float64 ``[n]``."""
+        """Time per call, or per step if a call covers many, float64 ``[n]``."""
         return self.times_ns / self.steps / 1000
 
     @cached_property
     def statistics(self) -> Statistics:
-        """Mean, percentiles and so on of :attr:`samples_us`."""
-        return statistics_of(self.samples_us, self.steps if self.covers_many else None)
+        """Statistics of :attr:`samples_us`."""
+        return compute_statistics(self.samples_us, self.steps if self.covers_many else None)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory of one part on the host: torch's tensors, and what is none of them.
+    """Host memory used by one part: torch's tensors, and other objects.
 
-    What a part allocates and keeps is without the parts inside it; its peak is with them.
+    Allocated and kept bytes exclude the parts inside it; peaks include them.
 
     Args:
-        allocated_bytes: what torch allocates in a step's calls, in bytes a step.
-        peak_bytes: the most above what was there when a call began.
-        kept_bytes: what its calls leave allocated, in bytes a step; negative where they free.
-        objects_peak_bytes: the same as the peak for NumPy's arrays and Python's objects.
-        objects_kept_bytes: the same as what is kept for these.
+        allocated_bytes: Bytes that torch allocates, per step.
+        peak_bytes: Maximum above the level at the start of a call.
+        kept_bytes: Bytes still allocated after the calls, per step; negative if they free memory.
+        objects_peak_bytes: Peak of NumPy arrays and Python objects.
+        objects_kept_bytes: Kept bytes of NumPy arrays and Python objects.
     """
 
     allocated_bytes: float
@@ -114,9 +230,9 @@ class OperatorUse:
     """One torch operator in one part.
 
     Args:
-        name: ``aten::add``.
-        calls: how often in a step.
-        time_us: its own time in a step, as the operator pass saw it, which slows all down.
+        name: Name, ``aten::add``.
+        calls: Calls per step.
+        time_us: Own time per step in the operator pass, which slows all operators down.
     """
 
     name: str
@@ -126,21 +242,21 @@ class OperatorUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What one part does on an accelerator, in a step.
+    """Work of one part on an accelerator, per step.
 
     Args:
-        time_us: between its events on the device, without the parts inside it.
-        kernels: how many kernels run.
-        kernel_us: how long these run in sum.
-        launches: how many are launched from the host.
-        to_device_bytes: copied from the host.
-        to_host_bytes: copied to the host.
-        syncs: where the host waits for the device, by ``file:line``, with how often in a step.
-        launch_bound: whether the device waits for the host rather than works.
-        copy_us: how long copies on it, from it and to it run in sum.
-        allocated_bytes: what is allocated on it, without the parts inside.
-        peak_bytes: the most above what was there when a call began.
-        kept_bytes: what its calls leave allocated; negative where they free.
+        time_us: Time between its events on the device, without the parts inside it.
+        kernels: Number of kernels.
+        kernel_us: Total time of the kernels.
+        launches: Number of launches from the host.
+        to_device_bytes: Bytes copied from the host.
+        to_host_bytes: Bytes copied to the host.
+        syncs: Number of waits of the host for the device, by ``file:line``.
+        launch_bound: Whether the device mostly waits for the host.
+        copy_us: Total time of copies on the device and to and from it.
+        allocated_bytes: Bytes allocated on it, without the parts inside.
+        peak_bytes: Maximum above the level at the start of a call.
+        kept_bytes: Bytes still allocated after the calls; negative if they free memory.
     """
 
     time_us: float
@@ -159,20 +275,21 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class ModeProfile:
-    """One way of running the rollout, measured.
+    """Measurements of one mode of running a rollout.
 
     Args:
-        mode: which.
-        rows: the parts, in the order of the chain.
-        total_ns: the time of each repeat, int64 ``[repeats]``.
-        steps: the steps made in each, int64 ``[repeats]``.
-        frames: rows of the env times the steps that each is, in each repeat.
-        specs_ns: what it took to compute the specs of the whole chain anew, each time.
-        memory: by row key; empty where that pass was not made.
-        operators: by row key, the dearest first; empty where that pass was not made.
-        on_device: by row key; empty without an accelerator.
-        notes: what a reader must know, each a sentence.
-        error: why it ended early, if it did; the rows hold what was measured until then.
+        mode: The mode.
+        rows: Parts in the order of the chain.
+        total_ns: Time of each repeat, int64 ``[repeats]``.
+        steps: Steps of each repeat, int64 ``[repeats]``.
+        frames: Steps times envs of each repeat.
+        specs_ns: Time of each computation of the specs of the whole chain.
+        memory: Memory by row key; empty without that pass.
+        operators: Operators by row key, most expensive first; empty without that pass.
+        on_device: Device work by row key; empty without an accelerator.
+        notes: Notes for the reader, each a sentence.
+        error: Why the measurement ended early. ``None``: it did not. Rows hold the measurements
+            until then.
     """
 
     mode: Mode
@@ -189,35 +306,35 @@ class ModeProfile:
 
     @property
     def step_us(self) -> float:
-        """The mean time of a step; 0 where none was made."""
+        """Mean time of a step; 0 without steps."""
         steps = int(self.steps.sum())
         return float(self.total_ns.sum()) / steps / 1000 if steps else 0.0
 
     @property
     def frames_per_second(self) -> float:
-        """How many frames come out in a second; 0 where none was made."""
+        """Frames per second; 0 without steps."""
         total = int(self.total_ns.sum())
         return float(self.frames.sum()) / total * 1e9 if total else 0.0
 
     @property
     def noise(self) -> Noise:
-        """How far the repeats are apart."""
-        made = self.steps > 0
-        return noise_of((self.total_ns[made] / self.steps[made]).tolist())
+        """Noise between the repeats."""
+        is_complete = self.steps > 0
+        return compute_noise((self.total_ns[is_complete] / self.steps[is_complete]).tolist())
 
     def share(self, row: Row) -> float:
-        """How much of all the time a row took, from 0 to 1."""
+        """Return the share of the total time that a row takes, from 0 to 1."""
         total = int(self.total_ns.sum())
         return row.total_ns / total if total else 0.0
 
     def step_share_us(self, row: Row) -> float:
-        """How much of the mean step a row takes, in µs."""
+        """Return the time of a row in the mean step, in µs."""
         steps = int(self.steps.sum())
         return row.total_ns / steps / 1000 if steps else 0.0
 
     @property
     def unattributed(self) -> float:
-        """The share of the time that no part accounts for, from 0 to 1."""
+        """Share of the time that no part accounts for, from 0 to 1."""
         known = sum(row.total_ns for row in self.rows if row.part.name != UNATTRIBUTED)
         total = int(self.total_ns.sum())
         return 1 - known / total if total else 0.0
@@ -225,14 +342,14 @@ class ModeProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A pipeline or an env, measured.
+    """Profile of a pipeline or an env.
 
     Args:
-        subject: the pipeline as one ``tdx`` line, or the env's name.
-        stages: the class names of the chain.
-        settings: how it was measured.
-        machine: on what.
-        modes: each way of running it.
+        subject: The pipeline as a ``tdx`` command line, or the name of the env.
+        stages: Class names of the chain.
+        settings: Settings of the measurement.
+        machine: Machine of the measurement.
+        modes: Measurements of each mode.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""Profile an env: rollouts in each mode, a clean pass for time and others for all else."""
+"""Profile rollouts of an env: one pass for time, others for memory, operators and devices."""
 
 from __future__ import annotations
 
@@ -11,53 +11,52 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
+from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
-from tdx.profiling.attach import ROLLOUT, measured
-from tdx.profiling.clock import Clock, ClockMeter, Times
-from tdx.profiling.machine import this_machine
+from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
+from tdx.profiling.instrument import ROLLOUT_PART, AttributePatches, attach_meter
+from tdx.profiling.machine import detect_machine, quiet_environment
+from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
+    MAX_HOST_STEPS,
     PASSES,
-    Found,
+    AcceleratorLookup,
     PassName,
-    accelerator_of,
-    most_steps,
-    passes_of,
+    find_accelerator,
+    make_observers,
+    max_recorded_steps,
 )
-from tdx.profiling.passes.device import WAITING
+from tdx.profiling.passes.device import WAITING_PART
 from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.synchronised import NOTHING_TO_WAIT_FOR, SYNC, synchronised
-from tdx.profiling.patches import Patches
-from tdx.profiling.quiet import quiet
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
-from tdx.profiling.rows import rows_of
+from tdx.profiling.traces import count_calls
 
 OnProgress = Callable[[str, int, int], Any]
-"""Told what is being measured, how much of it is done, and how much there is."""
+"""Callback: what is being measured, how much of it is done, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What is to be measured of an env.
+    """Settings of a profile.
 
     Args:
-        steps: steps of the rollout in each repeat.
-        warmup: steps before the first one, which are not counted.
-        repeats: how often the rollout is made.
-        policy: gives the actions, as in ``env.rollout``; random by default.
-        policy_name: what it is called.
-        seed: of the env and the actions; none by default.
-        threads: for torch's operators; as many as before by default.
-        passes: what is measured beside time, each in rollouts of its own.
-        subject: what is measured, in words; the env's name by default.
-        on_progress: told how far it is.
-        clock: gives nanoseconds.
-        all_wrappers: whether the thin Gymnasium wrappers that ``gymnasium.make`` adds get rows
-            where there are no others.
-        sync: whether the host waits for the accelerator before and after each part, so that a
-            part's time holds what the device does for it; slower, and another rollout than usual.
+        steps: Steps of the rollout in each repeat.
+        warmup: Steps before the first repeat, not measured.
+        repeats: Number of rollouts.
+        policy: Policy, as in ``env.rollout``. ``None``: random actions.
+        policy_name: Name of the policy.
+        seed: Seed of the env and the actions. ``None``: not seeded.
+        threads: Threads for torch operators. ``None``: unchanged.
+        passes: Measurements other than time, each in its own rollouts.
+        subject: Title of the profile. Empty: the name of the env.
+        on_progress: Called with the progress.
+        clock: Returns nanoseconds.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
+        sync: Wait for the accelerator before and after each part, so that the time of a part
+            includes its work on the device; slower than a usual rollout.
     """
 
     steps: int = 1000
@@ -82,8 +81,8 @@ class ProfilePlan:
                     hint=f"pass {least} or more",
                 )
 
-    def told(self, doing: str, done: int, of: int) -> None:
-        """Pass on how far it is."""
+    def report_progress(self, doing: str, done: int, of: int) -> None:
+        """Call ``on_progress``."""
         if self.on_progress is not None:
             self.on_progress(doing, done, of)
 
@@ -93,19 +92,19 @@ def profile_env(
 ) -> Profile:
     """Measure rollouts of an env.
 
-    What the env holds moves on as in any rollout; how it runs is as before afterwards. An error
-    of the env or a stage, or an interrupt, ends the measurement, and what was measured until then
-    is there, with its ``error``.
+    The state of the env advances as in any rollout; how it runs is restored afterwards. An error of
+    the env or a stage, or an interrupt, ends the measurement; the result then holds the
+    measurements until then, and its ``error``.
 
     Args:
-        env: the env, with its chain.
-        modes: ways of running it: ``eager`` step by step, ``planned`` as rollouts run by
-            default, ``compiled`` with neighbouring stages compiled.
-        plan: what is to be measured.
+        env: Env with its chain.
+        modes: ``eager`` runs step by step, ``planned`` as rollouts run by default, ``compiled``
+            with neighboring stages compiled.
+        plan: Settings. ``None``: defaults.
 
     Raises:
-        ArgumentError: a mode is unknown.
-        DeviceError: the env, its chain or its policy is on a device that is not there.
+        ArgumentError: A mode is unknown.
+        DeviceError: The env, its chain or its policy is on a device that does not exist.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
@@ -120,12 +119,12 @@ def profile_env(
             raise ArgumentError(
                 f"mode must be one of {', '.join(MODES)}, got {mode!r}", hint=f"pass {MODES[0]!r}"
             )
-    base, stages = flatten_chain(env)
-    device, found = accelerator_of(env, plan.policy), []
+    base, stages = flattened(env)
+    device, found = find_accelerator(env, plan.policy), []
     for mode in modes:
         try:
-            with running(env, mode), quiet(plan.threads):
-                found.append(_Measurement(env, mode, plan, device).made())
+            with rollout_mode(env, mode), quiet_environment(plan.threads):
+                found.append(_Measurement(env, mode, plan, device).measure())
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -145,15 +144,15 @@ def profile_env(
             plan.seed,
             plan.sync,
         ),
-        machine=this_machine(),
+        machine=detect_machine(),
         modes=tuple(found),
     )
 
 
 @contextmanager
-def running(env: EnvBase, mode: Mode) -> Iterator[None]:
-    """Have the env's rollouts run in this mode."""
-    patches = Patches()
+def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
+    """Run the env's rollouts in a mode inside the block."""
+    patches = AttributePatches()
     level: Any = env
     while level is not None:
         patches.put(level, "planned", mode != "eager")
@@ -165,20 +164,22 @@ def running(env: EnvBase, mode: Mode) -> Iterator[None]:
         patches.undo()
 
 
-_REPEAT = replace(ROLLOUT, upto=0)
-"""A whole repeat; no part's call may be inside another call of the same part."""
+_REPEAT_PART = replace(ROLLOUT_PART, upto=0)
+"""A whole repeat; a part's call cannot be inside another call of the same part."""
 
 
-def _as_rollout(times: Times) -> Times:
-    return replace(times, part=ROLLOUT) if times.part == _REPEAT else times
+def _relabel_repeat(times: CallTimes) -> CallTimes:
+    return replace(times, part=ROLLOUT_PART) if times.part == _REPEAT_PART else times
 
 
 class _Measurement:
-    """The measurement of one mode."""
+    """Measurement of one mode."""
 
-    def __init__(self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: Found) -> None:
+    def __init__(
+        self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: AcceleratorLookup
+    ) -> None:
         self._env, self._mode, self._plan = env, mode, plan
-        self._repeats: list[list[Times]] = []
+        self._repeats: list[list[CallTimes]] = []
         self._began: list[int] = []
         self._totals: list[int] = []
         self._steps: list[int] = []
@@ -186,35 +187,35 @@ class _Measurement:
         self._error: str | None = None
         self._device = device
 
-    def made(self) -> ModeProfile:
-        """Measure, and tell what was found."""
-        profile = self._timed()
+    def measure(self) -> ModeProfile:
+        """Measure and return the results."""
+        profile = self._measure_time()
         for name in self._plan.passes:
             if profile.error is not None:
                 break
-            profile = self._with(name, profile)
+            profile = self._run_pass(name, profile)
         return profile
 
-    def _timed(self) -> ModeProfile:
+    def _measure_time(self) -> ModeProfile:
         plan = self._plan
         try:
             accelerator = self._device.accelerator if plan.sync else None
-            meter = ClockMeter(synchronised(plan.clock, accelerator))
+            meter = ClockMeter(synchronized_clock(plan.clock, accelerator))
             self._seed()
             self._time_specs()
-            with measured(self._env, meter, all_wrappers=plan.all_wrappers):
+            with attach_meter(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
-                    plan.told(f"{self._mode}: warm-up", 0, plan.warmup)
-                    sum(self._rolled(plan.warmup))
+                    plan.report_progress(f"{self._mode}: warm-up", 0, plan.warmup)
+                    sum(self._run_steps(plan.warmup))
                 self._wait(meter)
-                meter.taken()
+                meter.collect()
                 for repeat in range(plan.repeats):
-                    plan.told(f"{self._mode}: time", repeat, plan.repeats)
+                    plan.report_progress(f"{self._mode}: time", repeat, plan.repeats)
                     self._time_once(meter)
         except KeyboardInterrupt:
             self._error = "interrupted"
         except Exception as error:
-            self._error = _told(error)
+            self._error = _describe_error(error)
         return self._profile()
 
     def _seed(self) -> None:
@@ -233,33 +234,33 @@ class _Measurement:
             self._specs.append(self._plan.clock() - start)
 
     def _time_once(self, meter: ClockMeter) -> None:
-        made = 0
+        steps_run = 0
 
         def repeat() -> None:
-            nonlocal made
-            for chunk in self._rolled(self._plan.steps):
-                made += chunk
+            nonlocal steps_run
+            for chunk in self._run_steps(self._plan.steps):
+                steps_run += chunk
             self._wait(meter)
 
         start = self._plan.clock()
         try:
-            meter.timed(_REPEAT, repeat)()
+            meter.timed(_REPEAT_PART, repeat)()
         finally:
-            taken = [_as_rollout(times) for times in meter.taken()]
-            # All that was done is inside that one call, so that the rows are the total.
+            taken = [_relabel_repeat(times) for times in meter.collect()]
+            # All calls are inside that one call, so the rows add up to the total.
             self._totals.append(sum(int(times.own_ns.sum()) for times in taken))
-            self._steps.append(made)
+            self._steps.append(steps_run)
             began = [int(times.start_ns.min()) for times in taken]
             self._began.append(min(began, default=start))
             self._repeats.append(taken)
 
     def _wait(self, meter: ClockMeter) -> None:
-        """Have the accelerator do what it was given, if there is one."""
+        """Wait for the accelerator, if there is one."""
         if self._device.accelerator is not None:
-            meter.timed(WAITING, self._device.accelerator.synchronize)()
+            meter.timed(WAITING_PART, self._device.accelerator.synchronize)()
 
-    def _rolled(self, steps: int) -> Iterator[int]:
-        """Make steps; yields how many, chunk after chunk."""
+    def _run_steps(self, steps: int) -> Iterator[int]:
+        """Run steps; yield the number of steps of each chunk."""
         for chunk in self._env.iter_rollout(steps, self._plan.policy):
             yield chunk.shape[-1]
 
@@ -268,7 +269,7 @@ class _Measurement:
         envs = max(self._env.batch_size.numel(), 1)
         return ModeProfile(
             mode=self._mode,
-            rows=rows_of(self._repeats, self._began),
+            rows=make_rows(self._repeats, self._began),
             total_ns=np.array(self._totals, np.int64),
             steps=steps,
             frames=steps * envs,
@@ -280,40 +281,105 @@ class _Measurement:
     def _notes(self) -> tuple[str, ...]:
         if not self._plan.sync:
             return self._device.notes
-        return (*self._device.notes, SYNC if self._device.accelerator else NOTHING_TO_WAIT_FOR)
+        return (*self._device.notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
 
-    def _with(self, name: PassName, profile: ModeProfile) -> ModeProfile:
-        for observer in passes_of(name, self._device.accelerator):
+    def _run_pass(self, name: PassName, profile: ModeProfile) -> ModeProfile:
+        for observer in make_observers(name, self._device.accelerator):
             if profile.error is None:
-                self._plan.told(f"{self._mode}: {name}", 0, 1)
-                profile = self._observed(observer, profile)
+                self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
+                profile = self._run_observer(observer, profile)
         return profile
 
-    def _observed(self, observer: Observer, profile: ModeProfile) -> ModeProfile:
-        why = observer.hindrance()
+    def _run_observer(self, observer: Observer, profile: ModeProfile) -> ModeProfile:
+        why = observer.unavailable_reason()
         if why is not None:
             return replace(profile, notes=(*profile.notes, why))
-        plan, made, error = self._plan, 0, None
-        steps = min(plan.steps, most_steps(observer))
+        plan, steps_run, error = self._plan, 0, None
+        steps = min(plan.steps, max_recorded_steps(observer))
         try:
             self._seed()
-            with measured(self._env, observer, all_wrappers=self._plan.all_wrappers):
-                # What a first call sets up is no part of what a step takes.
-                sum(self._rolled(max(1, min(plan.warmup, steps))))
+            with attach_meter(self._env, observer, all_wrappers=self._plan.all_wrappers):
+                # The set-up work of first calls is not part of a step.
+                sum(self._run_steps(max(1, min(plan.warmup, steps))))
                 with observer.recording():
-                    for chunk in self._rolled(steps):
-                        made += chunk
+                    for chunk in self._run_steps(steps):
+                        steps_run += chunk
         except KeyboardInterrupt:
             error = "interrupted"
         except Exception as raised:
-            error = _told(raised)
-        found = observer.found(profile, made) if made else profile
+            error = _describe_error(raised)
+        found = observer.add_results(profile, steps_run) if steps_run else profile
         return replace(found, error=error)
 
 
-def _told(error: Exception) -> str:
-    """An error in words, with where it was raised."""
+def _describe_error(error: Exception) -> str:
+    """Return the message of an error with its type and notes."""
     if isinstance(error, TdxError):
         return str(error)
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+
+
+_SHORT_STEPS, _SHORT_WARMUP = 50, 10
+_PASS_SLOWDOWN = 3.0
+"""Approximate slowdown of a step in a pass other than the clean one."""
+_SAMPLE_BYTES = 8
+"""Approximate size of the samples of a call in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated duration of one mode.
+
+    Args:
+        mode: The mode.
+        steps: Total steps of the clean pass, with warm-up.
+        step_us: Time of a step in a short rollout.
+        seconds: Duration of all passes.
+        calls: Number of timed calls.
+        saved_bytes: Size of the calls in a file.
+    """
+
+    mode: Mode
+    steps: int
+    step_us: float
+    seconds: float
+    calls: int
+    saved_bytes: int
+
+
+def shorten_plan(plan: ProfilePlan) -> ProfilePlan:
+    """Return the plan with only as many steps as an estimate needs."""
+    return replace(
+        plan,
+        steps=min(plan.steps, _SHORT_STEPS),
+        warmup=min(plan.warmup, _SHORT_WARMUP),
+        repeats=1,
+        passes=(),
+    )
+
+
+def estimate_duration(short: Profile, plan: ProfilePlan) -> tuple[Estimate, ...]:
+    """Estimate the duration of each mode.
+
+    Args:
+        short: Profile measured with :func:`shorten_plan`.
+        plan: Plan to estimate.
+    """
+    found = []
+    for mode in short.modes:
+        steps = plan.warmup + plan.steps * plan.repeats
+        slowed = min(plan.steps, MAX_HOST_STEPS) * _PASS_SLOWDOWN * len(plan.passes)
+        steps_run = max(int(mode.steps.sum()), 1)
+        calls = round(count_calls(mode) / steps_run * plan.steps * plan.repeats)
+        found.append(
+            Estimate(
+                mode=mode.mode,
+                steps=steps,
+                step_us=mode.step_us,
+                seconds=(steps + slowed) * mode.step_us / 1e6,
+                calls=calls,
+                saved_bytes=calls * _SAMPLE_BYTES,
+            )
+        )
+    return tuple(found)

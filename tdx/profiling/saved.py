@@ -1,18 +1,13 @@
-"""A profile as plain data, with every sample, and back again."""
+"""Save a profile as JSON with every sample, and load it."""
 
 from __future__ import annotations
 
 import base64
-import builtins
-import collections.abc
 import json
-import types
-import typing
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,45 +15,46 @@ from tdx.core.meter import Lane, Part
 from tdx.errors import ArgumentError, StorageError
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
+    Counts,
     DeviceUse,
     MemoryUse,
+    Mode,
     ModeProfile,
     OperatorUse,
     Profile,
     Row,
     Settings,
 )
-from tdx.profiling.statistics import Counts
+from tdx.serialization import from_plain, to_plain
 from tdx.text import escape_json
 from tdx.untrusted import parse_json, read_limited
 
 SCHEMA_VERSION = 1
-"""Grows where a document can no longer be read as before."""
+"""Increased when old documents can no longer be read."""
 KIND = "profile"
 ENCODING = "base64 of zlib of the differences between neighbours, int64, little-endian"
 MAX_PROFILE_BYTES = 2**28
-"""Size of a saved profile."""
+"""Maximum size of a saved profile."""
 MAX_SAMPLE_BYTES = 2**28
-"""Size of all samples of a document after decompression."""
+"""Maximum size of all samples of a document after decompression."""
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
 _DIGITS = 4
 
-Made = TypeVar("Made")
 Key = tuple[str, Lane]
 
 
-def to_json(profile: Profile) -> dict[str, Any]:
-    """All of a profile as plain data: what :func:`from_json` reads, and statistics for others.
+def profile_to_json(profile: Profile) -> dict[str, Any]:
+    """Convert a profile to plain data: what :func:`profile_from_json` reads, and statistics.
 
     Args:
-        profile: what was measured.
+        profile: The profile.
 
     Example:
         >>> from tdx import GymEnv
         >>> from tdx.profiling.run import ProfilePlan, profile_env
         >>> found = profile_env(GymEnv("Pendulum-v1"), plan=ProfilePlan(steps=9, passes=()))
-        >>> document = to_json(found)
-        >>> document["modes"][0]["rows"][0]["n"] > 0, from_json(document).subject
+        >>> document = profile_to_json(found)
+        >>> document["modes"][0]["rows"][0]["n"] > 0, profile_from_json(document).subject
         (True, 'Pendulum-v1')
     """
     return {
@@ -66,14 +62,14 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "kind": KIND,
         "subject": profile.subject,
         "stages": list(profile.stages),
-        "settings": asdict(profile.settings),
-        "machine": {**asdict(profile.machine), "accelerators": list(profile.machine.accelerators)},
+        "settings": to_plain(profile.settings),
+        "machine": to_plain(profile.machine),
         "encoding": ENCODING,
-        "modes": [_mode_data(mode) for mode in profile.modes],
+        "modes": [_mode_to_json(mode) for mode in profile.modes],
     }
 
 
-def _mode_data(mode: ModeProfile) -> dict[str, Any]:
+def _mode_to_json(mode: ModeProfile) -> dict[str, Any]:
     return {
         "mode": mode.mode,
         "step_us": round(mode.step_us, _DIGITS),
@@ -90,67 +86,68 @@ def _mode_data(mode: ModeProfile) -> dict[str, Any]:
         "specs_ns": mode.specs_ns.tolist(),
         "notes": list(mode.notes),
         "error": mode.error,
-        "rows": [row_data(mode, row) | {"samples": _samples(row)} for row in mode.rows],
-        "memory": [_named(key, asdict(use)) for key, use in mode.memory.items()],
+        "rows": [row_to_json(mode, row) | {"samples": _encode_row(row)} for row in mode.rows],
+        "memory": [_with_row_key(key, to_plain(use)) for key, use in mode.memory.items()],
         "operators": [
-            _named(key, asdict(use)) for key, uses in mode.operators.items() for use in uses
+            _with_row_key(key, to_plain(use))
+            for key, uses in mode.operators.items()
+            for use in uses
         ],
-        "on_device": [_named(key, asdict(use)) for key, use in mode.on_device.items()],
+        "on_device": [_with_row_key(key, to_plain(use)) for key, use in mode.on_device.items()],
     }
 
 
-def row_data(mode: ModeProfile, row: Row) -> dict[str, Any]:
-    """What one row of a table says, as plain data; times are in µs.
+def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
+    """Convert one row to plain data; times are in µs.
 
     Args:
-        mode: the measurement that it is a part of.
-        row: which.
+        mode: Measurements that contain the row.
+        row: The row.
     """
-    rounded = {name: round(value, _DIGITS) for name, value in asdict(row.statistics).items()}
     return {
-        "part": asdict(row.part),
+        "part": to_plain(row.part),
         "label": row.part.label,
         "lane": row.part.lane,
         "per": "step" if row.covers_many else "call",
-        **rounded,
+        **to_plain(row.statistics, _DIGITS),
         "steps": int(row.steps.sum()),
         "step_us": round(mode.step_share_us(row), _DIGITS),
         "share": round(mode.share(row), 2 * _DIGITS),
     }
 
 
-def _samples(row: Row) -> dict[str, str]:
-    return {name: encoded(getattr(row, name)) for name in _COLUMNS}
+def _encode_row(row: Row) -> dict[str, str]:
+    return {name: encode_samples(getattr(row, name)) for name in _COLUMNS}
 
 
-def _named(key: Key, values: dict[str, Any]) -> dict[str, Any]:
+def _with_row_key(key: Key, values: dict[str, Any]) -> dict[str, Any]:
     return {"label": key[0], "lane": key[1], **values}
 
 
-def encoded(numbers: Counts) -> str:
-    """Whole numbers ``[n]`` as text, see :data:`ENCODING`."""
+def encode_samples(numbers: Counts) -> str:
+    """Encode integers ``[n]`` as text; see :data:`ENCODING`."""
     differences = np.diff(numbers, prepend=np.int64(0)).astype("<i8")
     return base64.b64encode(zlib.compress(differences.tobytes())).decode("ascii")
 
 
-def decoded(text: str) -> Counts:
-    """The whole numbers that :func:`encoded` has written, int64 ``[n]``.
+def decode_samples(text: str) -> Counts:
+    """Decode integers from :func:`encode_samples`, int64 ``[n]``.
 
     Example:
         >>> import numpy as np
-        >>> decoded(encoded(np.array([3, 1, 4]))).tolist()
+        >>> decode_samples(encode_samples(np.array([3, 1, 4]))).tolist()
         [3, 1, 4]
     """
-    return _Samples().decoded(text)
+    return _SampleDecoder().decode(text)
 
 
-class _Samples:
-    """Decodes the columns of one document, up to a limit on all of them together."""
+class _SampleDecoder:
+    """Decodes the columns of one document, up to a limit on their total size."""
 
     def __init__(self) -> None:
         self._left = MAX_SAMPLE_BYTES
 
-    def decoded(self, text: str) -> Counts:
+    def decode(self, text: str) -> Counts:
         inflater = zlib.decompressobj()
         data = inflater.decompress(base64.b64decode(text), self._left)
         self._left -= len(data)
@@ -159,18 +156,18 @@ class _Samples:
         return np.cumsum(np.frombuffer(data, "<i8"), dtype=np.int64)
 
 
-def from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
-    """The profile that :func:`to_json` has written.
+def profile_from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
+    """Parse a profile from :func:`profile_to_json`.
 
     Args:
-        document: plain data.
-        name: what it is called in an error.
+        document: Plain data.
+        name: Name of the document in error messages.
 
     Raises:
-        ArgumentError: it is no profile, or of another version.
+        ArgumentError: The document is not a profile, or has another version.
     """
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise ArgumentError(f"{name} is no profile", hint="`tdx profile --save FILE` writes one")
+        raise ArgumentError(f"{name} is not a profile", hint="`tdx profile --save FILE` writes one")
     if document.get("schema_version") != SCHEMA_VERSION:
         raise ArgumentError(
             f"{name} has schema version {document.get('schema_version')}, "
@@ -178,7 +175,7 @@ def from_json(document: Mapping[str, Any], name: str = "this document") -> Profi
             hint="measure again with `tdx profile --save FILE`",
         )
     try:
-        return _profile(document)
+        return _parse_profile(document)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
         raise ArgumentError(
             f"{name} is damaged: a field is missing, or of another type",
@@ -187,10 +184,10 @@ def from_json(document: Mapping[str, Any], name: str = "this document") -> Profi
 
 
 def read_profile(path: str | Path) -> Profile:
-    """The profile in a file.
+    """Read a profile from a file.
 
     Raises:
-        ArgumentError: there is none, or it cannot be read.
+        ArgumentError: The file is missing, or cannot be read.
     """
     try:
         document = parse_json(read_limited(Path(path), MAX_PROFILE_BYTES), path)
@@ -201,54 +198,53 @@ def read_profile(path: str | Path) -> Profile:
         raise ArgumentError(
             f"cannot read {path}: {reason}", hint="`tdx profile --save FILE` writes one"
         ) from error
-    return from_json(document, str(path))
+    return profile_from_json(document, str(path))
 
 
-def profile_text(profile: Profile) -> str:
-    """The profile as the text of a file; as small as JSON can be, and one line a row."""
-    document = to_json(profile)
+def format_profile(profile: Profile) -> str:
+    """Format a profile as the text of a file: compact JSON, one line per row."""
+    document = profile_to_json(profile)
     modes = document.pop("modes")
     head = json.dumps(document, ensure_ascii=False, allow_nan=False)[:-1]
-    text = f'{head},\n"modes": [{",".join(_mode_text(mode) for mode in modes)}]}}\n'
+    text = f'{head},\n"modes": [{",".join(_format_mode(mode) for mode in modes)}]}}\n'
     return escape_json(text)
 
 
-def _mode_text(mode: dict[str, Any]) -> str:
+def _format_mode(mode: dict[str, Any]) -> str:
     rows = mode.pop("rows")
     head = json.dumps(mode, ensure_ascii=False, allow_nan=False)[:-1]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
     return f'\n{head},\n"rows": [\n{lines}\n]}}'
 
 
-def _profile(document: Mapping[str, Any]) -> Profile:
-    samples, machine = _Samples(), dict(document["machine"])
-    machine["accelerators"] = tuple(machine["accelerators"])
+def _parse_profile(document: Mapping[str, Any]) -> Profile:
+    samples = _SampleDecoder()
     return Profile(
         subject=str(document["subject"]),
         stages=tuple(map(str, document["stages"])),
-        settings=_made(Settings, document["settings"]),
-        machine=_made(Machine, machine),
-        modes=tuple(_mode(mode, samples) for mode in document["modes"]),
+        settings=from_plain(Settings, document["settings"]),
+        machine=from_plain(Machine, document["machine"]),
+        modes=tuple(_parse_mode(mode, samples) for mode in document["modes"]),
     )
 
 
-def _mode(data: Mapping[str, Any], samples: _Samples) -> ModeProfile:
+def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile:
     mode: Any = data["mode"]
-    if not _fits(mode, get_type_hints(ModeProfile)["mode"]):
-        raise ValueError(f"there is no mode {mode!r:.50}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"unknown mode {mode!r:.50}")
     operators: dict[Key, tuple[OperatorUse, ...]] = {}
     for key, each in _by_key(data["operators"]):
-        operators[key] = (*operators.get(key, ()), _made(OperatorUse, each))
+        operators[key] = (*operators.get(key, ()), from_plain(OperatorUse, each))
     return ModeProfile(
         mode=mode,
-        rows=tuple(_row(row, samples) for row in data["rows"]),
+        rows=tuple(_parse_row(row, samples) for row in data["rows"]),
         total_ns=np.array(data["total_ns"], np.int64),
         steps=np.array(data["steps"], np.int64),
         frames=np.array(data["frames"], np.int64),
         specs_ns=np.array(data["specs_ns"], np.int64),
-        memory={key: _made(MemoryUse, each) for key, each in _by_key(data["memory"])},
+        memory={key: from_plain(MemoryUse, each) for key, each in _by_key(data["memory"])},
         operators=operators,
-        on_device={key: _made(DeviceUse, each) for key, each in _by_key(data["on_device"])},
+        on_device={key: from_plain(DeviceUse, each) for key, each in _by_key(data["on_device"])},
         notes=tuple(map(str, data["notes"])),
         error=None if data["error"] is None else str(data["error"]),
     )
@@ -259,35 +255,8 @@ def _by_key(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Key, Mapping
         yield (entry["label"], entry["lane"]), entry
 
 
-def _row(data: Mapping[str, Any], samples: _Samples) -> Row:
-    columns = {name: samples.decoded(data["samples"][name]) for name in _COLUMNS}
+def _parse_row(data: Mapping[str, Any], samples: _SampleDecoder) -> Row:
+    columns = {name: samples.decode(data["samples"][name]) for name in _COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of samples differ in length")
-    return Row(_made(Part, data["part"]), **columns)
-
-
-def _made(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Make a dataclass of the entries that are its fields, after checking their types."""
-    hints = get_type_hints(kind)
-    values = {name: data[name] for name in hints if name in data}
-    for name, value in values.items():
-        if not _fits(value, hints[name]):
-            raise TypeError(f"{name} cannot be {value!r:.50}")
-    return kind(**values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """True if plain data has the type of an annotation."""
-    inner = get_args(hint)
-    match get_origin(hint):
-        case typing.Union | types.UnionType:
-            return any(_fits(value, each) for each in inner)
-        case typing.Literal:
-            return value in inner
-        case None:
-            numbers = {int: (int,), float: (int, float)}.get(hint, (hint,))
-            return isinstance(value, numbers) and (hint is bool or not isinstance(value, bool))
-        case collections.abc.Mapping | builtins.dict:
-            return isinstance(value, dict) and all(_fits(each, inner[1]) for each in value.values())
-        case _:
-            return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+    return Row(from_plain(Part, data["part"]), **columns)

@@ -1,4 +1,4 @@
-"""What a sweep goes through: ``num_envs=1,8,64``, ``device=cpu,cuda``, ``Resize.w=42,84``."""
+"""Settings of a sweep: ``num_envs=1,8,64``, ``device=cpu,cuda``, ``Resize.w=42,84``."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from tdx.errors import ArgumentError, PipelineError, TdxError, UnknownNameError, did_you_mean
-from tdx.pipeline import Dtype, Pipeline, StageConfig, catalogue, format_value, parse_value
-from tdx.pipeline.arguments import named
+from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import BATCHINGS
 from tdx.pipeline.values import DTYPES, Value
 from tdx.profiling.result import MODES
 
-Point = Mapping[str, Value]
+SweepPoint = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """One setting and the values that it takes.
+class SweepAxis:
+    """One setting and its values.
 
     Args:
-        name: the setting.
-        values: its values, in order.
+        name: Name of the setting.
+        values: Values in order.
     """
 
     name: str
@@ -31,44 +31,44 @@ class Axis:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether a cost can be said to grow along it."""
+        """True if all values are numbers."""
         return all(isinstance(value, (int, float)) and value is not True for value in self.values)
 
 
-def shown(value: Value) -> str:
-    """A value as it is given in a sweep."""
+def format_setting(value: Value) -> str:
+    """Format a value as in the text of a sweep."""
     if isinstance(value, Dtype):
         return value.name
     return value if isinstance(value, str) else format_value(value)
 
 
-def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[Axis, ...]:
-    """The axes of a sweep from their texts.
+def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ...]:
+    """Parse the axes of a sweep.
 
     Args:
-        texts: each ``NAME=VALUE,VALUE,...``, or several of them with spaces between. A name is
-            ``num_envs``, ``device``, ``dtype``, ``batching``, ``mode``, ``steps``, ``threads``,
-            or the argument of a stage, ``Resize.w``, or ``2.w`` by its place.
-        pipeline: whose stages they are.
+        texts: Each ``NAME=VALUE,VALUE,...``, or several of them separated by spaces. A name is
+            ``num_envs``, ``device``, ``dtype``, ``batching``, ``mode``, ``steps``, ``threads``, or
+            the argument of a stage by class name or index, ``Resize.w`` or ``2.w``.
+        pipeline: Pipeline with the stages.
 
     Raises:
-        UnknownNameError: there is no such setting, stage or argument.
-        ArgumentError: a value is none that the setting takes, or a setting is there twice.
+        UnknownNameError: A setting, stage or argument is unknown.
+        ArgumentError: A value is invalid, or a setting occurs twice.
 
     Example:
         >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
-        (Axis(name='num_envs', values=(1, 8)), Axis(name='device', values=('cpu',)))
+        (SweepAxis(name='num_envs', values=(1, 8)), SweepAxis(name='device', values=('cpu',)))
     """
-    axes = [_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
+    axes = [_parse_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
     names = [axis.name for axis in axes]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ArgumentError(f"{twice} is swept twice", hint="give all its values at once")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise ArgumentError(f"{duplicate} is swept twice", hint="list all its values at once")
     return tuple(axes)
 
 
 def _split(text: str, at: str) -> list[str]:
-    """The parts of a text, where what is inside brackets and quotes stays together."""
+    """Split a text; separators inside brackets and quotes are ignored."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -83,21 +83,23 @@ def _split(text: str, at: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _axis(text: str, pipeline: Pipeline) -> Axis:
+def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
     name, sign, given = text.partition("=")
     if not sign or not given:
-        raise ArgumentError(f"{text!r} is no part of a sweep", hint="for example num_envs=1,8,64")
-    read = _READERS.get(name)
+        raise ArgumentError(
+            f"invalid sweep setting {text!r}", hint="write for example num_envs=1,8,64"
+        )
+    read = _PARSERS.get(name)
     if read is None:
         _check_argument(name, pipeline)
-        read = _argument
+        read = _parse_argument
     values = tuple(read(name, each) for each in _split(given, ",") if each)
-    if len(set(map(shown, values))) < len(values):
-        raise ArgumentError(f"{text!r} has the same value twice", hint="give each once")
-    return Axis(name, values)
+    if len(set(map(format_setting, values))) < len(values):
+        raise ArgumentError(f"{text!r} has the same value twice", hint="list each value once")
+    return SweepAxis(name, values)
 
 
-def _whole(name: str, text: str) -> Value:
+def _parse_positive(name: str, text: str) -> Value:
     if not text.replace("_", "").isdecimal() or not int(text):
         raise ArgumentError(
             f"{name} takes whole numbers of at least 1, got {text!r}",
@@ -106,93 +108,93 @@ def _whole(name: str, text: str) -> Value:
     return int(text)
 
 
-def _one_of(known: Sequence[str]) -> Callable[[str, str], Value]:
+def _make_choice_parser(known: Sequence[str]) -> Callable[[str, str], Value]:
     def read(name: str, text: str) -> Value:
         if text not in known:
-            hint = did_you_mean(text, known, f"there is {', '.join(known)}")
-            raise UnknownNameError(f"there is no {name} {text!r}", hint=hint)
+            hint = did_you_mean(text, known, f"use one of {', '.join(known)}")
+            raise UnknownNameError(f"unknown {name} {text!r}", hint=hint)
         return text
 
     return read
 
 
-def _dtype(name: str, text: str) -> Value:
+def _parse_dtype(name: str, text: str) -> Value:
     found = Dtype.named(text)
     if found is None:
         hint = did_you_mean(text, DTYPES, "for example float32")
-        raise UnknownNameError(f"there is no dtype {text!r}", hint=hint)
+        raise UnknownNameError(f"unknown dtype {text!r}", hint=hint)
     return found
 
 
-def _text(name: str, text: str) -> Value:
+def _parse_text(name: str, text: str) -> Value:
     return text
 
 
-def _argument(name: str, text: str) -> Value:
+def _parse_argument(name: str, text: str) -> Value:
     with suppress(PipelineError):
         return parse_value(text)
     return text
 
 
-_READERS: dict[str, Callable[[str, str], Value]] = {
-    "num_envs": _whole,
-    "device": _text,
-    "dtype": _dtype,
-    "batching": _one_of(BATCHINGS),
-    "mode": _one_of(MODES),
-    "steps": _whole,
-    "threads": _whole,
+_PARSERS: dict[str, Callable[[str, str], Value]] = {
+    "num_envs": _parse_positive,
+    "device": _parse_text,
+    "dtype": _parse_dtype,
+    "batching": _make_choice_parser(BATCHINGS),
+    "mode": _make_choice_parser(MODES),
+    "steps": _parse_positive,
+    "threads": _parse_positive,
 }
 
 
 def _check_argument(name: str, pipeline: Pipeline) -> None:
     stage, dot, argument = name.rpartition(".")
-    known = [*_READERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
-    concerned = [pipeline.transforms[place] for place in _places(stage, pipeline)]
+    known = [*_PARSERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
+    concerned = [pipeline.transforms[place] for place in _find_stages(stage, pipeline)]
     if not dot or not concerned:
-        hint = did_you_mean(stage or name, known, f"there is {', '.join(known)}")
-        raise UnknownNameError(f"there is no setting {name!r} to sweep", hint=hint)
-    info = catalogue().find(concerned[0].name)
+        hint = did_you_mean(stage or name, known, f"settings: {', '.join(known)}")
+        raise UnknownNameError(f"unknown sweep setting {name!r}", hint=hint)
+    info = load_catalog().find(concerned[0].name)
     if info is not None and info.parameter(argument) is None:
         names = [each.name for each in info.parameters]
         hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
         raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
 
 
-def _places(stage: str, pipeline: Pipeline) -> list[int]:
-    """Where the stages of a name, or of a place in digits, are."""
+def _find_stages(stage: str, pipeline: Pipeline) -> list[int]:
+    """Return the indices of the stages with a class name or an index as text."""
     if stage.isdecimal():
         return [int(stage)] if int(stage) < len(pipeline.transforms) else []
     return [at for at, each in enumerate(pipeline.transforms) if each.name == stage]
 
 
-def points_of(axes: Sequence[Axis]) -> list[dict[str, Value]]:
-    """Every combination of their values; the last axis runs fastest."""
+def list_points(axes: Sequence[SweepAxis]) -> list[dict[str, Value]]:
+    """List every combination of values; the last axis varies fastest."""
     names = [axis.name for axis in axes]
     return [
         dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in axes))
     ]
 
 
-def placed(pipeline: Pipeline, point: Point) -> Pipeline:
-    """The pipeline with the settings of a point that concern it.
+def apply_point(pipeline: Pipeline, point: SweepPoint) -> Pipeline:
+    """Return the pipeline with the settings of a point that apply to it.
 
     Raises:
-        TdxError: an argument cannot be named.
+        TdxError: An argument cannot be named.
     """
     of_env = {name: point[name] for name in ("num_envs", "device", "batching") if name in point}
-    made = replace(pipeline, env=replace(pipeline.env, **of_env))  # type: ignore[arg-type]
+    changed = replace(pipeline, env=replace(pipeline.env, **of_env))  # type: ignore[arg-type]
     for name, value in point.items():
         stage, dot, argument = name.rpartition(".")
-        for place in _places(stage, made) if dot else ():
-            made = _with_argument(made, place, argument, value)
+        for place in _find_stages(stage, changed) if dot else ():
+            changed = _with_argument(changed, place, argument, value)
     dtype = point.get("dtype")
-    return _with_dtype(made, dtype) if isinstance(dtype, Dtype) else made
+    return _with_dtype(changed, dtype) if isinstance(dtype, Dtype) else changed
 
 
 def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> Pipeline:
     stages = list(pipeline.transforms)
-    full = named(stages[place])
+    full = name_arguments(stages[place])
     if full.args:
         raise TdxError(f"the arguments of {full.name} cannot be named", hint="name them yourself")
     stages[place] = replace(full, kwargs={**full.kwargs, name: value})
@@ -200,9 +202,9 @@ def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> P
 
 
 def _with_dtype(pipeline: Pipeline, dtype: Dtype) -> Pipeline:
-    """Floats of that dtype: from the stage that makes them, or cast before the first stage."""
+    """Use a float dtype: in the stage that creates floats, or in a cast before the first stage."""
     for place, stage in enumerate(pipeline.transforms):
-        info = catalogue().find(stage.name)
+        info = load_catalog().find(stage.name)
         if info is not None and info.parameter("dtype") is not None:
             return _with_argument(pipeline, place, "dtype", dtype)
     if dtype.name == "float32":

@@ -1,93 +1,222 @@
-"""Profiles in the formats of programs that draw time lines and flame charts."""
+"""The calls of a rollout: in order, as a tree, and in the formats of trace viewers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from tdx import __version__
-from tdx.profiling.calls import Call, call_count, calls_of
-from tdx.profiling.result import ModeProfile, Profile
+import numpy as np
 
-MOST = 200_000
-"""Calls that a file holds; about 25 MiB."""
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+from tdx import __version__
+from tdx.core.meter import UNATTRIBUTED
+from tdx.profiling.result import ModeProfile, Profile, Row
+from tdx.serialization import to_plain
+
+WHOLE_STEP = "whole step"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """One call of one part.
+
+    Args:
+        row: Row of the part.
+        place: Index of the row in its mode.
+        repeat: Repeat of the call.
+        start_ns: Start since the beginning of the repeat.
+        end_ns: End since the beginning of the repeat.
+        own_ns: Time without the parts open_ends it.
+        steps: Number of steps it covers.
+        depth: Number of calls around it.
+    """
+
+    row: Row
+    place: int
+    repeat: int
+    start_ns: int
+    end_ns: int
+    own_ns: int
+    steps: int
+    depth: int
+
+
+def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedCall]:
+    """Yield the calls of all repeats by start; an inner call never ends after its outer call.
+
+    Args:
+        mode: Measurements of a mode.
+        most: Maximum number of calls. ``None``: all.
+    """
+    counts = [len(row.times_ns) for row in mode.rows]
+    if not sum(counts):
+        return
+    place = np.repeat(np.arange(len(counts)), counts)
+    start, span, own, steps, repeat = (
+        np.concatenate([getattr(row, name) for row in mode.rows])
+        for name in ("starts_ns", "spans_ns", "times_ns", "steps", "repeats")
+    )
+    order = np.lexsort((-span, start, repeat))[:most]
+    columns = (place, repeat, start, start + span, own, steps)
+    open_ends: list[int] = []
+    current_repeat = -1
+    for row, number, start, end, own_time, covered in zip(
+        *(column[order].tolist() for column in columns), strict=True
+    ):
+        if number != current_repeat:
+            open_ends, current_repeat = [], number
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        clipped_end = min(end, open_ends[-1]) if open_ends else end
+        yield TimedCall(
+            mode.rows[row], row, number, start, clipped_end, own_time, covered, len(open_ends)
+        )
+        open_ends.append(clipped_end)
+
+
+def count_calls(mode: ModeProfile) -> int:
+    """Return the number of timed calls."""
+    return sum(len(row.times_ns) for row in mode.rows)
+
+
+@dataclass(slots=True)
+class CallNode:
+    """Time of one part open_ends another one, in the mean step.
+
+    Args:
+        label: Label of the part.
+        lane: Lane of the part.
+        work: Kind of the part.
+        step_us: Time per step, including inner parts.
+        own_us: Time per step, excluding inner parts.
+        calls: Calls per step.
+        children: Inner parts, ordered by first call.
+    """
+
+    label: str
+    lane: str
+    work: str
+    step_us: float = 0.0
+    own_us: float = 0.0
+    calls: float = 0.0
+    children: dict[tuple[str, str], CallNode] = field(default_factory=dict)
+
+    def depth(self) -> int:
+        """Return the number of levels, including this one."""
+        return 1 + max((child.depth() for child in self.children.values()), default=0)
+
+
+def build_mean_step(mode: ModeProfile) -> CallNode:
+    """Build the call tree of the mean step.
+
+    Example:
+        >>> import tdx
+        >>> env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardSum())
+        >>> with tdx.profile(env) as measured:
+        ...     _ = env.rollout(20)
+        >>> tree = build_mean_step(measured.result.modes[0])
+        >>> tree.step_us > sum(child.own_us for child in tree.children.values())
+        True
+    """
+    steps = max(int(mode.steps.sum()), 1)
+    root = CallNode(WHOLE_STEP, "", "engine", mode.step_us, calls=1.0)
+    stack = [root]
+    for call in iterate_calls(mode):
+        del stack[call.depth + 1 :]
+        if call.row.part.name == UNATTRIBUTED:
+            # The unattributed part contains all others: it is the step itself.
+            stack.append(stack[-1])
+            continue
+        key, work = call.row.key, call.row.part.work
+        node = stack[-1].children.setdefault(key, CallNode(*key, work))
+        node.step_us += (call.end_ns - call.start_ns) / steps / 1000
+        node.own_us += call.own_ns / steps / 1000
+        node.calls += 1 / steps
+        stack.append(node)
+    root.own_us = max(root.step_us - sum(each.step_us for each in root.children.values()), 0.0)
+    return root
+
+
+MAX_CALLS = 200_000
+"""Maximum number of calls in a file; about 25 MiB."""
+SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _THREAD = 1
 
 
-def cut_note(profile: Profile, most: int = MOST) -> str | None:
-    """What is left out of a file that holds so many calls; none where all fit.
+def describe_omitted_calls(profile: Profile, most: int = MAX_CALLS) -> str | None:
+    """Describe which calls a file of limited size omits; ``None`` if it holds all.
 
     Args:
-        profile: what the file is of.
-        most: calls that it holds.
+        profile: Profile to write.
+        most: Maximum number of calls.
     """
-    every = sum(call_count(mode) for mode in profile.modes)
-    kept = sum(min(call_count(mode), _each(profile, most)) for mode in profile.modes)
+    every = sum(count_calls(mode) for mode in profile.modes)
+    kept = sum(min(count_calls(mode), _calls_per_mode(profile, most)) for mode in profile.modes)
     return f"the first {kept:,} of {every:,} calls" if kept < every else None
 
 
-def _each(profile: Profile, most: int) -> int:
+def _calls_per_mode(profile: Profile, most: int) -> int:
     return max(most // max(len(profile.modes), 1), 1)
 
 
-def chrome_trace(profile: Profile, most: int = MOST) -> dict[str, Any]:
-    """The calls as Chrome's trace events, which Perfetto and ``chrome://tracing`` open.
+def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
+    """Convert the calls to Chrome trace events, for Perfetto and ``chrome://tracing``.
 
-    A process for each mode, and in it one thread, the rollout, with a slice for each repeat.
+    Each mode is a process with one thread, the rollout, with a slice per repeat.
 
     Args:
-        profile: what was measured.
-        most: calls that it holds.
+        profile: Profile to convert.
+        most: Maximum number of calls.
     """
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
-        events += _names(number, mode)
-        for repeat, offset, calls in _repeats(mode, _each(profile, most)):
+        events += _process_events(number, mode)
+        for repeat, offset, calls in _iterate_repeats(mode, _calls_per_mode(profile, most)):
             whole = {"steps": int(mode.steps[repeat])}
             length = int(mode.total_ns[repeat])
-            events.append(_slice(number, f"repeat {repeat}", "repeat", offset, length, whole))
+            events.append(_slice_event(number, f"repeat {repeat}", "repeat", offset, length, whole))
             for call in calls:
                 args = {"own_us": call.own_ns / 1000, "steps": call.steps}
-                begun, length = offset + call.start_ns, call.end_ns - call.start_ns
+                start, length = offset + call.start_ns, call.end_ns - call.start_ns
                 work = call.row.part.work
-                events.append(_slice(number, name_of(call), work, begun, length, args))
+                events.append(
+                    _slice_event(number, format_slice_name(call), work, start, length, args)
+                )
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
         "otherData": {
             "exporter": f"tdx {__version__}",
             "subject": profile.subject,
-            "settings": asdict(profile.settings),
-            "machine": asdict(profile.machine),
-            "cut": cut_note(profile, most),
+            "settings": to_plain(profile.settings),
+            "machine": to_plain(profile.machine),
+            "cut": describe_omitted_calls(profile, most),
         },
     }
 
 
-def name_of(call: Call) -> str:
-    """What a slice is called: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
+def format_slice_name(call: TimedCall) -> str:
+    """Return the name of a slice: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
     part = call.row.part
     return part.label if part.work == "engine" else f"{part.label} {part.lane}"
 
 
-def _names(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
+def _process_events(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
     place = {"ph": "M", "pid": number, "tid": _THREAD}
     yield {**place, "name": "process_name", "args": {"name": mode.mode}}
     yield {**place, "name": "process_sort_index", "args": {"sort_index": number}}
     yield {**place, "name": "thread_name", "args": {"name": "rollout"}}
 
 
-def _slice(
-    number: int, name: str, category: str, begun_ns: int, length_ns: int, args: dict[str, Any]
+def _slice_event(
+    number: int, name: str, category: str, start_ns: int, length_ns: int, args: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": name,
         "cat": category,
-        "ts": begun_ns / 1000,
+        "ts": start_ns / 1000,
         "dur": length_ns / 1000,
         "pid": number,
         "tid": _THREAD,
@@ -95,33 +224,38 @@ def _slice(
     }
 
 
-def _repeats(mode: ModeProfile, most: int) -> Iterator[tuple[int, int, Iterator[Call]]]:
-    """Each repeat, when it begins if they follow each other, and its calls."""
+def _iterate_repeats(
+    mode: ModeProfile, most: int
+) -> Iterator[tuple[int, int, Iterator[TimedCall]]]:
+    """Yield each repeat, its start if repeats follow each other, and its calls."""
     begins = [0, *mode.total_ns.cumsum().tolist()]
-    for repeat, calls in groupby(calls_of(mode, most), key=lambda call: call.repeat):
+    for repeat, calls in groupby(iterate_calls(mode, most), key=lambda call: call.repeat):
         yield repeat, begins[repeat], calls
 
 
-def speedscope(profile: Profile, most: int = MOST) -> dict[str, Any]:
-    """The calls as a file of ``www.speedscope.app``: a profile for each mode.
+def to_speedscope(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
+    """Convert the calls to a file for ``www.speedscope.app`` with one profile per mode.
 
     Args:
-        profile: what was measured.
-        most: calls that it holds.
+        profile: Profile to convert.
+        most: Maximum number of calls.
     """
     frames: dict[str, int] = {}
-    note = cut_note(profile, most)
+    note = describe_omitted_calls(profile, most)
     return {
-        "$schema": SCHEMA,
+        "$schema": SPEEDSCOPE_SCHEMA,
         "exporter": f"tdx {__version__}",
         "name": f"{profile.subject} ({note})" if note else profile.subject,
         "activeProfileIndex": 0,
-        "profiles": [_evented(mode, frames, _each(profile, most)) for mode in profile.modes],
+        "profiles": [
+            _speedscope_profile(mode, frames, _calls_per_mode(profile, most))
+            for mode in profile.modes
+        ],
         "shared": {"frames": [{"name": name} for name in frames]},
     }
 
 
-def _evented(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, Any]:
+def _speedscope_profile(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     opened: list[tuple[int, int]] = []
 
@@ -130,12 +264,12 @@ def _evented(mode: ModeProfile, frames: dict[str, int], most: int) -> dict[str, 
             frame, end = opened.pop()
             events.append({"type": "C", "frame": frame, "at": end})
 
-    for _, offset, calls in _repeats(mode, most):
+    for _, offset, calls in _iterate_repeats(mode, most):
         for call in calls:
-            begun = offset + call.start_ns
-            close(begun)
-            frame = frames.setdefault(name_of(call), len(frames))
-            events.append({"type": "O", "frame": frame, "at": begun})
+            start = offset + call.start_ns
+            close(start)
+            frame = frames.setdefault(format_slice_name(call), len(frames))
+            events.append({"type": "O", "frame": frame, "at": start})
             opened.append((frame, offset + call.end_ns))
         close(None)
     return {

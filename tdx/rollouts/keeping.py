@@ -10,8 +10,8 @@ from tensordict import TensorDictBase
 from tdx.core.planned.executor import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
+from tdx.pipeline.file.yaml_format import write_pipeline
 from tdx.pipeline.model import Pipeline
-from tdx.pipeline.writer import write_pipeline
 from tdx.rollouts.border import as_plain, chain_state
 from tdx.rollouts.episodes import EpisodeIndex
 from tdx.rollouts.manifest import Goal, Manifest, package_versions

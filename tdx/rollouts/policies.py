@@ -17,8 +17,8 @@ from tdx.confined_files import open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, TdxError, get_first_line
 from tdx.pipeline import CodeReference
-from tdx.pipeline.policy_source import PolicySource, parse_policy
-from tdx.pipeline.realise import Realiser
+from tdx.pipeline.policies import PolicySource, parse_policy
+from tdx.pipeline.resolver import ValueResolver
 from tdx.rollouts.action_files import actions_in_batch, read_actions
 from tdx.rollouts.mlp_policies import load_mlp
 from tdx.rollouts.module_policies import load_module
@@ -161,7 +161,7 @@ def _random(made: int) -> None:
 
 
 def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
-    found = Realiser(request.allow_code).imported(reference)
+    found = ValueResolver(request.allow_code).import_object(reference)
     policy = found() if isinstance(found, type) else found
     return NamedPolicy(request.name, None, None, lambda made: policy, is_code=True)
 

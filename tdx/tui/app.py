@@ -16,9 +16,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.docstrings import markdown
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.entries import catalogue
 from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.news import News, name_of
@@ -171,7 +171,7 @@ class TdxApp(App[None]):
         if self.focused is not None and self.focused.id in ("catalogue", "catalogue-search"):
             info = self.query_one(CataloguePane).highlighted
         elif stage is not None and not elsewhere:
-            info = catalogue().find(stage.config.name)
+            info = load_catalog().find(stage.config.name)
         if info is not None:
             self.push_screen(ReadScreen(info.name, markdown(info.doc), markdown=True))
             return

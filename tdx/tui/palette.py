@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from tdx.pipeline.docstrings import plain
-from tdx.pipeline.editing.presets import presets
-from tdx.pipeline.entries import catalogue
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.editing.documents import list_presets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,13 +69,13 @@ class TdxCommands(Provider):
         await node.app.run_action(action, node)
 
     def _transforms(self) -> Iterator[Command]:
-        for info in catalogue().transforms:
+        for info in load_catalog().transforms:
             run = partial(self._main.add_transform, info)
-            yield (f"Add {info.name}", plain(info.summary), run)
+            yield (f"Add {info.name}", strip_markup(info.summary), run)
 
     def _presets(self) -> Iterator[Command]:
         dialogs = self._main.dialogs
-        for preset in presets():
+        for preset in list_presets():
             run = partial(dialogs._preset_chosen, preset.name)
             yield (f"Begin with {preset.name}", preset.title, run)
         for env in dialogs.envs:

@@ -12,7 +12,7 @@ from textual.signal import Signal
 
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
-from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
+from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
 from tdx.tui.backend.client import CANCELLED, Backend, DiedError, RequestError, StaleError
 from tdx.tui.compose.requests import Check, Look
 from tdx.tui.log.journal import Journal
@@ -127,11 +127,11 @@ class Workspace:
         self._after(draft, number if place is None else None, place)
         return True
 
-    def undo(self) -> Change | None:
+    def undo(self) -> DraftChange | None:
         """Take the last edit back."""
         return self._travel(self.editor.undo())
 
-    def redo(self) -> Change | None:
+    def redo(self) -> DraftChange | None:
         """Make the last edit again that was taken back."""
         return self._travel(self.editor.redo())
 
@@ -196,7 +196,7 @@ class Workspace:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _travel(self, change: Change | None) -> Change | None:
+    def _travel(self, change: DraftChange | None) -> DraftChange | None:
         if change is not None:
             number = None if self.stage is None else self.stage.number
             self._after(self.draft, number, _changed_place(change, self.draft))
@@ -329,7 +329,7 @@ def _of_look(error: RequestError) -> Problem:
     return problem
 
 
-def _changed_place(change: Change, now: Draft) -> int | None:
+def _changed_place(change: DraftChange, now: Draft) -> int | None:
     """The first place at which two drafts differ, for the eye to follow."""
     other = change.after if now is change.before else change.before
     if now.env != other.env:

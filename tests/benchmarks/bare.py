@@ -1,4 +1,4 @@
-"""What is stepped without tdx and TorchRL: loops over Gymnasium's ``env.step``."""
+"""Baselines without tdx and TorchRL: loops over Gymnasium's ``env.step``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Loop = Callable[[], int]
 
 
 def pendulum_actions(count: int) -> list[NDArray[np.float32]]:
-    """Actions of Pendulum-v1, drawn in advance, each ``[1]``."""
+    """Actions of Pendulum-v1, sampled in advance, each ``[1]``."""
     drawn = np.random.default_rng(0).uniform(-2, 2, (count, 1)).astype(np.float32)
     return list(drawn)
 
 
 def played(env: Env, actions: Sequence[Any]) -> Loop:
-    """The loop over one env; it returns how many steps it made."""
+    """Return a loop over one env; the loop returns its number of steps."""
     env.reset(seed=0)
 
     def loop() -> int:
@@ -42,7 +42,7 @@ def played(env: Env, actions: Sequence[Any]) -> Loop:
 
 
 def played_in_turns(envs: Sequence[Env], actions: Sequence[Any]) -> Loop:
-    """The loop over several envs, each with the same actions."""
+    """Return a loop over several envs with the same actions."""
     for env in envs:
         env.reset(seed=0)
     steps = [(env, env.step) for env in envs]
@@ -59,12 +59,12 @@ def played_in_turns(envs: Sequence[Env], actions: Sequence[Any]) -> Loop:
 
 
 def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Tensor) -> Loop:
-    """The loop that asks a policy for each action.
+    """Return a loop that asks a policy for each action.
 
     Args:
-        env: the env.
-        policy: from an input to an action.
-        inputs: what the policy gets, ``[T, ...]``, ready before the loop.
+        env: The env.
+        policy: Maps an input to an action.
+        inputs: Inputs of the policy, ``[T, ...]``, computed before the loop.
     """
     env.reset(seed=0)
     rows = list(inputs.unbind(0))
@@ -81,7 +81,7 @@ def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Ten
 
 
 def wrapped_pendulum() -> Env:
-    """Pendulum-v1 under Gymnasium's own wrappers, as near to the six transforms as they come."""
+    """Pendulum-v1 under the Gymnasium wrappers closest to the six transforms."""
     env: Any = gymnasium.make("Pendulum-v1")
     scale, loc = np.float32(2.0), np.float32(0.1)
     env = TransformObservation(env, lambda seen: seen * scale + loc, env.observation_space)

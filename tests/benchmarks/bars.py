@@ -1,4 +1,4 @@
-"""The bars, and the table of what was measured against them."""
+"""Performance targets, and the table of measured times."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COLUMNS: tuple[Contestant, ...] = ("TorchRL", "Gymnasium", "bare", "tdx")
 
 @dataclass(frozen=True)
 class Goal:
-    """What tdx must reach: a time, or a ratio to a contestant's time.
+    """Target for tdx: a time, or a ratio to the time of a contestant.
 
     Args:
-        limit: the time in the bar's unit, or the ratio.
-        of: the contestant whose time it is measured by; ``None`` for a time.
-        faster: the ratio is how many times faster tdx is, else how much of that time it takes.
-        stretch: whether it is more than what must be reached.
+        limit: Time in the unit of the bar, or ratio.
+        of: Contestant to compare with. ``None``: the limit is a time.
+        faster: The ratio is the speedup of tdx; otherwise the relative time of tdx.
+        stretch: Whether the target is optional.
     """
 
     limit: float
@@ -30,11 +30,11 @@ class Goal:
     stretch: bool = False
 
     def figure(self, times: Times, seconds: float) -> float | None:
-        """Today's figure, or ``None`` where a time that it needs was not measured.
+        """Return the measured time or ratio; ``None`` if a time is missing.
 
         Args:
-            times: in seconds.
-            seconds: how many of them the bar's unit is.
+            times: Times in seconds.
+            seconds: Seconds per unit of the bar.
         """
         needed = ("tdx",) if self.of is None else ("tdx", self.of)
         if not all(contestant in times for contestant in needed):
@@ -44,11 +44,11 @@ class Goal:
         return times[self.of] / times["tdx"] if self.faster else times["tdx"] / times[self.of]
 
     def is_met(self, figure: float) -> bool:
-        """Whether a figure reaches the bar."""
+        """True if a figure reaches the target."""
         return figure >= self.limit if self.faster else figure <= self.limit
 
     def describe(self, unit: str) -> str:
-        """The bar in words: ``≥ 5.5 × TorchRL``."""
+        """Describe the target: ``≥ 5.5 × TorchRL``."""
         sign = "≥" if self.faster else "≤"
         words = f"{sign} {self.limit:g} {unit if self.of is None else f'× {self.of}'}"
         return f"{words} (stretch)" if self.stretch else words
@@ -59,13 +59,13 @@ class Bar:
     """One row of the table.
 
     Args:
-        name: the bar's short name.
-        work: what is timed.
-        unit: the unit of its times.
-        seconds: how many seconds one unit is; bytes where memory is measured, a share for %.
-        goals: what tdx must reach.
-        bare: what the column "bare" stands for in this row.
-        above_bare: the others' times count from the bare one's on, which they all contain.
+        name: Short name.
+        work: What is timed.
+        unit: Unit of the times.
+        seconds: Seconds per unit; bytes if memory is measured, a share for %.
+        goals: Targets for tdx.
+        bare: Meaning of the column "bare" in this row.
+        above_bare: Subtract the bare time, which all other times include.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Bar:
     above_bare: bool = False
 
     def counted(self, measured: Times) -> Times:
-        """The times that are shown and held against the goals.
+        """Return the times to show and to compare with the goals.
 
         Args:
-            measured: the times as they were taken.
+            measured: Measured times.
         """
         if not self.above_bare:
             return measured
@@ -259,7 +259,7 @@ BARS = (
 
 
 def results_table(measured: Mapping[Bar, Times]) -> Table:
-    """The bars with today's times, best of all rounds, beside each other."""
+    """Table of the targets with the best time of all rounds."""
     table = Table("", "work", *COLUMNS, "bar", "today", "", title="Today's figures")
     for column in table.columns[2:6]:
         column.justify = "right"

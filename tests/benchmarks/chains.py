@@ -1,4 +1,4 @@
-"""The same chain over the same env, in tdx and in TorchRL."""
+"""The same chain over the same env in tdx and in TorchRL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENV = "Pendulum-v1"
 
 
 def load(library: Library) -> Any:
-    """The module that has envs and transforms; skips where TorchRL is not installed."""
+    """Import the module with envs and transforms; skip if TorchRL is not installed."""
     if library == "TorchRL":
         return pytest.importorskip("torchrl.envs")
     return pytest.importorskip("tdx")
@@ -27,7 +27,7 @@ def plain_env(library: Library) -> Any:
 
 
 def chain_6(library: Library) -> Any:
-    """Six transforms of as many kinds."""
+    """Six transforms of different kinds."""
     lib = load(library)
     return lib.Compose(
         lib.ObservationNorm(0.1, 2.0, in_keys=["observation"]),
@@ -43,23 +43,23 @@ def chain_6_env(library: Library, **options: Any) -> Any:
     """The env under the six transforms.
 
     Args:
-        library: whose.
-        options: given to ``TransformedEnv``.
+        library: Library of the env.
+        options: Passed to ``TransformedEnv``.
     """
     lib = load(library)
     return lib.TransformedEnv(lib.GymEnv(ENV), chain_6(library), **options)
 
 
 def chain_env(library: Library, stages: int, **options: Any) -> Any:
-    """The env under as many transforms, of the same five kinds in turns.
+    """The env under a chain of the given length, cycling through five kinds of transforms.
 
-    They are chain 6 without the clipping, after which TorchRL lets no reward be scaled. Those that
-    add an entry add one of their own each, so that all stages of a kind cost the same.
+    The kinds are those of chain 6 without the clipping, after which TorchRL cannot scale rewards.
+    Each stage that adds an entry adds its own, so that all stages of a kind cost the same.
 
     Args:
-        library: whose.
-        stages: how many.
-        options: given to ``TransformedEnv``.
+        library: Library of the env.
+        stages: Number of stages.
+        options: Passed to ``TransformedEnv``.
     """
     lib = load(library)
     kinds: tuple[Callable[[int], Any], ...] = (
@@ -79,20 +79,20 @@ def native_env(envs: int, **options: Any) -> Any:
     """A batched pendulum in tensors under the six transforms.
 
     Args:
-        envs: how many.
-        options: given to ``TransformedEnv``.
+        envs: Number of envs.
+        options: Passed to ``TransformedEnv``.
     """
     lib = load("tdx")
     return lib.TransformedEnv(lib.PendulumEnv(batch_size=[envs]), chain_6("tdx"), **options)
 
 
 def serial_env(library: Library, envs: int, **options: Any) -> Any:
-    """Several envs in turns under the six transforms.
+    """Several serial envs under the six transforms.
 
     Args:
-        library: whose.
-        envs: how many.
-        options: given to ``TransformedEnv``.
+        library: Library of the envs.
+        envs: Number of envs.
+        options: Passed to ``TransformedEnv``.
     """
     lib = load(library)
     return lib.TransformedEnv(
@@ -101,13 +101,13 @@ def serial_env(library: Library, envs: int, **options: Any) -> Any:
 
 
 def vec_norm_env(library: Library) -> Any:
-    """The env with its observations and rewards normalised by running statistics."""
+    """The env with observations and rewards normalized by running statistics."""
     lib = load(library)
     return lib.TransformedEnv(lib.GymEnv(ENV), lib.VecNorm())
 
 
 def policy_of_stacks() -> TensorDictModule:
-    """A small network that reads the observation of the six transforms."""
+    """Small network that reads the observation of the six transforms."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(12, 64), nn.Tanh(), nn.Linear(64, 1))
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])

@@ -1,4 +1,4 @@
-"""Times contestants in turns, and prints the table of bars at the end."""
+"""Time contestants in alternation, and print the table of targets at the end."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Note = Callable[[Bar, Contestant, float], None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print the bars' table alone, not the plugin's own as well."""
+    """Print only the table of targets, not the plugin's own."""
     torch.set_num_threads(1)
     measured: Measured = defaultdict(dict)
     config.stash[MEASURED] = measured
     config.option.benchmark_quiet = True
-    # What an oracle or an old wrapper warns about is not what is measured here.
+    # Warnings of an oracle or an old wrapper do not matter here.
     config.addinivalue_line("filterwarnings", "ignore")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each measurement several times, contestant after contestant, so that all share a day."""
+    """Run each measurement several times, so that all contestants run under similar conditions."""
     if "turn" in metafunc.fixturenames:
         metafunc.parametrize("turn", range(TURNS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let all contestants of a file have their first turn before any has its second."""
+    """Give all contestants of a file their first turn before any second turn."""
     files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
 
     def order(item: pytest.Item) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def note(pytestconfig: pytest.Config) -> Note:
-    """Put a figure into the table that was measured otherwise."""
+    """Add a figure to the table that was measured otherwise."""
 
     def noted(bar: Bar, contestant: Contestant, figure: float) -> None:
         pytestconfig.stash[MEASURED][bar][contestant] = figure
@@ -72,7 +72,7 @@ def note(pytestconfig: pytest.Config) -> Note:
 
 @pytest.fixture
 def measure(benchmark: BenchmarkFixture, pytestconfig: pytest.Config, turn: int) -> Measure:
-    """Time a function for a contestant of a bar; the best round of all turns counts."""
+    """Time a function for a contestant; the best round of all turns counts."""
 
     def timed(
         bar: Bar,

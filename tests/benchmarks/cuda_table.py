@@ -1,7 +1,7 @@
-"""What stages cost on a CUDA device: ``python -m tests.benchmarks.cuda_table``.
+"""Costs of stages on a CUDA device: ``python -m tests.benchmarks.cuda_table``.
 
-A chain of pixel stages over 1, 64 and 1,024 frames at a time, and chain 6 over 4,096 native envs;
-one table each, in Markdown. It says so where there is no GPU.
+Prints a table in Markdown for a chain of pixel stages over 1, 64 and 1,024 frames at a time, and
+one for chain 6 over 4,096 native envs. Without a GPU it prints a message.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HEAD = (
 
 
 class FramesEnv(EnvBase):
-    """Hands out the same random frames in each step, so that the chain is all that there is.
+    """Returns the same random frames in each step, so that only the chain takes time.
 
     Args:
-        batch: how many frames at a time.
-        device: where they are.
+        batch: Number of frames.
+        device: Device of the frames.
     """
 
     def __init__(self, batch: int, device: str) -> None:
@@ -73,7 +73,7 @@ class FramesEnv(EnvBase):
 
 
 def pixel_chain() -> Compose:
-    """Frames as floats, gray, small and stacked."""
+    """Convert frames to floats, then to small, stacked gray frames."""
     return Compose(
         ToTensorImage(), GrayScale(), Resize(84, 84), CatFrames(4, dim=-3, in_keys=["pixels"])
     )
@@ -104,7 +104,7 @@ def cases(device: str) -> Iterator[tuple[str, Callable[[], TransformedEnv]]]:
 
 
 def markdown(profile: Profile) -> str:
-    """A table a mode; all figures are those of a step."""
+    """One table per mode; all figures are per step."""
     return "\n\n".join(_mode_table(mode) for mode in profile.modes)
 
 
@@ -143,7 +143,7 @@ def _line(cells: Any) -> str:
 
 
 def main() -> None:
-    """Measure and print all."""
+    """Measure and print the tables."""
     if not torch.cuda.is_available():
         print("no GPU: torch finds no CUDA device on this machine")
         return

@@ -1,4 +1,4 @@
-"""The whole app on a terminal of its own: keys go in, and what it draws is read as it comes."""
+"""Runs the whole app on a pseudo-terminal: sends keys and reads what it draws."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class DrivenApp:
     """A running app.
 
     Args:
-        pid: its process.
-        terminal: our end of its terminal.
+        pid: Process id.
+        terminal: File descriptor of the pseudo-terminal.
     """
 
     def __init__(self, pid: int, terminal: int) -> None:
@@ -39,7 +39,7 @@ class DrivenApp:
         self._drawn = b""
 
     def read(self, seconds: float) -> bytes:
-        """What it draws, waiting so long for the first of it."""
+        """Read what it draws, with a timeout for the first part."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return b""
         new = os.read(self._terminal, 1 << 16)
@@ -53,16 +53,16 @@ class DrivenApp:
             self.read(left)
 
     def press(self, keys: bytes) -> None:
-        """Press keys, as a terminal sends them."""
+        """Send keys, encoded as a terminal does."""
         os.write(self._terminal, keys)
 
     @property
     def text(self) -> str:
-        """What it has drawn lately, without colours, in the order of drawing."""
+        """Return what it drew since the last wait, without colors, in the order of drawing."""
         return _ESCAPE.sub(b"", self._drawn).decode(errors="replace")
 
     def sees(self, *texts: str) -> None:
-        """Wait until it has drawn these texts since the last wait."""
+        """Wait until it draws these texts."""
         end = time.perf_counter() + PATIENCE
         while not all(text in self.text for text in texts):
             assert time.perf_counter() < end, f"no {texts} in {self.text[-4000:]}"
@@ -70,12 +70,12 @@ class DrivenApp:
         self._drawn = b""
 
     def latest(self, pattern: str) -> str | None:
-        """What a pattern's group last matched."""
+        """Return the last match of a pattern's group."""
         found = re.findall(pattern, self.text)
         return str(found[-1]) if found else None
 
     def answered(self, key: bytes, columns: range) -> float:
-        """Press a key; the seconds until something is drawn in these columns."""
+        """Send a key; return the seconds until something is drawn in these columns."""
         while self.read(0.0):
             pass
         start = time.perf_counter()
@@ -88,7 +88,7 @@ class DrivenApp:
         raise AssertionError(f"{key!r} is not answered")
 
     def resident(self) -> int:
-        """The memory of the app and its workers, in bytes."""
+        """Return the memory of the app and its workers in bytes."""
         children = subprocess.run(["pgrep", "-P", str(self.pid)], capture_output=True, text=True)
         pids = [self.pid, *map(int, children.stdout.split())]
         pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
@@ -99,7 +99,7 @@ class DrivenApp:
 def app(
     arguments: Sequence[str], folder: Path, size: tuple[int, int] = (200, 60)
 ) -> Iterator[DrivenApp]:
-    """``tdx tui`` with these arguments, killed at the end."""
+    """Run ``tdx tui`` with these arguments; kill it at the end."""
     ours, theirs = pty.openpty()
     columns, rows = size
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -127,6 +127,6 @@ def app(
 
 
 def with_patience(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process; its workers end by themselves."""
+    """Kill a process; its workers exit on their own."""
     process.send_signal(signal.SIGKILL)
     process.wait()

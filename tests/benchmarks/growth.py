@@ -1,4 +1,4 @@
-"""How the cost of a step grows, and the tables of it."""
+"""Growth of the cost of a step, and its tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TITLES: Mapping[Contestant, str] = {"tdx": "tdx planned"}
 
 @dataclass(frozen=True)
 class Growth:
-    """A cost that is measured at several sizes.
+    """A cost measured at several sizes.
 
     Args:
-        name: what it grows with.
-        work: what is timed.
-        of: what the sizes count, in the singular.
-        sizes: where it is measured.
-        whole: what a size's time is for, where that is not one env step: the time of ``size`` env
-            steps together. The line is fitted to that.
+        name: Quantity that the cost grows with.
+        work: What is timed.
+        of: Unit of the sizes, in the singular.
+        sizes: Sizes at which it is measured.
+        whole: What takes the time of ``size`` env steps together, to which the line is fitted.
+            Empty: times are per env step.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Growth:
     whole: str = ""
 
     def at(self, size: int) -> Bar:
-        """What is measured at one size, without a goal."""
+        """Return the row of one size, without a goal."""
         return Bar(self.name, f"{self.work}, {size:,}", "µs", MICROSECOND, ())
 
     def line(self, contestant: Contestant, measured: Mapping[Bar, Times]) -> str:
-        """The straight line nearest to a contestant's times, in words."""
+        """Describe the line fitted to a contestant's times."""
         points = [
             (size, seconds / MICROSECOND * (size if self.whole else 1))
             for size in self.sizes
@@ -52,7 +52,7 @@ class Growth:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The slope and the start of the line whose relative distances to the points are least."""
+    """Fit a line with the least relative distances to the points; return slope and intercept."""
     sizes, times = np.array(points, float).T
     slope, start = np.polyfit(sizes, times, 1, w=1 / times)
     return float(slope), float(start)
@@ -68,7 +68,7 @@ GROWTHS = (LENGTH, STEPS, NATIVE, SERIAL)
 
 
 def growth_table(growth: Growth, measured: Mapping[Bar, Times]) -> Table | None:
-    """A row for each size and one for the line through them; ``None`` if nothing was measured."""
+    """Table with a row per size and the fitted line; ``None`` if nothing was measured."""
     if not any(measured.get(growth.at(size)) for size in growth.sizes):
         return None
     title = f"µs per env step, by {growth.name} ({growth.work})"

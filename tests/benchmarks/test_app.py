@@ -1,4 +1,4 @@
-"""The terminal app: its first screen, its answers to keys under load, live stepping, memory."""
+"""The terminal app: first screen, response to keys under load, live stepping, memory."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def test_memory_over_an_hour_of_steps(note: Note, tmp_path: Path) -> None:
 
 
 def steps(tdx: DrivenApp) -> int:
-    """The number of steps that the live tab shows."""
+    """Return the number of steps that the live tab shows."""
     tdx.rest(0.1)
     return int((tdx.latest(r"step (\d[\d,]*)") or "0").replace(",", ""))

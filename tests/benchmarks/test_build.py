@@ -1,4 +1,4 @@
-"""P7: from nothing to the specs of a transformed env."""
+"""P7: building an env and computing its specs."""
 
 from __future__ import annotations
 

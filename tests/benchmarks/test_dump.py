@@ -1,4 +1,4 @@
-"""P10: a dump that is streamed to disk against the rollout alone, and the memory that it takes."""
+"""P10: a dump streamed to disk compared with the rollout alone, and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the cost of a step grows with the chain, the steps and the envs."""
+"""Growth of the cost of a step with the chain, the steps and the envs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.benchmarks.growth import LENGTH, NATIVE, SERIAL, STEPS, Growth
 CONTESTANTS: tuple[Contestant, ...] = ("TorchRL", "tdx eager", "tdx")
 CHAIN_STEPS: dict[Contestant, int] = {"TorchRL": 25, "tdx eager": 100, "tdx": 2000}
 BATCH_STEPS: dict[Contestant, int] = {"TorchRL": 10, "tdx eager": 50, "tdx": 500}
-# More env steps of a large batch would only take longer.
+# A large batch needs no more env steps.
 MOST_ENV_STEPS = 200_000
 TORCHRL_STEPS = 1_000
 TORCHRL_STAGES = 16
-# From here on one round a turn is enough of those that step one by one.
+# From this size on, eager contestants run one round per turn.
 MANY_STEPS = 1_000
 
 

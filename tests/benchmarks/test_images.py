@@ -1,4 +1,4 @@
-"""Transforms of images, each against torchvision's own call."""
+"""Image transforms compared with torchvision's functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 8
 
 
 def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
-    """The call that a transform stands for."""
+    """Return torchvision's function for a transform."""
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "ToTensorImage": lambda image: functional.to_dtype_image(
@@ -32,7 +32,7 @@ def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def images(case: ImageCase) -> Tensor:
-    """Noise, with its channels where the transform wants them."""
+    """Random images in the layout of the transform."""
     name, dtype, batch = case
     shape = (batch, 210, 160, 3) if name == "ToTensorImage" else (batch, 3, 210, 160)
     noise = torch.randint(256, shape, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""P10, its memory: a rollout of a million steps, chunk after chunk."""
+"""P10, memory: a rollout of a million steps in chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """How much memory the process holds now."""
+    """Return the resident memory of the process."""
     return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 

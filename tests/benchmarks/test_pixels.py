@@ -1,4 +1,4 @@
-"""P4: frames of an Atari game, gray, small and stacked."""
+"""P4: frames of an Atari game, converted to small, stacked gray frames."""
 
 from __future__ import annotations
 

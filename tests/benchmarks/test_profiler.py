@@ -1,4 +1,4 @@
-"""P9: what the profiler itself costs, what it leaves unattributed, and known costs in real time."""
+"""P9: overhead of the profiler, unattributed time, and known costs in real time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from tdx import Compose, TransformedEnv
 from tdx.core.meter import Lane
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.quiet import quiet
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.benchmarks.bars import (
@@ -25,7 +25,7 @@ from tests.benchmarks.bars import (
 )
 from tests.benchmarks.chains import chain_6_env
 from tests.benchmarks.conftest import Note
-from tests.profiling.spinning import SpinningEnv, SpinningPolicy, SpinningStage
+from tests.profiling.fake_clock import SpinningEnv, SpinningPolicy, SpinningStage
 
 ROUNDS = 15
 EACH = pytest.mark.parametrize(
@@ -40,16 +40,16 @@ EACH = pytest.mark.parametrize(
 
 @EACH
 def test_profiled_rollout(note: Note, bar: Bar, left: Bar, mode: Mode, steps: int) -> None:
-    """Measured and not, in turns; the median of the turns' ratios counts."""
+    """Measured and unmeasured rollouts in alternation; the median ratio counts."""
     env = chain_6_env("tdx", planned=mode == "planned")
     meter = ClockMeter()
     times: list[tuple[float, float]] = []
-    with quiet():
+    with quiet_environment():
         for _ in range(ROUNDS + 1):
             plain = _rolled(env, steps)
-            with measured(env, meter):
+            with attach_meter(env, meter):
                 times.append((plain, _rolled(env, steps)))
-            meter.taken()
+            meter.collect()
     plain_s, profiled_s = np.array(times[1:]).T / steps
     base = float(np.median(plain_s))
     note(bar, "bare", base)
@@ -70,7 +70,7 @@ def _rolled(env: TransformedEnv, steps: int) -> float:
 
 
 class _Spinner:
-    """Waits by looking at the clock, and knows how long it did."""
+    """Waits actively and records how long."""
 
     def __init__(self) -> None:
         self.spun_ns = 0
@@ -85,9 +85,9 @@ class _Spinner:
 
 @pytest.mark.parametrize("mode", ["planned", "eager"])
 def test_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> None:
-    """Each spins a time of its own: in a step, at a reset, on the way in, now and then.
+    """Each part spins for its own time: in a step, at a reset, in the inverse path, now and then.
 
-    Env and policy make TensorDicts besides, which is their own time as well; they spin so long that
+    Env and policy also create TensorDicts, which is their own time as well; they spin so long that
     this is little of it.
     """
     spin: dict[tuple[str, Lane], _Spinner] = {
@@ -112,7 +112,7 @@ def test_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> Non
     rows = {row.key: row.total_ns for row in found.rows}
     ratios = {}
     for key, each in spin.items():
-        # What a reset is given goes through the way in as well.
+        # The input of a reset passes through the inverse path too.
         others = rows.get((key[0], "reset"), 0) if key[1] == "inverse" else 0
         ratios[key] = (rows[key] + others) / each.spun_ns
         print(f"{mode} {key[0]} {key[1]}: found {ratios[key]:.3f} of what it spun")

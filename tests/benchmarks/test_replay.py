@@ -20,7 +20,7 @@ EPISODE = 200
 
 
 def stored() -> TensorDictBase:
-    """What a rollout of Pendulum-v1 holds, drawn at random."""
+    """Random data with the layout of a rollout of Pendulum-v1."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(STORED + 1, 3, generator=generator)
     done = (torch.arange(STORED) % EPISODE == EPISODE - 1).unsqueeze(-1)
@@ -35,7 +35,7 @@ def stored() -> TensorDictBase:
 
 
 def buffer_of(library: Library, sampler: str, **kwargs: Any) -> Any:
-    """The same buffer with the same chain in one of the libraries."""
+    """Create the buffer with the chain in one of the libraries."""
     lib = load(library)
     data = pytest.importorskip("torchrl.data.replay_buffers") if library == "TorchRL" else lib
     buffer = data.ReplayBuffer(

@@ -38,12 +38,12 @@ from tests.benchmarks.conftest import Measure
 STEPS = 2000
 ENVS = 8
 BATCHED_STEPS = 500
-# Of the slow contestants fewer rounds: all together take minutes, not an hour.
+# Slow contestants run fewer rounds, so that all of them take minutes.
 ROUNDS = {"tdx": 8, "TorchRL": 2}
 
 
 def serial_8_env(library: Library) -> Any:
-    """Eight envs in turns under the six transforms."""
+    """Eight serial envs under the six transforms."""
     return serial_env(library, ENVS)
 
 

@@ -1,4 +1,4 @@
-"""P8: whole processes, from the shell's point of view."""
+"""P8: startup of whole processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPLETE = {
 
 
 def run(arguments: list[str], variables: dict[str, str] | None = None) -> str:
-    """The standard output of a Python process."""
+    """Return the standard output of a Python process."""
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -21,9 +21,9 @@ class Loop:
     """Steps from the root of an episode.
 
     Args:
-        env: what steps.
-        again: step the same TensorDict again and again, which then holds the last ``next``; else
-            each step gets one of its own, as after ``step_mdp``.
+        env: Env to step.
+        again: Step the same TensorDict repeatedly, which then holds the last ``next``; otherwise
+            each step gets its own TensorDict, as after ``step_mdp``.
     """
 
     def __init__(self, env: Any, *, again: bool) -> None:

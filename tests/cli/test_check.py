@@ -190,12 +190,12 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
     assert (outcome.code, outcome.err) == (ExitCode.FINDINGS, "")
     missing, *others = json.loads(outcome.out)["findings"]
     assert (missing["code"], missing["check"]) == ("TDX304", "specs")
-    assert missing["message"] == f"there is no device {MISSING}"
+    assert missing["message"] == f"device {MISSING} is not available"
     assert missing["hint"].endswith("; the rest was looked at on the CPU")
     assert [each["code"] for each in others] == ["TDX421", "TDX451"]
     alone = tdx("check", "--env", "Pendulum-v1", "--device", MISSING)
     assert (alone.code, alone.err) == (ExitCode.ENVIRONMENT, "")
-    assert f"TDX304 env Pendulum-v1: there is no device {MISSING}" in alone.out
+    assert f"TDX304 env Pendulum-v1: device {MISSING} is not available" in alone.out
     cast = f"DeviceCastTransform('{MISSING}')"
     staged = tdx("check", "--env", "Pendulum-v1", "--t", cast, *CLIPPED[2:6])
     assert staged.code == ExitCode.FINDINGS

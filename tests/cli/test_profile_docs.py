@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.profiling.stand_in import MACHINE
+from tests.profiling.sample_profile import MACHINE
 from tests.test_readme import BLOCK
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def test_examples_start_as_on_the_page(
     tdx: Tdx, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tdx.profiling.run.this_machine", lambda: MACHINE)
-    monkeypatch.setattr("tdx.profiling.machine.this_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.run.detect_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
     for part in re.split(r"^\$ ", sessions()[number], flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")
         found = tdx(*shlex.split(command)[1:], columns=COLUMNS)

@@ -14,7 +14,7 @@ import pytest
 
 from tdx.cli.process import run
 from tdx.profiling.saved import read_profile
-from tests.profiling.stand_in import stand_in
+from tests.profiling.sample_profile import sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -141,7 +141,7 @@ def test_closed_pipe(
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: stand_in())
+    monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: sample_profile())
     monkeypatch.setattr("sys.stdout", Closed())
     assert run(("profile", "--env", "Pendulum-v1", *SHORT)) == 0
     assert capsys.readouterr().err == ""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tdx.inspection.fixes import fix_pipeline
 from tdx.inspection.lint.linter import select_rules
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
@@ -88,4 +88,6 @@ def test_fixed_pipeline_has_no_new_errors_and_no_more_fixes(
     for _, fix in result.fixes:
         fix.apply(file)
     written, wanted = file.pipeline.transforms, result.pipeline.transforms
-    assert [named(stage) for stage in written] == [named(stage) for stage in wanted]
+    assert [name_arguments(stage) for stage in written] == [
+        name_arguments(stage) for stage in wanted
+    ]

@@ -82,7 +82,7 @@ PIPELINES = st.builds(
     ),
 )
 
-# Stages that a program can be written for: transforms of tdx, with values of the declared type.
+# Stages that can be written as a program: transforms of tdx with values of the declared types.
 KEYS = st.lists(st.one_of(ARGUMENTS, st.tuples(ARGUMENTS, ARGUMENTS)), min_size=1, max_size=3)
 FLOATS = st.one_of(st.floats(allow_nan=False), st.sampled_from([math.inf, -math.inf]))
 KNOWN_STAGES = st.one_of(
@@ -100,5 +100,5 @@ KNOWN_STAGES = st.one_of(
 
 
 def exactly(value: object) -> str:
-    """A text that tells 1 from 1.0 and from True, in which equality does not."""
+    """Text that distinguishes 1 from 1.0 and True, which are equal."""
     return repr(value)

@@ -1,4 +1,4 @@
-"""Arguments are checked against their declaration, in plain words."""
+"""Arguments are checked against their declaration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.pipeline import (
     Call,
-    Catalogue,
+    Catalog,
     CodeReference,
     Dtype,
     Parameter,
@@ -15,12 +15,12 @@ from tdx.pipeline import (
     TransformInfo,
     parse_stage,
 )
-from tdx.pipeline.arguments import bind_stage, named
+from tdx.pipeline.arguments import bind_stage, name_arguments
+from tdx.pipeline.catalog import Type, make_union
 from tdx.pipeline.coercion import MismatchError, coerce
-from tdx.pipeline.types import Type, union
 from tdx.pipeline.values import Value
 
-NUMBER_OR_TENSOR = union([Type("float"), Type("tensor")])
+NUMBER_OR_TENSOR = make_union([Type("float"), Type("tensor")])
 MODES = Type("literal", values=("fast", "exact"))
 
 
@@ -37,7 +37,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "Xyz",
             UnknownNameError,
             "unknown transform Xyz",
-            "tdx list transforms has them all",
+            "`tdx list transforms` prints all of them",
         ),
         (
             "StepCounter(max_stesp=3)",
@@ -90,13 +90,13 @@ MODES = Type("literal", values=("fast", "exact"))
         (
             "RewardSum(in_keys=['a', 3])",
             ArgumentError,
-            "in_keys holds 3, wanted a key (a string or a tuple of strings)",
+            "in_keys holds 3, expected a key (a string or a tuple of strings)",
             "write a list of keys or None",
         ),
         (
             "TensorDictPrimer({'a': Unbonded(3)})",
             ArgumentError,
-            "primers holds Unbonded(3), wanted a spec such as Unbounded(shape=(3,))",
+            "primers holds Unbonded(3), expected a spec such as Unbounded(shape=(3,))",
             "did you mean Unbounded or Bounded or UnboundedDiscrete?",
         ),
         (
@@ -109,7 +109,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "StepCounter(3, max_steps=4)",
             ArgumentError,
             "max_steps is given twice, by position and by name",
-            "give it once",
+            "pass it once",
         ),
         (
             "CatFrames(4)",
@@ -174,8 +174,8 @@ def test_all_errors_of_a_stage_are_found() -> None:
         (NUMBER_OR_TENSOR, 3, 3.0),
         (NUMBER_OR_TENSOR, ((1, 2), (3, 4)), Call("tensor", (((1, 2), (3, 4)),))),
         (MODES, "fast", "fast"),
-        (union([Type("str"), Type("dtype")]), "float32", "float32"),
-        (union([Type("int"), Type("sequence", (Type("int"),))]), (84, 84), [84, 84]),
+        (make_union([Type("str"), Type("dtype")]), "float32", "float32"),
+        (make_union([Type("int"), Type("sequence", (Type("int"),))]), (84, 84), [84, 84]),
         (Type("other", text="Mode"), "x:y", CodeReference("x", "y")),
     ],
 )
@@ -210,16 +210,16 @@ def test_mismatches(kind: Type, value: Value) -> None:
 
 
 def test_naming_positional_arguments() -> None:
-    stage = named(parse_stage("CatFrames(4, -1, padding='same')"))
+    stage = name_arguments(parse_stage("CatFrames(4, -1, padding='same')"))
     assert stage == StageConfig("CatFrames", (), {"N": 4, "dim": -1, "padding": "same"})
     for text in ("Unknown(1)", "Compose(RewardSum)", "InitTracker('a', 'b')", "a:b(1)"):
-        assert named(parse_stage(text)) == parse_stage(text)
+        assert name_arguments(parse_stage(text)) == parse_stage(text)
 
 
 def test_a_choice_gets_the_nearest_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
-    mode = Parameter("mode", "Mode", None, "", "positional", union([MODES, Type("none")]))
+    mode = Parameter("mode", "Mode", None, "", "positional", make_union([MODES, Type("none")]))
     info = TransformInfo("Scale", "m", "reward", "scan", "", "", (mode,))
-    monkeypatch.setattr("tdx.pipeline.arguments.catalogue", lambda: Catalogue((info,)))
+    monkeypatch.setattr("tdx.pipeline.arguments.load_catalog", lambda: Catalog((info,)))
     errors = bind_stage(parse_stage("Scale('fats')")).errors
     assert [str(error) for error in errors] == [
         'mode must be one of "fast" or "exact" or None, got "fats" (did you mean fast?)'

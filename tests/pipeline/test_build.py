@@ -1,4 +1,4 @@
-"""Building the env of a pipeline, and finding what is wrong without a step."""
+"""Building the env of a pipeline, and validating a pipeline without a step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def the_error(pipeline: Pipeline, allow_code: bool = False) -> TdxError:
-    """The error that building raises, which validation finds too."""
+    """Error of building, which validation returns too."""
     with pytest.raises(TdxError) as caught:
         build_env(pipeline, allow_code)
     assert str(validate(pipeline, allow_code)[0]) == str(caught.value)
@@ -111,7 +111,7 @@ def test_envs(env: EnvConfig, batch_size: list[int]) -> None:
         built.close()
 
 
-def test_a_worker_that_hangs_is_given_up_after_the_time_that_the_file_says() -> None:
+def test_a_hung_worker_times_out_after_worker_timeout() -> None:
     config = EnvConfig("Pendulum-v1", num_envs=1, batching="parallel", worker_timeout=0.001)
     with pytest.raises(WorkerTimeoutError, match=r"within 0\.001 s") as caught:
         build_env(Pipeline.of(config)).close()
@@ -128,7 +128,7 @@ def test_the_seed_fixes_the_first_observation() -> None:
     assert not torch.equal(first, other)
 
 
-def test_values_become_what_they_stand_for() -> None:
+def test_values_are_resolved() -> None:
     env = build_env(
         Pipeline.of(
             "Pendulum-v1",
@@ -194,7 +194,7 @@ def test_values_become_what_they_stand_for() -> None:
         ),
     ],
 )
-def test_what_the_specs_show(stages: list[str], kind: type[TdxError], message: str) -> None:
+def test_errors_in_specs(stages: list[str], kind: type[TdxError], message: str) -> None:
     error = the_error(Pipeline.of("Pendulum-v1", *stages))
     assert isinstance(error, kind)
     assert str(error) == message
@@ -227,9 +227,13 @@ def test_errors_have_the_line_of_the_file() -> None:
     ("env", "kind", "message"),
     [
         (EnvConfig("Pendulm-v1"), EnvNotFoundError, "no env of this id is registered"),
-        (EnvConfig("tdx/Pendulm"), ArgumentError, "tdx has no env of this id"),
-        (EnvConfig("Pendulum-v1", device="cuda:77"), DeviceError, "there is no device cuda:77"),
-        (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "there is no device warp"),
+        (EnvConfig("tdx/Pendulm"), ArgumentError, "unknown tdx env"),
+        (
+            EnvConfig("Pendulum-v1", device="cuda:77"),
+            DeviceError,
+            "device cuda:77 is not available",
+        ),
+        (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "device warp is not available"),
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),
             ArgumentError,
@@ -288,17 +292,17 @@ def test_code() -> None:
         (
             Pipeline.of("users_code:broken"),
             EnvError,
-            "making the env failed: RuntimeError: no physics today",
+            "creating the env failed: RuntimeError: no physics today",
         ),
         (
             Pipeline.of(EnvConfig("users_code:native", num_envs=2)),
             ArgumentError,
-            "it makes one env, not a vector of them",
+            "the factory creates one env, not a vector of envs",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(fail=True)"),
             ChainError,
-            "users_code:Double cannot be made: RuntimeError: cannot be made",
+            "users_code:Double cannot be created: RuntimeError: cannot be made",
         ),
         (
             Pipeline.of("Pendulum-v1", "users_code:Double(kye='a')"),
@@ -336,7 +340,7 @@ def the_error_of_code(pipeline: Pipeline) -> TdxError:
     return caught.value
 
 
-def test_everything_wrong_is_found_at_once() -> None:
+def test_validate_returns_all_errors() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "StepCouter", "StepCounter(max_steps='a', b=1)")
     assert [error.where.stage for error in check_arguments(pipeline)] == [0, 1, 1]
     pipeline = pipeline.with_stages(parse_stage("RewardSum"))

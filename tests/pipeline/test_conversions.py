@@ -1,4 +1,4 @@
-"""Text, file, options and Python program of a pipeline stand for the same."""
+"""Text, file, options and Python program of a pipeline are equivalent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tdx.pipeline import (
     to_python,
     write_pipeline,
 )
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tests.pipeline.strategies import ENVS, KNOWN_STAGES, PIPELINES, exactly
 
 
 def fully_named(pipeline: Pipeline) -> Pipeline:
-    return pipeline.with_stages(*map(named, pipeline.transforms))
+    return pipeline.with_stages(*map(name_arguments, pipeline.transforms))
 
 
 def without_places(pipeline: Pipeline) -> Pipeline:
@@ -49,7 +49,7 @@ def test_flags(pipeline: Pipeline) -> None:
 
 
 def _gym(env: EnvConfig) -> EnvConfig:
-    """Only what the env's class can be told."""
+    """Keep only settings that the env's class accepts."""
     kwargs = {name: value for name, value in env.kwargs.items() if isinstance(value, int | str)}
     if env.from_pixels and env.id in ("Pendulum-v1", "ALE/Pong-v5"):
         return replace(env, kwargs=kwargs)
@@ -119,7 +119,7 @@ def test_the_program_builds_the_same_env() -> None:
 @pytest.mark.parametrize(
     "source", ["x = 1", "env = 3", "env = TransformedEnv(make(), Compose())", "env = ("]
 )
-def test_other_programs_are_not_read(source: str) -> None:
+def test_other_programs_are_refused(source: str) -> None:
     with pytest.raises(PipelineError):
         from_python(source)
 
@@ -129,9 +129,9 @@ def test_other_programs_are_not_read(source: str) -> None:
     [
         ([], "no env is given"),
         (["--env"], "--env needs a value"),
-        (["--evn", "x"], "no option --evn"),
+        (["--evn", "x"], "unknown option --evn"),
         (["--env", "x", "--seed", "a"], "--seed must be a whole number, got a"),
-        (["--env", "x", "--batching", "seriel"], "batching 'seriel' is unknown"),
+        (["--env", "x", "--batching", "seriel"], "unknown batching 'seriel'"),
         (["--env", "x", "--num-envs", "0"], "num_envs must be a whole number of at least 1, got 0"),
     ],
 )

@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
-from tdx.inspection.lint.rule import move_stage
-from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, catalogue, parse_stage
+from tdx.inspection.lint.fix import moved
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, load_catalog, parse_stage
 from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import IndexedDraft
-from tdx.pipeline.editing.fields import env_fields, stage_fields, with_argument, with_env_field
+from tdx.pipeline.editing.forms import (
+    list_env_fields,
+    list_stage_fields,
+    set_argument,
+    set_env_field,
+)
 from tdx.pipeline.editing.fuzzy import fuzzy_match, fuzzy_sorted
-from tdx.pipeline.editing.presets import presets
 
 NAMES = ("RewardSum", "StepCounter", "InitTracker", "CatFrames")
 EDITS = st.lists(
@@ -27,7 +32,7 @@ EDITS = st.lists(
 
 
 def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
-    """The draft after one edit, at places that it has."""
+    """The draft after one edit, at valid positions."""
     if kind == "env":
         return draft.with_env(EnvConfig(f"Env{other}-v0"))
     if kind == "insert":
@@ -46,7 +51,7 @@ def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
 
 
 @given(EDITS)
-def test_every_edit_can_be_undone_and_done_again(edits: list[tuple[str, int, int]]) -> None:
+def test_every_edit_can_be_undone_and_redone(edits: list[tuple[str, int, int]]) -> None:
     first = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
     editor = Editor(first)
     seen = [first]
@@ -66,7 +71,7 @@ def test_every_edit_can_be_undone_and_done_again(edits: list[tuple[str, int, int
     assert editor.redo() is None
 
 
-def test_edits_in_a_row_are_undone_together_until_sealed() -> None:
+def test_merged_edits_are_undone_together_until_sealed() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "StepCounter")))
     first = editor.draft
     for steps in (1, 12, 123):
@@ -82,7 +87,7 @@ def test_edits_in_a_row_are_undone_together_until_sealed() -> None:
     assert editor.draft == first
 
 
-def test_edit_after_an_undo_forgets_what_was_undone() -> None:
+def test_an_edit_after_undo_clears_the_redo_history() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
     editor.apply("remove", editor.draft.removed(0))
     editor.undo()
@@ -90,29 +95,29 @@ def test_edit_after_an_undo_forgets_what_was_undone() -> None:
     assert editor.redo() is None
 
 
-def test_draft_without_an_env_is_no_pipeline() -> None:
+def test_a_draft_without_an_env_has_no_pipeline() -> None:
     with pytest.raises(ArgumentError, match="no env is chosen"):
         Draft().pipeline()
 
 
 @pytest.mark.parametrize("place", [-1, 2])
-def test_there_is_no_stage_outside_the_chain(place: int) -> None:
-    with pytest.raises(ArgumentError, match="there is no stage"):
+def test_a_stage_index_out_of_range_is_refused(place: int) -> None:
+    with pytest.raises(ArgumentError, match="does not exist"):
         Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")).removed(place)
 
 
-def test_fix_speaks_of_stages_that_are_on() -> None:
+def test_indices_of_fixes_skip_disabled_stages() -> None:
     draft = Draft.of(Pipeline.of("A-v0", "RewardSum", "RewardClipping", "RewardScaling"))
     target = IndexedDraft(draft.toggled(0))
     clip, scale = draft.stages[1].config, draft.stages[2].config
-    move_stage(0, 1, clip, scale).apply(target)
+    moved(0, 1, clip, scale).apply(target)
     names = [stage.config.name for stage in target.draft.stages]
     assert names == ["RewardSum", "RewardScaling", "RewardClipping"]
 
 
 def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
-    for info in catalogue().transforms:
-        fields = stage_fields(StageConfig(info.name))
+    for info in load_catalog().transforms:
+        fields = list_stage_fields(StageConfig(info.name))
         named = [each.name for each in info.parameters if not each.kind.startswith("var_")]
         assert [field.name for field in fields] == named
         for field in fields:
@@ -135,14 +140,12 @@ def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
         ("Resize", "interpolation", "nearest", "nearest"),
     ],
 )
-def test_text_of_a_field_is_read_and_shown_again(
-    stage: str, name: str, text: str, value: object
-) -> None:
-    changed = with_argument(StageConfig(stage), name, text)
+def test_field_text_round_trips(stage: str, name: str, text: str, value: object) -> None:
+    changed = set_argument(StageConfig(stage), name, text)
     assert changed.kwargs == {name: value}
-    shown = next(each.text for each in stage_fields(changed) if each.name == name)
-    assert with_argument(StageConfig(stage), name, shown) == changed
-    assert with_argument(changed, name, "") == StageConfig(stage)
+    shown = next(each.text for each in list_stage_fields(changed) if each.name == name)
+    assert set_argument(StageConfig(stage), name, shown) == changed
+    assert set_argument(changed, name, "") == StageConfig(stage)
 
 
 @pytest.mark.parametrize(
@@ -153,17 +156,15 @@ def test_text_of_a_field_is_read_and_shown_again(
         ("CatFrames", "padding", "zeros", "padding must be one of"),
     ],
 )
-def test_text_that_cannot_be_meant_is_refused(
-    stage: str, name: str, text: str, message: str
-) -> None:
+def test_invalid_field_text_is_refused(stage: str, name: str, text: str, message: str) -> None:
     with pytest.raises(TdxError) as raised:
-        with_argument(StageConfig(stage), name, text)
+        set_argument(StageConfig(stage), name, text)
     assert raised.value.message.startswith(message)
 
 
-def test_arguments_stand_in_the_order_of_the_declaration() -> None:
-    stage = with_argument(parse_stage("CatFrames(4, dim=-1)"), "in_keys", "pixels")
-    assert list(with_argument(stage, "padding", "same").kwargs) == [
+def test_arguments_keep_the_declared_order() -> None:
+    stage = set_argument(parse_stage("CatFrames(4, dim=-1)"), "in_keys", "pixels")
+    assert list(set_argument(stage, "padding", "same").kwargs) == [
         "N",
         "dim",
         "in_keys",
@@ -184,20 +185,20 @@ def test_arguments_stand_in_the_order_of_the_declaration() -> None:
     ],
 )
 def test_fields_of_the_env(name: str, text: str, value: object) -> None:
-    env = with_env_field(EnvConfig("Pendulum-v1"), name, text)
+    env = set_env_field(EnvConfig("Pendulum-v1"), name, text)
     assert getattr(env, name) == value
-    assert next(each.text for each in env_fields(env) if each.name == name) == text
-    assert with_env_field(env, name, "") == EnvConfig("Pendulum-v1")
+    assert next(each.text for each in list_env_fields(env) if each.name == name) == text
+    assert set_env_field(env, name, "") == EnvConfig("Pendulum-v1")
 
 
 @pytest.mark.parametrize(("name", "text"), [("num_envs", "x"), ("batching", "y"), ("kwargs", "9")])
-def test_fields_of_the_env_refuse_what_they_cannot_be(name: str, text: str) -> None:
+def test_invalid_env_field_text_is_refused(name: str, text: str) -> None:
     with pytest.raises((PipelineError, ArgumentError)):
-        with_env_field(EnvConfig("Pendulum-v1"), name, text)
+        set_env_field(EnvConfig("Pendulum-v1"), name, text)
 
 
 def test_search_finds_by_initials_words_and_parts() -> None:
-    names = catalogue().names
+    names = load_catalog().names
     for query, first in [
         ("cf", "CatFrames"),
         ("stepc", "StepCounter"),
@@ -210,18 +211,18 @@ def test_search_finds_by_initials_words_and_parts() -> None:
 
 
 def test_every_preset_is_a_pipeline_with_a_title() -> None:
-    found = presets()
+    found = list_presets()
     assert len(found) >= 5
     for preset in found:
         assert preset.title
         assert PipelineFile.load(preset.path).pipeline.env.id
 
 
-def test_nested_keys_are_shown_with_dots_and_values_are_offered() -> None:
+def test_nested_keys_use_dots_and_values_have_completions() -> None:
     stage = parse_stage('CatFrames(4, dim=-1, in_keys=["pixels", ("agents", "pixels")])')
-    fields = {field.name: field for field in stage_fields(stage)}
+    fields = {field.name: field for field in list_stage_fields(stage)}
     assert fields["in_keys"].text == "pixels, agents.pixels"
-    cast = {field.name: field for field in stage_fields(StageConfig("DTypeCastTransform"))}
-    assert "torch.float64" in cast["dtype_out"].offers
-    primer = {field.name: field for field in stage_fields(StageConfig("TensorDictPrimer"))}
-    assert "Bounded(" in primer["primers"].offers
+    cast = {field.name: field for field in list_stage_fields(StageConfig("DTypeCastTransform"))}
+    assert "torch.float64" in cast["dtype_out"].completions
+    primer = {field.name: field for field in list_stage_fields(StageConfig("TensorDictPrimer"))}
+    assert "Bounded(" in primer["primers"].completions

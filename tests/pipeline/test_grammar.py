@@ -1,4 +1,4 @@
-"""The text of ``--t``, read and written."""
+"""Parsing and formatting of ``--t`` text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tdx.pipeline import (
     parse_stage,
     parse_value,
 )
-from tdx.pipeline.formatting import shortened
+from tdx.pipeline.grammar import shorten
 from tdx.pipeline.values import Value
 from tests.pipeline.strategies import STAGES, VALUES, exactly
 
@@ -108,13 +108,13 @@ def test_errors_name_the_text_the_column_and_the_problem(
 ) -> None:
     with pytest.raises(PipelineError) as caught:
         parse_stage(text)
-    assert caught.value.message == f"cannot read {shortened(text, 200)!r}: {problem}"
+    assert caught.value.message == f"cannot read {shorten(text, 200)!r}: {problem}"
     if column is not None:
         assert caught.value.where.column == column
     assert caught.value.hint
 
 
-def test_a_misspelt_dtype_gets_the_nearest() -> None:
+def test_a_misspelled_dtype_gets_a_suggestion() -> None:
     with pytest.raises(PipelineError) as caught:
         parse_stage("ToTensorImage(dtype=flaot32)")
     assert caught.value.hint is not None
@@ -153,12 +153,12 @@ def test_formatting() -> None:
 
 
 @given(STAGES)
-def test_reading_is_the_inverse_of_formatting(stage: StageConfig) -> None:
+def test_parsing_a_stage_inverts_formatting(stage: StageConfig) -> None:
     assert exactly(parse_stage(format_stage(stage))) == exactly(stage)
 
 
 @given(VALUES)
-def test_reading_a_value_is_the_inverse_of_formatting(value: Value) -> None:
+def test_parsing_a_value_inverts_formatting(value: Value) -> None:
     assert exactly(parse_value(format_value(value))) == exactly(value)
 
 
@@ -167,7 +167,7 @@ def test_nan_survives() -> None:
 
 
 @given(st.text(st.sampled_from("AbS(){}[]'\"=,.:*-1 \n\\é#\x00torch"), max_size=20))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     for parse in (parse_stage, parse_value, parse_kwargs):
         column = refused_at(parse, text)
         assert column is None or 1 <= column <= len(text) + 1

@@ -1,4 +1,4 @@
-"""What a pipeline from a stranger may cost: bounded, answered with one sentence and a hint."""
+"""Untrusted pipelines: cost is bounded, errors are one sentence and a hint."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tdx.pipeline import (
     parse_value,
     read_pipeline,
 )
-from tdx.pipeline.env_plan import env_plan
-from tdx.pipeline.policy_source import parse_policy
+from tdx.pipeline.envs import plan_env
+from tdx.pipeline.policies import parse_policy
 from tdx.untrusted import MAX_ENVS, MAX_NESTING, MAX_PIPELINE_BYTES, MAX_STAGES, MAX_VALUES
 
 DEEP = 20_000
@@ -43,11 +43,11 @@ FILES = {
     "stage": (HEAD + f"transforms: ['{'CatFrames(' * DEEP}']", "nested parentheses"),
     "aliases": (
         f"version: 1\nenv: {{id: x, kwargs: {bomb(12, 'z: 1')}}}\n",
-        "too many values in here",
+        "too many values",
     ),
     "a value inside itself": (
         "version: 1\nenv: &e {id: x, kwargs: {a: *e}}\n",
-        "stands inside the value that it refers to",
+        "is inside the value that it refers to",
     ),
     "values": (f"version: [{'1,' * (MAX_VALUES + 1)}]", "more than 10,000 values"),
     "bytes": (HEAD + "#" * MAX_PIPELINE_BYTES, "at most 262,144 bytes"),
@@ -66,7 +66,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_refused_with_a_sentence(name: str) -> None:
+def test_oversized_files_are_refused(name: str) -> None:
     text, message = FILES[name]
     with pytest.raises(TdxError) as caught:
         read_pipeline(text, "f.yaml")
@@ -77,7 +77,7 @@ def test_a_file_is_refused_with_a_sentence(name: str) -> None:
     assert len(str(error)) < 1_000
 
 
-def test_as_much_as_is_allowed_is_read() -> None:
+def test_files_at_the_limit_are_accepted() -> None:
     text = HEAD + "transforms:\n" + "  - RewardSum\n" * MAX_STAGES
     assert len(read_pipeline(text, "f.yaml").transforms) == MAX_STAGES
     deep = "[" * 40 + "]" * 40
@@ -94,7 +94,7 @@ def test_merge_keys_are_not_expanded() -> None:
         read_pipeline(HEAD + "\n".join(lines), "f.yaml")
 
 
-def test_an_endless_comment_that_might_be_a_stage() -> None:
+def test_a_long_comment_is_not_a_disabled_stage() -> None:
     text = HEAD + "transforms:\n  - RewardSum\n  # off: " + "a # " * 50_000 + "\n"
     assert read_pipeline(text, "f.yaml").off == ()
 
@@ -121,7 +121,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("parse", [parse_stage, parse_value, parse_kwargs])
-def test_a_text_is_refused_with_a_sentence(parse: Any, name: str) -> None:
+def test_oversized_texts_are_refused(parse: Any, name: str) -> None:
     with pytest.raises(TdxError) as caught:
         parse(TEXTS[name])
     assert caught.value.hint
@@ -129,14 +129,14 @@ def test_a_text_is_refused_with_a_sentence(parse: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["mlp(" * DEEP, "mlp([" * 99, "mlp:", "mlp(1)", "=", "a" * 9_999])
-def test_a_policy_is_refused_with_a_sentence(text: str) -> None:
+def test_oversized_policies_are_refused(text: str) -> None:
     with pytest.raises(TdxError) as caught:
         parse_policy(text)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["(" * DEEP, "-" * DEEP + "1", "x = 0", "env = 1" + "0" * 5_000])
-def test_a_program_is_refused_with_a_sentence(text: str) -> None:
+def test_oversized_programs_are_refused(text: str) -> None:
     with pytest.raises(TdxError) as caught:
         from_python(text)
     assert caught.value.hint
@@ -154,7 +154,7 @@ def test_a_program_is_refused_with_a_sentence(text: str) -> None:
         [],
     ],
 )
-def test_flags_are_refused_with_a_sentence(flags: list[str]) -> None:
+def test_oversized_flags_are_refused(flags: list[str]) -> None:
     with pytest.raises(TdxError) as caught:
         from_flags(flags)
     assert caught.value.hint
@@ -165,7 +165,7 @@ def test_python_has_the_same_limits_of_envs() -> None:
         config: Any = EnvConfig("Pendulum-v1", num_envs=most + 1, batching=batching)  # type: ignore[arg-type]
         (error,) = check_arguments(Pipeline.of(config))
         assert (f"the limit is {most:,}" in error.message, bool(error.hint)) == (True, True)
-        env_plan(EnvConfig("Pendulum-v1", num_envs=most, batching=batching))  # type: ignore[arg-type]
+        plan_env(EnvConfig("Pendulum-v1", num_envs=most, batching=batching))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])

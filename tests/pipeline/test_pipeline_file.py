@@ -1,4 +1,4 @@
-"""The pipeline file: what is read, what is refused, and that edits keep comments."""
+"""Pipeline files: what is accepted and refused, and that edits keep comments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tdx.pipeline import (
     parse_stage,
     read_pipeline,
 )
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.editing import Draft
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
 
@@ -114,7 +114,8 @@ def test_reading() -> None:
         ("env: x", "f.yaml: the file has no version (add version: 1)"),
         (
             "version: 2\nenv: x",
-            "f.yaml:1:1: version 2 of the file format is unknown (newer tdx wrote it: upgrade tdx)",
+            "f.yaml:1:1: version 2 of the file format is unknown"
+            " (a newer tdx wrote the file: upgrade tdx)",
         ),
         ("version: one\nenv: x", 'f.yaml:1:1: version must be 1, got "one" (write version: 1)'),
         ("version: 1", "f.yaml:1: the pipeline has no env (add env: with an id)"),
@@ -138,7 +139,7 @@ def test_reading() -> None:
         ),
         (
             "version: 1\nenv: {id: x, batching: seriel}",
-            "f.yaml:2:14: batching 'seriel' is unknown (did you mean serial?)",
+            "f.yaml:2:14: unknown batching 'seriel' (did you mean serial?)",
         ),
         (
             "version: 1\nenv: x\ntransforms:\n - S: {a: 2020-01-01}",
@@ -202,7 +203,7 @@ def test_a_duplicate_key_is_refused() -> None:
         read_pipeline("version: 1\nversion: 1", "f.yaml")
 
 
-def test_aliases_cannot_blow_up() -> None:
+def test_aliases_cannot_expand_without_limit() -> None:
     levels = "\n".join(
         f"  b{level}: &b{level} [{f'*b{level - 1}, ' * 10}]" for level in range(1, 9)
     )
@@ -236,13 +237,13 @@ def test_a_move_keeps_every_comment() -> None:
     assert file.text == TEXT
 
 
-def test_an_argument_changes_alone() -> None:
+def test_changing_one_argument_keeps_the_others() -> None:
     file = PipelineFile(TEXT)
     file.replace(2, parse_stage("CatFrames(N=5, in_keys=['observation'], dim=-1)"))
     assert file.text == TEXT.replace("N: 4   # four", "N: 5   # four")
 
 
-def test_a_new_stage_takes_the_comments_of_the_old() -> None:
+def test_a_replacement_keeps_the_comments() -> None:
     file = PipelineFile(TEXT)
     file.replace(0, parse_stage("InitTracker"))
     assert file.text == TEXT.replace("StepCounter: {max_steps: 200}", "InitTracker")
@@ -262,7 +263,7 @@ def test_insert_and_remove() -> None:
     )
 
 
-def test_the_chain_can_run_empty_and_fill_again() -> None:
+def test_the_last_stage_can_be_removed_and_added_again() -> None:
     file = PipelineFile(TEXT)
     while file.pipeline.transforms:
         file.remove(0)
@@ -272,7 +273,7 @@ def test_the_chain_can_run_empty_and_fill_again() -> None:
     assert "# the end\npolicy: random  # p\n" in file.text
 
 
-def test_an_update_touches_only_what_differs() -> None:
+def test_an_update_edits_only_what_differs() -> None:
     file = PipelineFile(TEXT)
     old = file.pipeline
     env = replace(old.env, num_envs=4)
@@ -310,21 +311,21 @@ def test_every_layout_can_be_edited(text: str) -> None:
 
 @settings(max_examples=25)
 @given(PIPELINES, st.lists(STAGES, max_size=4).map(tuple), st.integers(0, 9))
-def test_any_pipeline_turns_into_any_other(
+def test_any_pipeline_can_be_updated_to_any_other(
     pipeline: Pipeline, stages: tuple[StageConfig, ...], seed: int
 ) -> None:
     file = PipelineFile.new(pipeline)
     goal = replace(pipeline.with_stages(*stages), env=replace(pipeline.env, seed=seed))
     file.update(goal)
-    wanted = goal.with_stages(*map(named, stages))
-    found = [named(replace(stage, line=None)) for stage in file.pipeline.transforms]
+    wanted = goal.with_stages(*map(name_arguments, stages))
+    found = [name_arguments(replace(stage, line=None)) for stage in file.pipeline.transforms]
     assert exactly(found) == exactly(list(wanted.transforms))
     assert file.pipeline.env == wanted.env
 
 
 @pytest.mark.parametrize("index", [-1, 4, 9])
-def test_a_stage_that_is_not_there(index: int) -> None:
-    with pytest.raises(ArgumentError, match=f"there is no stage {index}"):
+def test_an_index_out_of_range_is_refused(index: int) -> None:
+    with pytest.raises(ArgumentError, match=f"stage {index} does not exist"):
         PipelineFile(TEXT).remove(index)
 
 
@@ -339,7 +340,7 @@ def test_save_writes_the_same_bytes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["p.yaml"]
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(TEXT)
     file = PipelineFile.load(path)
@@ -373,7 +374,7 @@ def test_standard_input_and_output(
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not a text file in UTF-8"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, make: object, message: str) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, make: object, message: str) -> None:
     path = tmp_path / "p.yaml"
     assert callable(make)
     make(path)
@@ -398,7 +399,7 @@ PIECES = [
 
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from([*PIECES, "{", "}", "&a ", "*a", "!t ", "- ", "# c", "'", "1"])))
-def test_any_text_is_read_or_refused(pieces: list[str]) -> None:
+def test_any_text_is_parsed_or_refused(pieces: list[str]) -> None:
     outcome = read_or_error("version: 1\nenv: x\n" + "".join(pieces))
     if isinstance(outcome, PipelineError):
         assert outcome.where.file == "f.yaml"
@@ -433,7 +434,7 @@ def off_of(text: str) -> list[tuple[int, str]]:
     return [(each.before, each.stage.name) for each in read_pipeline(text, "a").off]
 
 
-def test_stage_that_is_switched_off_is_a_comment_that_is_read() -> None:
+def test_a_disabled_stage_is_parsed_from_its_comment() -> None:
     pipeline = read_pipeline(OFF, "a.yaml")
     assert [stage.name for stage in pipeline.transforms] == ["StepCounter", "RewardClipping"]
     assert off_of(OFF) == [(0, "InitTracker"), (1, "CatFrames"), (1, "RewardSum")]
@@ -444,7 +445,7 @@ def test_stage_that_is_switched_off_is_a_comment_that_is_read() -> None:
     assert file.text == OFF
 
 
-def test_stage_is_switched_in_a_file_and_comments_stay() -> None:
+def test_toggling_a_stage_keeps_comments() -> None:
     file = PipelineFile(OFF)
     file.update(Draft.of(file.pipeline).toggled(2).toggled(0).pipeline())
     assert off_of(file.text) == [(3, "RewardSum")]
@@ -468,7 +469,7 @@ transforms:
 """
 
 
-def test_what_is_said_of_a_stage_stays_when_it_is_switched_off_and_on() -> None:
+def test_toggling_a_stage_twice_keeps_its_comment() -> None:
     file = PipelineFile(NOTED)
     draft = Draft.of(file.pipeline)
     file.update(draft.toggled(0).toggled(1).pipeline())
@@ -494,7 +495,7 @@ def test_what_is_said_of_a_stage_stays_when_it_is_switched_off_and_on() -> None:
         "version: 1\nenv: Pendulum-v1\ntransforms:\n- RewardSum\n\n- StepCounter\n- InitTracker\n",
     ],
 )
-def test_any_stages_are_switched_off_and_on_again(text: str, places: list[int]) -> None:
+def test_any_stages_can_be_toggled(text: str, places: list[int]) -> None:
     draft = Draft.of(read_pipeline(text, "a"))
     for place in places:
         draft = draft.toggled(place)
@@ -509,7 +510,7 @@ def test_any_stages_are_switched_off_and_on_again(text: str, places: list[int]) 
     assert Draft.of(PipelineFile(file.text).pipeline) == draft
 
 
-def test_stages_that_are_off_keep_their_places_while_others_are_edited() -> None:
+def test_disabled_stages_keep_their_positions_during_edits() -> None:
     file = PipelineFile(OFF)
     file.remove(0)
     assert off_of(file.text) == [(0, "InitTracker"), (0, "CatFrames"), (0, "RewardSum")]

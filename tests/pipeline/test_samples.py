@@ -1,4 +1,4 @@
-"""Every sample pipeline is checked and rolled out."""
+"""Every sample pipeline is valid and rolls out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_module
 from tdx.inspection.check_report import check_pipeline
-from tdx.pipeline import Pipeline, build_env, catalogue, read_pipeline
+from tdx.pipeline import Pipeline, build_env, load_catalog, read_pipeline
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -30,7 +30,7 @@ def sample(name: str) -> Pipeline:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in SAMPLES])
-def test_it_is_valid_and_rolls_out(name: str) -> None:
+def test_samples_are_valid_and_roll_out(name: str) -> None:
     pipeline = sample(name)
     report = check_pipeline(pipeline, allow_code=True)
     assert [each for each in report.findings if each.severity != "suggestion"] == []
@@ -48,19 +48,19 @@ def test_it_is_valid_and_rolls_out(name: str) -> None:
 
 
 def test_every_transform_is_in_a_sample() -> None:
-    shown = {name for name in catalogue().names if name in SCRIPT.read_text(encoding="utf-8")}
+    shown = {name for name in load_catalog().names if name in SCRIPT.read_text(encoding="utf-8")}
     for path in SAMPLES:
         pipeline = read_pipeline(path.read_text(encoding="utf-8"), path.name)
         shown |= {stage.name for stage in pipeline.transforms}
-    assert sorted(set(catalogue().names) - shown) == []
+    assert sorted(set(load_catalog().names) - shown) == []
 
 
-def test_each_says_at_its_top_what_it_is_for() -> None:
+def test_each_sample_starts_with_a_description() -> None:
     for path in SAMPLES:
         assert path.read_text(encoding="utf-8").startswith("# "), path.name
 
 
-def test_a_goal_that_is_reached_ends_the_episode_and_rewards_it() -> None:
+def test_reaching_the_goal_ends_the_episode_with_a_reward() -> None:
     env = build_env(sample("goal_observation"), allow_code=True)
 
     def towards_the_goal(tensordict: TensorDictBase) -> TensorDictBase:
@@ -75,14 +75,14 @@ def test_a_goal_that_is_reached_ends_the_episode_and_rewards_it() -> None:
     assert torch.equal(following["goal", "reward"], following["reward"].expand(-1, 2))
 
 
-def test_discretised_actions_are_six_choices_of_one_of_five() -> None:
-    env = build_env(sample("discretised_actions"), allow_code=True)
+def test_discretized_actions_have_six_dimensions_of_five_bins() -> None:
+    env = build_env(sample("discretized_actions"), allow_code=True)
     assert env.action_spec == MultiCategorical([5] * 6)
     still = env.step(env.reset().set("action", torch.full((6,), 2)))
     assert torch.allclose(still["next", "observation"], still["observation"], atol=1e-6)
 
 
-def test_masked_actions_are_all_of_use() -> None:
+def test_masked_actions_are_always_valid() -> None:
     env = build_env(sample("masked_actions"), allow_code=True)
     rollout = env.rollout(50)
     assert not rollout["action_mask"].all()
@@ -90,7 +90,7 @@ def test_masked_actions_are_all_of_use() -> None:
     assert chosen.all()
 
 
-def test_offline_returns_are_those_of_whole_episodes() -> None:
+def test_offline_returns_cover_whole_episodes() -> None:
     module = import_module("sample_pipelines.offline_returns")
     batch = module.filled_buffer().sample()
     assert batch.shape == (4, 6)
@@ -102,13 +102,13 @@ def test_offline_returns_are_those_of_whole_episodes() -> None:
     assert (batch["hidden"][:, 0] != 0).any()
 
 
-def test_r3m_encoder_gives_vectors_and_no_pictures() -> None:
+def test_r3m_encoder_replaces_images_by_vectors() -> None:
     env = build_env(sample("r3m_encoder"))
     assert env.observation_spec["r3m_vec"].shape == (512,)
     assert "pixels" not in env.observation_spec.keys()
 
 
-def test_recurrent_policy_runs_with_the_primer_that_its_module_makes() -> None:
+def test_recurrent_policy_runs_with_the_primer_of_its_module() -> None:
     env = build_env(sample("recurrent_policy"))
     gru = GRUModule(3, 64, in_key="observation", out_key="features")
     head = TensorDictModule(nn.Linear(64, 1), in_keys=["features"], out_keys=["action"])

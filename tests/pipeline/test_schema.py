@@ -1,4 +1,4 @@
-"""The JSON Schema accepts what tdx reads, and refuses what it refuses."""
+"""The JSON Schema accepts and refuses the same files as tdx."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 
-from tdx.pipeline import Pipeline, catalogue, check_arguments, read_pipeline, write_pipeline
+from tdx.pipeline import Pipeline, check_arguments, load_catalog, read_pipeline, write_pipeline
 from tdx.pipeline.json_schema import SCHEMA_FILE
 from tests.pipeline.strategies import KNOWN_STAGES
 
@@ -42,7 +42,7 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(value)
 
 
-def test_it_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -71,7 +71,7 @@ def test_samples(path: Path) -> None:
         "my.code:Thing: {anything: [1, {a: 2}]}",
     ],
 )
-def test_right_stages(stage: str) -> None:
+def test_valid_stages(stage: str) -> None:
     assert problems(with_stage(stage)) == []
     pipeline = read_pipeline(with_stage(stage), "f")
     assert check_arguments(pipeline, allow_code=True) == []
@@ -93,7 +93,7 @@ def test_right_stages(stage: str) -> None:
         "Compose: [3]",
     ],
 )
-def test_wrong_stages(stage: str) -> None:
+def test_invalid_stages(stage: str) -> None:
     assert problems(with_stage(stage)) == ["$.transforms[0]"]
     assert check_arguments(read_pipeline(with_stage(stage), "f"))
 
@@ -114,13 +114,13 @@ def test_wrong_stages(stage: str) -> None:
         ("version: 1\nenv: x\nrollout: {max_steps: 0}", "$.rollout.max_steps"),
     ],
 )
-def test_wrong_files(text: str, place: str) -> None:
+def test_invalid_files(text: str, place: str) -> None:
     assert problems(text) == [place]
 
 
 @settings(max_examples=50)
 @given(KNOWN_STAGES)
-def test_what_is_written_is_accepted(stage: Any) -> None:
+def test_written_pipelines_match_the_schema(stage: Any) -> None:
     assert problems(write_pipeline(Pipeline.of("Pendulum-v1", stage))) == []
 
 
@@ -130,7 +130,7 @@ def test_every_object_is_closed() -> None:
         for each in objects(SCHEMA)
         if "properties" in each and each.get("additionalProperties") is not False
     ]
-    open_by_design = [info.name for info in catalogue().transforms if _takes_any_name(info)]
+    open_by_design = [info.name for info in load_catalog().transforms if _takes_any_name(info)]
     assert len(closed) == len(open_by_design)
 
 
@@ -138,7 +138,7 @@ def _takes_any_name(info: Any) -> bool:
     return any(each.kind == "var_keyword" for each in info.parameters)
 
 
-def test_arguments_tell_editors_what_they_are() -> None:
+def test_arguments_have_descriptions() -> None:
     arguments = SCHEMA["$defs"]["StepCounter"]["anyOf"][0]["properties"]
     assert arguments["max_steps"]["default"] is None
     assert arguments["step_count_key"]["default"] == "step_count"

@@ -1,4 +1,4 @@
-"""What is there before a test is no garbage: to look through it takes longer than the tests do."""
+"""Freeze objects that exist before a test, as collecting them takes longer than the tests."""
 
 from __future__ import annotations
 

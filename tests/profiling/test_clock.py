@@ -1,4 +1,4 @@
-"""The clock's notes: own times, nesting, calls that raise, calls in turns."""
+"""The clock meter: own times, nesting, calls that raise, sequences of calls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tdx.core.meter import Part
-from tdx.profiling.clock import ClockMeter, Times, own_times
+from tdx.profiling.clock import CallTimes, ClockMeter, exclude_nested_time
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
 
 
 class FakeClock:
-    """Nanoseconds that pass only when somebody lets them."""
+    """Nanoseconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -33,11 +33,11 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def by_part(meter: ClockMeter) -> dict[Part, Times]:
-    return {times.part: times for times in meter.taken()}
+def by_part(meter: ClockMeter) -> dict[Part, CallTimes]:
+    return {times.part: times for times in meter.collect()}
 
 
-def test_a_part_does_not_pay_for_what_runs_inside_it(clock: FakeClock) -> None:
+def test_own_time_excludes_inner_parts(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     inner = meter.timed(INNER, clock.spend)
 
@@ -56,12 +56,12 @@ def test_a_part_does_not_pay_for_what_runs_inside_it(clock: FakeClock) -> None:
     assert (found[OUTER].end_ns - found[OUTER].start_ns).tolist() == [27, 47]
 
 
-def test_what_was_taken_is_not_there_again(clock: FakeClock) -> None:
+def test_collect_clears_the_log(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     timed = meter.timed(INNER, clock.spend)
     timed(3)
-    assert len(meter.taken()) == 1
-    assert meter.taken() == []
+    assert len(meter.collect()) == 1
+    assert meter.collect() == []
     timed(4)
     assert by_part(meter)[INNER].own_ns.tolist() == [4]
 
@@ -104,7 +104,7 @@ def test_a_call_that_raises_is_timed_and_raises(clock: FakeClock, arity: int) ->
     assert by_part(meter)[INNER].own_ns.tolist() == [9]
 
 
-def test_calls_for_many_steps_say_how_many(clock: FakeClock) -> None:
+def test_calls_record_the_steps_they_cover(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
 
     def spend_each(rows: list[int]) -> None:
@@ -138,7 +138,7 @@ def in_turn(meter: ClockMeter, clock: FakeClock, costs: list[int]) -> tuple[list
     return parts, list(meter.in_turn(timed))
 
 
-def test_calls_in_turns_share_their_borders(clock: FakeClock) -> None:
+def test_sequential_calls_share_time_stamps(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     parts, functions = in_turn(meter, clock, [3, 5, 7])
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_calls_in_turns_share_their_borders(clock: FakeClock) -> None:
     assert [found[part].own_ns.tolist() for part in parts] == [[3, 3], [5, 5], [7, 7]]
 
 
-def test_after_one_that_raises_the_others_of_its_turn_take_no_time(clock: FakeClock) -> None:
+def test_calls_after_an_error_in_a_sequence_take_no_time(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     parts, functions = in_turn(meter, clock, [3, 5, 7])
     functions[0](None, None)
@@ -162,9 +162,9 @@ def test_after_one_that_raises_the_others_of_its_turn_take_no_time(clock: FakeCl
 
 
 def test_own_times_add_up_whatever_the_nesting() -> None:
-    # [0, 100] holds [10, 40] and [40, 90]; the second of these holds two that touch.
+    # [0, 100] contains [10, 40] and [40, 90]; the second one contains two adjacent calls.
     calls = np.array([[0, 100], [10, 40], [40, 90], [40, 60], [60, 90], [200, 230]])
     for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 7):
-        shuffled = own_times(calls[list(order)])
+        shuffled = exclude_nested_time(calls[list(order)])
         found = dict(zip(order, shuffled.tolist(), strict=True))
         assert [found[index] for index in range(6)] == [20, 30, 0, 20, 30, 30]

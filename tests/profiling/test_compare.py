@@ -1,4 +1,4 @@
-"""Regressions: limits in words, the noise floor, and profiles that tell nothing of each other."""
+"""Comparing profiles: limits, the noise floor, and profiles that are not comparable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
-from tdx.profiling.compare import TOTAL, compare, noise_floor
-from tdx.profiling.limits import parse_limits
+from tdx.profiling.compare import TOTAL_LABEL, compare_profiles, compute_noise_floor, parse_limits
 from tdx.profiling.result import ModeProfile, Profile, Row
-from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
+from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 
 
 def slower(mode: ModeProfile, name: str, times: float) -> ModeProfile:
-    """The same with one part that takes so many times as long."""
+    """The same profile with one part that takes several times as long."""
 
     def grown(row: Row) -> Row:
         if row.part.name != name:
@@ -26,14 +25,14 @@ def slower(mode: ModeProfile, name: str, times: float) -> ModeProfile:
 
 
 def with_mode(mode: ModeProfile) -> Profile:
-    return stand_in(mode)
+    return sample_profile(mode)
 
 
-def test_a_profile_and_itself_differ_by_nothing() -> None:
-    found = compare(stand_in(), stand_in(), parse_limits(["max:0%"]))
-    assert not any([found.failures, found.differences, found.gone, found.new])
+def test_a_profile_equals_itself() -> None:
+    found = compare_profiles(sample_profile(), sample_profile(), parse_limits(["max:0%"]))
+    assert not any([found.failures, found.differences, found.removed, found.new])
     assert {change.ratio for change in found.changes} == {1.0}
-    assert TOTAL in {change.label for change in found.changes}
+    assert TOTAL_LABEL in {change.label for change in found.changes}
 
 
 @pytest.mark.parametrize(
@@ -49,81 +48,92 @@ def test_a_profile_and_itself_differ_by_nothing() -> None:
         ("0.p99:10%", ["0 RewardSum"]),
     ],
 )
-def test_a_limit_names_the_stage_that_breaks_it(limits: str, failing: list[str]) -> None:
+def test_a_violated_limit_names_the_stage(limits: str, failing: list[str]) -> None:
     after = with_mode(slower(mode_profile(), "RewardSum", 1.5))
-    found = compare(stand_in(), after, parse_limits([limits]))
+    found = compare_profiles(sample_profile(), after, parse_limits([limits]))
     assert list(found.failing) == failing
     for failure in found.failures:
         assert failure.message.startswith("0 RewardSum forward: ")
         assert "+50%" in failure.message
 
 
-def test_growth_within_the_noise_breaks_no_limit() -> None:
+def test_growth_within_the_noise_violates_no_limit() -> None:
     before = mode_profile()
     (row,) = [each for each in before.rows if each.part.name == "RewardSum"]
     factors = np.array([1.0, 1.3, 1.1])[row.repeats]
     noisy = replace(row, times_ns=(row.times_ns * factors).astype(np.int64))
     rows = tuple(noisy if each is row else each for each in before.rows)
     after = with_mode(replace(before, rows=rows))
-    assert noise_floor(noisy, "mean") == pytest.approx(0.14, abs=0.04)
-    within = compare(stand_in(), after, parse_limits(["p50:1%"]))
+    assert compute_noise_floor(noisy, "mean") == pytest.approx(0.14, abs=0.04)
+    within = compare_profiles(sample_profile(), after, parse_limits(["p50:1%"]))
     assert within.failing == ()
     assert any(change.ratio > 1.05 for change in within.changes if change.figure == "p50")
     large = with_mode(slower(replace(before, rows=rows), "RewardSum", 1.5))
-    assert compare(stand_in(), large, parse_limits(["p50:10%"])).failing == ("0 RewardSum",)
+    assert compare_profiles(sample_profile(), large, parse_limits(["p50:10%"])).failing == (
+        "0 RewardSum",
+    )
 
 
-def test_rows_that_are_in_one_of_them_are_named() -> None:
+def test_rows_of_only_one_profile_are_listed() -> None:
     short = mode_profile()
-    found = compare(stand_in(), with_mode(replace(short, rows=short.rows[:-1])))
-    assert found.gone == (("unattributed", "step"),)
+    found = compare_profiles(sample_profile(), with_mode(replace(short, rows=short.rows[:-1])))
+    assert found.removed == (("unattributed", "step"),)
     assert found.new == ()
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
-        (replace(stand_in(), subject="--env CartPole-v1"), "pipeline: --env Pend"),
-        (replace(stand_in(), stages=("RewardSum",)), "stages: RewardSum, ActionScaling and"),
-        (replace(stand_in(), machine=replace(MACHINE, processor="other")), "processor: Example"),
-        (replace(stand_in(), machine=replace(MACHINE, packages={"tdx": "2"})), "tdx: 1.0 and 2"),
+        (replace(sample_profile(), subject="--env CartPole-v1"), "pipeline: --env Pend"),
+        (replace(sample_profile(), stages=("RewardSum",)), "stages: RewardSum, ActionScaling and"),
         (
-            replace(stand_in(), settings=replace(stand_in().settings, num_envs=9)),
+            replace(sample_profile(), machine=replace(MACHINE, processor="other")),
+            "processor: Example",
+        ),
+        (
+            replace(sample_profile(), machine=replace(MACHINE, packages={"tdx": "2"})),
+            "tdx: 1.0 and 2",
+        ),
+        (
+            replace(sample_profile(), settings=replace(sample_profile().settings, num_envs=9)),
             "num_envs: 4 and 9",
         ),
-        (stand_in(mode_profile("eager"), mode_profile("planned")), "modes: eager and eager, pl"),
+        (
+            sample_profile(mode_profile("eager"), mode_profile("planned")),
+            "modes: eager and eager, pl",
+        ),
     ],
     ids=["pipeline", "stages", "machine", "versions", "settings", "modes"],
 )
-def test_what_was_not_measured_alike_is_compared_by_force_only(other: Profile, told: str) -> None:
-    with pytest.raises(TdxError, match=told):
-        compare(stand_in(), other)
-    found = compare(stand_in(), other, force=True)
-    assert found.differences[0].startswith(told[:8])
+def test_different_settings_are_compared_only_with_force(other: Profile, expected: str) -> None:
+    with pytest.raises(TdxError, match=expected):
+        compare_profiles(sample_profile(), other)
+    found = compare_profiles(sample_profile(), other, force=True)
+    assert found.differences[0].startswith(expected[:8])
     assert found.changes
 
 
 def test_no_mode_in_common() -> None:
     with pytest.raises(ArgumentError, match="no mode in common: eager and planned"):
-        compare(stand_in(), stand_in(mode_profile("planned")), force=True)
+        compare_profiles(sample_profile(), sample_profile(mode_profile("planned")), force=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("p59:10%", UnknownNameError, "did you mean p99 or p95"),
-        ("p95:10 parsecs", UnknownNameError, "there is %, ns"),
+        ("p95:10 parsecs", UnknownNameError, "units: %, ns"),
         ("p95", ArgumentError, "for example p95:10%"),
         ("p95:much", ArgumentError, "for example 10%"),
         ("p95:", ArgumentError, "for example 10%"),
     ],
 )
-def test_a_limit_that_cannot_be_read(text: str, kind: type[TdxError], told: str) -> None:
+def test_invalid_limits_are_refused(text: str, kind: type[TdxError], expected: str) -> None:
     with pytest.raises(kind) as raised:
         parse_limits([text])
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
 
 
-def test_a_limit_about_nobody_is_refused() -> None:
+def test_a_limit_on_an_unknown_row_is_refused() -> None:
     with pytest.raises(ArgumentError, match="did you mean RewardSum"):
-        compare(stand_in(), stand_in(), parse_limits(["RewardSun.p95:10%"]))
+        compare_profiles(sample_profile(), sample_profile(), parse_limits(["RewardSun.p95:10%"]))

@@ -1,4 +1,4 @@
-"""``with tdx.profile(env)``: what it sees, what it leaves behind, what it changes."""
+"""``with tdx.profile(env)``: what it measures, and that it changes and leaves nothing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def raise_after(rollout: Any) -> None:
     raise ZeroDivisionError(str(rollout.shape))
 
 
-def owned(env: Any) -> list[set[str]]:
-    """The attributes of everybody who may be measured."""
+def instance_attributes(env: Any) -> list[set[str]]:
+    """Attributes of every object that may be instrumented."""
     found = [set(env.__dict__), set(env.base_env.__dict__)]
     return found + [set(stage.__dict__) for stage in env.stages]
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_values_are_those_of_a_run_that_is_not_measured(planned: bool) -> None:
+def test_values_equal_those_of_an_unmeasured_rollout(planned: bool) -> None:
     results = []
     for is_measured in (False, True):
         env = chained()
@@ -85,18 +85,18 @@ def test_single_steps_and_resets_are_measured() -> None:
     assert len(rows["2 RewardSum", "reset"].times_ns) == 1
 
 
-def test_nothing_is_left_behind_even_after_an_error() -> None:
+def test_the_meter_is_detached_after_an_error() -> None:
     env = chained()
     env.rollout(3)
-    before = owned(env)
+    before = instance_attributes(env)
     with pytest.raises(ZeroDivisionError), tdx.profile(env):
         raise_after(env.rollout(3))
-    assert owned(env) == before
+    assert instance_attributes(env) == before
     assert env._meter is None
     assert env.base_env._meter is None
 
 
-def test_a_function_can_be_measured_call_after_call() -> None:
+def test_a_decorated_function_is_measured_on_each_call() -> None:
     env = chained()
     measured = tdx.profile(env)
 
@@ -118,13 +118,13 @@ def test_a_chain_over_stored_data_is_measured() -> None:
     assert "forward" not in chain.__dict__
 
 
-def test_an_env_is_measured_by_one_at_a_time() -> None:
+def test_an_env_cannot_be_measured_twice_at_once() -> None:
     env = chained()
     with tdx.profile(env), pytest.raises(ArgumentError, match="already"), tdx.profile(env):
         pass
     assert env.rollout(2).shape[-1] == 2
 
 
-def test_what_is_neither_env_nor_chain_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="got int"):
+def test_other_targets_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="cannot profile a int"):
         tdx.profile(3)  # type: ignore[arg-type]

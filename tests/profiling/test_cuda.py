@@ -1,4 +1,4 @@
-"""The passes on a real device; skipped without one."""
+"""Passes on a real device; skipped without one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
 from tdx.core.meter import TRANSFERS
-from tdx.profiling.attach import measured
+from tdx.profiling.instrument import attach_meter
 from tdx.profiling.passes.accelerator import TorchAccelerator
-from tdx.profiling.passes.choice import PASSES, passes_of
+from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import SpinningCall
+from tests.profiling.fake_clock import SpinningCall
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,7 @@ PLAN = ProfilePlan(steps=20, warmup=5, repeats=2, passes=("device",))
 
 
 class Setting:
-    """An env on the GPU with a stage that works there, and one that reads a number back."""
+    """An env on the GPU with a stage that works there, and one that synchronizes."""
 
     def __init__(self, device: str = "cuda:0") -> None:
         self.matrix = torch.randn(2048, 2048, device=device)
@@ -60,7 +60,7 @@ def test_columns() -> None:
 def test_times_add_up() -> None:
     setting, device = Setting(), TorchAccelerator("cuda:0")
     seen = DeviceTimes(device)
-    with measured(setting.env, seen):
+    with attach_meter(setting.env, seen):
         setting.env.rollout(5)
         first = device.mark()
         with seen.recording():
@@ -68,16 +68,16 @@ def test_times_add_up() -> None:
         last = device.mark()
         device.synchronize()
     own = sum(seen._own.values())
-    assert 0 < own <= device.between_ns(first, last)
+    assert 0 < own <= device.elapsed_ns(first, last)
 
 
-def test_sync_mode_holds_the_devices_time() -> None:
+def test_sync_mode_includes_device_time() -> None:
     plain, waiting = (Setting().rows(replace(PLAN, passes=(), sync=sync)) for sync in (False, True))
     assert plain.notes != waiting.notes
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
-def test_values_are_those_without_a_pass(planned: bool) -> None:
+def test_values_are_unchanged_by_passes(planned: bool) -> None:
     def rolled(env: TransformedEnv) -> TensorDictBase:
         env.planned = planned
         env.set_seed(3)
@@ -90,9 +90,9 @@ def test_values_are_those_without_a_pass(planned: bool) -> None:
         return TransformedEnv(PendulumEnv(batch_size=[8], device="cuda:0"), chain)
 
     plain, device = rolled(made()), TorchAccelerator("cuda:0")
-    for observer in [each for name in PASSES for each in passes_of(name, device)]:
+    for observer in [each for name in PASSES for each in make_observers(name, device)]:
         env = made()
-        with measured(env, observer), observer.recording():
+        with attach_meter(env, observer), observer.recording():
             seen = rolled(env)
         assert (plain == seen).all(), type(observer).__name__
     assert torch.cuda.get_sync_debug_mode() == 0

@@ -1,4 +1,4 @@
-"""An accelerator's columns, measured on one that works in simulated time."""
+"""Device passes on a device in simulated time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from tdx import Compose, GymEnv, TransformedEnv
 from tdx.core.meter import TRANSFERS, base_parts
 from tdx.errors import DeviceError, ExitCode
 from tdx.profiling import run
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.passes.accelerator import TorchAccelerator, accelerators_of
-from tdx.profiling.passes.choice import Found, passes_of
-from tdx.profiling.passes.device import WAITING, DeviceTimes, DeviceWork, work_by_part
-from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, read_trace
-from tdx.profiling.passes.ranges import range_name
-from tdx.profiling.passes.synchronised import NOTHING_TO_WAIT_FOR, SYNC
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.passes.accelerator import (
+    NO_SYNC_NOTE,
+    SYNC_NOTE,
+    TorchAccelerator,
+    TraceEvent,
+    TraceKind,
+    list_accelerators,
+    read_trace,
+)
+from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
+from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, attribute_work
+from tdx.profiling.passes.observer import format_range_name
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import US, FakeClock, SpinningCall, SpinningEnv
-from tests.profiling.stand_in_device import LAUNCH_US, FakeDevice
+from tests.profiling.fake_clock import US, FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.fake_device import LAUNCH_US, FakeDevice
 
 STEPS = 20
 WHERE = "stage.py:7"
@@ -32,7 +38,7 @@ STAGES = ("0 SpinningCall", "1 SpinningCall", "2 SpinningCall", "3 SpinningCall"
 
 
 class Setting:
-    """An env whose chain has one stage that works, one that launches much, and one that waits."""
+    """An env with one stage that works, one that launches many kernels, and one that waits."""
 
     def __init__(self, seen: bool = True) -> None:
         self.clock = FakeClock()
@@ -59,7 +65,7 @@ class Setting:
             self.device.fetch(6, 32, WHERE)
 
     def rows(self, monkeypatch: pytest.MonkeyPatch, plan: ProfilePlan) -> ModeProfile:
-        monkeypatch.setattr(run, "accelerator_of", lambda *_: Found(self.device))
+        monkeypatch.setattr(run, "find_accelerator", lambda *_: AcceleratorLookup(self.device))
         found = profile_env(self.env, ["eager"], replace(plan, clock=self.clock))
         return found.modes[0]
 
@@ -76,24 +82,24 @@ def forward(mode: ModeProfile) -> list[DeviceUse]:
     return [mode.on_device[label, "forward"] for label in STAGES]
 
 
-def test_times_of_parts_add_up_to_that_of_the_loop(setting: Setting) -> None:
+def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     setting.waits = False
     device, seen = setting.device, DeviceTimes(setting.device)
-    with measured(setting.env, seen), seen.recording():
+    with attach_meter(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     loop = device.marks[-1].at_ns - device.marks[0].at_ns
     none = np.zeros(0, np.int64)
-    uses = seen.found(ModeProfile("eager", (), none, none, none), STEPS).on_device
+    uses = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS).on_device
     assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
-    # While the device works, the host comes to the marks of the next stages and waits for none.
+    # While the device works, the host records the next events without waiting.
     assert uses[STAGES[0], "forward"].time_us >= 300
     assert uses[STAGES[2], "forward"].time_us == 0
 
 
-def test_the_host_waits_for_no_mark_until_the_end(setting: Setting) -> None:
+def test_the_host_synchronizes_only_at_the_end(setting: Setting) -> None:
     setting.waits = False
     seen = DeviceTimes(setting.device)
-    with measured(setting.env, seen), seen.recording():
+    with attach_meter(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     runs = [
         each for at, each in enumerate(setting.device.log) if setting.device.log[at - 1] != each
@@ -113,10 +119,10 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
     assert mode.notes == ()
 
 
-def test_launch_bound_is_where_the_device_idles(
+def test_launch_bound_marks_parts_with_an_idle_device(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With the big kernel before it the queue is never empty; without, the device waits.
+    # After a large kernel the queue is never empty; without it, the device waits.
     setting.env.transform[0].spin = lambda _: None
     assert [use.launch_bound for use in forward(setting.rows(monkeypatch, PLAN))[1:]] == [
         True,
@@ -125,7 +131,7 @@ def test_launch_bound_is_where_the_device_idles(
     ]
 
 
-def test_transfers_are_a_row_that_takes_its_time_from_the_others(
+def test_transfers_move_time_to_a_separate_row(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mode = setting.rows(monkeypatch, PLAN)
@@ -136,16 +142,16 @@ def test_transfers_are_a_row_that_takes_its_time_from_the_others(
     assert (TRANSFERS.label, TRANSFERS.lane) not in mode.on_device
 
 
-def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
+def test_transfers_of_tdx_share_the_row(setting: Setting) -> None:
     def event(kind: TraceKind, name: str, start: int, end: int, link: int = -1) -> TraceEvent:
         return TraceEvent(kind, name, start, end - start, 1, link, 64)
 
     seen = DeviceWork(setting.device)
     seen.parts = [base_parts(setting.env.base_env)[0], TRANSFERS]
     seen._trace = [
-        event("part", range_name(0), 0, 100_000),
+        event("part", format_range_name(0), 0, 100_000),
         event("launch", "cudaMemcpyAsync", 10_000, 12_000, 1),
-        event("part", range_name(1), 20_000, 60_000),
+        event("part", format_range_name(1), 20_000, 60_000),
         event("launch", "cudaMemcpyAsync", 30_000, 32_000, 2),
         event("copy", "Memcpy DtoH", 40_000, 44_000, 1),
         event("copy", "Memcpy HtoD", 50_000, 57_000, 2),
@@ -154,26 +160,26 @@ def test_transfers_of_tdx_itself_are_in_the_same_row(setting: Setting) -> None:
     before = {key: DeviceUse(60.0), row: DeviceUse(40.0)}
     none = np.zeros(0, np.int64)
     mode = ModeProfile("eager", (), none, none, none, on_device=before)  # type: ignore[arg-type]
-    after = seen.found(mode, 1).on_device
+    after = seen.add_results(mode, 1).on_device
     assert [(use.time_us, use.copy_us) for use in after.values()] == [(56, 4), (44, 11)]
     moved = after["transfers", "step"]
     assert (moved.to_device_bytes, moved.to_host_bytes) == (64, 64)
 
 
-def test_transfers_of_a_gymnasium_env_take_the_hosts_time() -> None:
+def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
     before = dict(env._program.__dict__)
-    with measured(env, meter):
+    with attach_meter(env, meter):
         env.reset()
-    assert {times.part: len(times.own_ns) for times in meter.taken()}[TRANSFERS] == 1
+    assert {times.part: len(times.own_ns) for times in meter.collect()}[TRANSFERS] == 1
     assert env._program.__dict__ == before
     on_host = GymEnv("Pendulum-v1")
-    with measured(on_host, meter):
+    with attach_meter(on_host, meter):
         on_host.reset()
-    assert TRANSFERS not in {times.part for times in meter.taken()}
+    assert TRANSFERS not in {times.part for times in meter.collect()}
 
 
-def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_mode_adds_device_time_to_host_time(monkeypatch: pytest.MonkeyPatch) -> None:
     means = {}
     for sync in (False, True):
         setting = Setting()
@@ -182,22 +188,22 @@ def test_sync_mode_puts_the_devices_time_into_the_hosts(monkeypatch: pytest.Monk
         means[sync] = {
             row.part.label: row.statistics.mean for row in mode.rows if row.part.lane != "reset"
         }
-        assert (SYNC in mode.notes) is sync
+        assert (SYNC_NOTE in mode.notes) is sync
         assert mode.unattributed == pytest.approx(0, abs=0.01)
     assert means[False][STAGES[0]] == LAUNCH_US
     assert means[True][STAGES[0]] == LAUNCH_US + 300
-    # What the host does not wait for in a stage it waits for once, when all is given.
-    assert means[False][WAITING.label] > 100
-    assert means[True][WAITING.label] == 0
+    # Work that no stage waits for is waited for once, at the end.
+    assert means[False][WAITING_PART.label] > 100
+    assert means[True][WAITING_PART.label] == 0
 
 
-def test_sync_mode_without_an_accelerator_says_so() -> None:
+def test_sync_mode_without_an_accelerator_has_a_note() -> None:
     env = SpinningEnv(FakeClock().spin)
     found = profile_env(env, ["eager"], ProfilePlan(steps=2, repeats=1, passes=(), sync=True))
-    assert NOTHING_TO_WAIT_FOR in found.modes[0].notes
+    assert NO_SYNC_NOTE in found.modes[0].notes
 
 
-def test_an_error_in_a_pass_keeps_what_was_measured_before(
+def test_an_error_in_a_pass_keeps_earlier_results(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> tuple[int, int, int]:
@@ -210,30 +216,30 @@ def test_an_error_in_a_pass_keeps_what_was_measured_before(
     assert forward(mode)[0].time_us > 0
 
 
-def test_a_device_that_tells_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_reports_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
     mode = Setting(seen=False).rows(monkeypatch, PLAN)
     work = forward(mode)[0]
     assert work.time_us > 0
     assert replace(work, time_us=0.0) == DeviceUse(0.0)
 
 
-def test_values_are_those_without_a_pass_whatever_is_raised(setting: Setting) -> None:
+def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
     def rolled() -> TensorDictBase:
         setting.env.set_seed(3)
         torch.manual_seed(3)
         return setting.env.rollout(STEPS)
 
     plain = rolled()
-    for observer in passes_of("device", setting.device):
-        with measured(setting.env, observer), observer.recording():
+    for observer in make_observers("device", setting.device):
+        with attach_meter(setting.env, observer), observer.recording():
             assert (plain == rolled()).all()
         with pytest.raises(ZeroDivisionError), observer.recording():
             raise ZeroDivisionError
-        assert setting.device.is_left_alone
+        assert setting.device.is_unobserved
     assert (plain == rolled()).all()
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_a_missing_device_is_refused() -> None:
     missing = "cuda:99" if torch.cuda.is_available() else "cuda"
     with pytest.raises(DeviceError, match=f"no device {missing}") as caught:
         TorchAccelerator(missing)
@@ -242,27 +248,27 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
-    assert accelerators_of(setting.env) == []
-    assert passes_of("device", None) == []
+    assert list_accelerators(setting.env) == []
+    assert make_observers("device", None) == []
 
 
-def test_work_of_a_trace_that_torch_has_written() -> None:
+def test_work_from_a_recorded_torch_trace() -> None:
     def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> str:
-        told = ",".join(f'"{key}":{value}' for key, value in args.items())
+        text = ",".join(f'"{key}":{value}' for key, value in args.items())
         head = f'"ph":"X","cat":"{cat}","name":"{name}","ts":{ts},"dur":{dur},"tid":{tid}'
-        return f'{{{head},"args":{{{told}}}}}'
+        return f'{{{head},"args":{{{text}}}}}'
 
     text = ",".join(
         (
             '{"ph":"M","name":"process_name","tid":0,"args":{}}',
-            event("user_annotation", range_name(0), 0, 100, 1),
+            event("user_annotation", format_range_name(0), 0, 100, 1),
             event("cpu_op", "aten::add", 10, 20, 1),
             event("cuda_runtime", "cudaLaunchKernel", 12, 5, 1, correlation=1),
-            event("cpu_op", range_name(1), 40, 40, 1),
+            event("cpu_op", format_range_name(1), 40, 40, 1),
             event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
             event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),
-            # On a thread of its own there is no part.
+            # Another thread has no parts.
             event("cuda_runtime", "cudaLaunchKernel", 50, 5, 2, correlation=5),
             event("kernel", "add", 200, 7.5, 7, correlation=1),
             event("kernel", "triton", 210, 1, 7, correlation=2),
@@ -273,7 +279,7 @@ def test_work_of_a_trace_that_torch_has_written() -> None:
             event("kernel", "another", 240, 9, 7, correlation=5),
         )
     )
-    outer, inner = work_by_part(read_trace(f'{{"traceEvents": [{text}]}}')).values()
+    outer, inner = attribute_work(read_trace(f'{{"traceEvents": [{text}]}}')).values()
     assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
     assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)
     assert (inner.to_host, inner.to_device, inner.copy_ns) == (96, 0, 2_000)

@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers: a row each, in every way of running, and nothing left behind."""
+"""Gymnasium wrappers have a row each in every mode, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 
 import tdx
 from tdx import GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
-from tdx.profiling.gym_wrappers import wrappers_of
+from tdx.profiling.instrument import list_wrappers
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import FakeClock, SpinningGymEnv, SpinningWrapper, totals_us
+from tests.profiling.fake_clock import FakeClock, SpinningGymEnv, SpinningWrapper, totals_us
 
 MADE, EPISODES = 200, 4
 BOTH: list[Mode] = ["eager", "planned"]
 
 
 class Outer(SpinningWrapper):
-    """Another one around it."""
+    """Another wrapper around the first."""
 
 
 def stack(clock: FakeClock) -> Any:
@@ -54,7 +54,7 @@ def test_each_wrapper_has_a_row(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_wrappers_inside_of_a_batch(mode: Mode) -> None:
+def test_wrappers_inside_a_batch(mode: Mode) -> None:
     clock = FakeClock()
     serial = SerialEnv(2, [lambda: GymWrapper(stack(clock)) for _ in range(2)])
     found = totals_us(measured(TransformedEnv(serial, RewardSum()), clock, mode))
@@ -69,7 +69,7 @@ def test_wrappers_inside_of_a_batch(mode: Mode) -> None:
     assert found["env SpinningGymEnv unwrapped", "step"] == 2 * 100 * MADE
 
 
-def test_what_make_adds_counts_only_where_it_is_asked_for() -> None:
+def test_wrappers_of_make_are_included_on_request() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), RewardSum())
     for asked in (False, True):
         with tdx.profile(env, all_wrappers=asked) as meter:
@@ -80,14 +80,14 @@ def test_what_make_adds_counts_only_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_values_are_the_same_and_nothing_is_left_behind(planned: bool) -> None:
+def test_values_are_unchanged_and_wrappers_restored(planned: bool) -> None:
     found = []
     env = gymnasium.make("CartPole-v1")
     wrapped = gymnasium.wrappers.TransformReward(env, lambda reward: float(reward) / 2)
     env_of_tdx = TransformedEnv(GymWrapper(wrapped), RewardSum())
     env_of_tdx.planned = planned
     program: Any = env_of_tdx.base_env._program
-    everyone = [*wrappers_of(wrapped), wrapped.unwrapped, program]
+    everyone = [*list_wrappers(wrapped), wrapped.unwrapped, program]
     env_of_tdx.rollout(2)
     names = [set(each.__dict__) for each in everyone]
     functions = [each.step for each in everyone]
@@ -109,7 +109,7 @@ def test_values_are_the_same_and_nothing_is_left_behind(planned: bool) -> None:
 
 def test_a_bare_gymnasium_env() -> None:
     env = gymnasium.wrappers.FlattenObservation(gymnasium.make("Pendulum-v1"))
-    owners = [*wrappers_of(env), env.unwrapped]
+    owners = [*list_wrappers(env), env.unwrapped]
     with tdx.profile(env) as meter:
         env.reset(seed=0)
         for _ in range(30):
@@ -123,7 +123,7 @@ def test_a_bare_gymnasium_env() -> None:
     assert not any({"step", "reset"} & set(each.__dict__) for each in owners)
 
 
-def test_a_bare_gymnasium_env_without_wrappers_of_ones_own() -> None:
+def test_a_bare_gymnasium_env_with_thin_wrappers_only() -> None:
     env = gymnasium.make("Pendulum-v1")
     with tdx.profile(env) as meter:
         env.reset(seed=0)

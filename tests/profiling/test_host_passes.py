@@ -1,4 +1,4 @@
-"""The passes for memory and operators find what is known, and change nothing."""
+"""Memory and operator passes report known values and change nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
-from tdx.profiling.attach import measured
-from tdx.profiling.passes.choice import MOST_STEPS, most_steps
-from tdx.profiling.passes.memory import Ledger, Level, ObjectMemory, TensorMemory, memory_by_part
-from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.operators import SLOWED, Operators, operators_by_part
-from tdx.profiling.passes.ranges import BUSY, MEMORY, HostEvent
+from tdx.profiling.instrument import attach_meter
+from tdx.profiling.passes.choice import MAX_HOST_STEPS, max_recorded_steps
+from tdx.profiling.passes.host import (
+    SLOWDOWN_NOTE,
+    MemoryLedger,
+    MemoryLevel,
+    ObjectMemory,
+    Operators,
+    TensorMemory,
+    compute_memory,
+    count_operators,
+)
+from tdx.profiling.passes.observer import MEMORY_EVENT, PROFILER_BUSY, HostEvent, Observer
 from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
 
 STEPS = 12
 FLOATS, BYTES = 1000, 4000
@@ -28,7 +35,7 @@ KINDS: list[Kind] = [TensorMemory, ObjectMemory, Operators]
 
 
 class Setting:
-    """An env with a stage that allocates for a moment, one that keeps, and one that does both."""
+    """An env with a stage that frees its memory, one that keeps it, and one that does both."""
 
     def __init__(self) -> None:
         self.kept: list[object] = []
@@ -76,10 +83,10 @@ def test_operators_of_each_stage(mode: ModeProfile) -> None:
     assert "aten::exp" not in {use.name for use in keep}
     assert [use.time_us for use in moment] == sorted((use.time_us for use in moment), reverse=True)
     assert all(use.time_us >= 0 for use in moment)
-    assert SLOWED in mode.notes
+    assert SLOWDOWN_NOTE in mode.notes
 
 
-def test_operators_where_stages_wait_for_a_chunk() -> None:
+def test_operators_of_deferred_stages() -> None:
     env = TransformedEnv(
         GymEnv("Pendulum-v1"), Compose(RewardSum(), CatFrames(4, -1, in_keys=["observation"]))
     )
@@ -92,11 +99,11 @@ def test_operators_where_stages_wait_for_a_chunk() -> None:
     assert per_step >= 1 > per_chunk > 0
 
 
-def test_a_part_inside_another_is_none_of_its_operators() -> None:
+def test_operators_of_an_inner_part_are_not_counted_twice() -> None:
     def event(name: str, place: int, start: int, end: int) -> HostEvent:
         return HostEvent(name, place, start, end)
 
-    found = operators_by_part(
+    found = count_operators(
         [
             event("before", -1, 0, 5),
             event("", 0, 10, 100),
@@ -114,11 +121,11 @@ def test_a_part_inside_another_is_none_of_its_operators() -> None:
     assert times == {0: {"outer": (1, 20), "inner": (2, 30)}, 1: {"inner": (1, 4)}}
 
 
-def test_memory_of_a_part_inside_another() -> None:
+def test_memory_of_nested_parts() -> None:
     def change(at: int, nbytes: int) -> HostEvent:
-        return HostEvent(MEMORY, -1, at, at, nbytes)
+        return HostEvent(MEMORY_EVENT, -1, at, at, nbytes)
 
-    taken = memory_by_part(
+    taken = compute_memory(
         [
             change(0, 500),
             HostEvent("", 0, 10, 100),
@@ -135,13 +142,13 @@ def test_memory_of_a_part_inside_another() -> None:
     assert (inner.allocated, inner.peak, inner.kept) == (100, 100, 20)
 
 
-def test_the_peak_between_two_parts_is_of_the_one_around() -> None:
-    ledger = Ledger()
-    ledger.begin(0, Level(0, 0, 0))
-    ledger.begin(1, Level(0, 0, 70))
-    ledger.end(Level(0, 5, 9))
-    ledger.end(Level(0, 0, 5))
-    assert (ledger.taken[0].peak, ledger.taken[1].peak) == (70, 9)
+def test_the_peak_between_two_parts_belongs_to_the_outer_part() -> None:
+    ledger = MemoryLedger()
+    ledger.begin(0, MemoryLevel(0, 0, 0))
+    ledger.begin(1, MemoryLevel(0, 0, 70))
+    ledger.end(MemoryLevel(0, 5, 9))
+    ledger.end(MemoryLevel(0, 0, 5))
+    assert (ledger.totals[0].peak, ledger.totals[1].peak) == (70, 9)
 
 
 def seeded(planned: bool) -> TransformedEnv:
@@ -155,16 +162,16 @@ def seeded(planned: bool) -> TransformedEnv:
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_are_those_without_a_pass(kind: Kind, planned: bool) -> None:
+def test_values_are_unchanged_by_passes(kind: Kind, planned: bool) -> None:
     plain = seeded(planned).rollout(25, break_when_any_done=False)
     env, observer = seeded(planned), kind()
-    with measured(env, observer), observer.recording():
+    with attach_meter(env, observer), observer.recording():
         seen: TensorDictBase = env.rollout(25, break_when_any_done=False)
     assert (plain == seen).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_behind_by_an_error(kind: Kind) -> None:
+def test_observers_are_detached_after_an_error(kind: Kind) -> None:
     setting, observer = Setting(), kind()
     setting.env.rollout(2)
 
@@ -172,14 +179,18 @@ def test_nothing_is_left_behind_by_an_error(kind: Kind) -> None:
         raise KeyboardInterrupt
 
     setting.env.transform[1].spin = fail
-    with pytest.raises(KeyboardInterrupt), measured(setting.env, observer), observer.recording():
+    with (
+        pytest.raises(KeyboardInterrupt),
+        attach_meter(setting.env, observer),
+        observer.recording(),
+    ):
         setting.env.rollout(5)
     assert not tracemalloc.is_tracing()
     assert not torch._C._autograd._profiler_enabled()
     assert setting.env.base_env._meter is None
 
 
-def test_a_trace_of_the_callers_own_goes_on() -> None:
+def test_tracemalloc_of_the_caller_continues() -> None:
     observer = ObjectMemory()
     tracemalloc.start()
     try:
@@ -190,7 +201,7 @@ def test_a_trace_of_the_callers_own_goes_on() -> None:
         tracemalloc.stop()
 
 
-def test_a_pass_ends_with_an_error_and_keeps_the_times() -> None:
+def test_a_failed_pass_keeps_the_times() -> None:
     setting = Setting()
     left = [60]
 
@@ -207,15 +218,15 @@ def test_a_pass_ends_with_an_error_and_keeps_the_times() -> None:
     assert found.operators == {}
 
 
-def test_a_profiler_of_the_callers_own_goes_on() -> None:
+def test_a_profiler_of_the_caller_continues() -> None:
     with torch.autograd.profiler.profile() as own:
         found = profile_env(Setting().env, ["eager"], ProfilePlan(steps=3, repeats=1)).modes[0]
         torch.zeros(3).erfinv()
-    assert found.notes.count(BUSY) == 2
+    assert found.notes.count(PROFILER_BUSY) == 2
     assert found.operators == {}
     assert found.memory["2 SpinningCall", "forward"].objects_kept_bytes > BYTES
     assert "aten::erfinv" in {event.name for event in own.function_events}
 
 
-def test_a_pass_makes_no_more_steps_than_it_needs() -> None:
-    assert all(most_steps(kind()) == MOST_STEPS for kind in KINDS)
+def test_passes_limit_their_steps() -> None:
+    assert all(max_recorded_steps(kind()) == MAX_HOST_STEPS for kind in KINDS)

@@ -1,4 +1,4 @@
-"""Ctrl-C comes at any moment, also between a call and the stamp that belongs to it."""
+"""Ctrl-C at any time, also between a call and its time stamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.profiling.run import ProfilePlan, profile_env
 
 
 class Interrupting:
-    """A clock that is interrupted as it is asked for the n-th time."""
+    """A clock that raises KeyboardInterrupt when it is read for the n-th time."""
 
     def __init__(self, asked: int) -> None:
         self._left, self._now = asked, itertools.count(0, 1000)
@@ -25,8 +25,10 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
-def test_every_moment_leaves_a_profile(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.profiling.run.quiet", nullcontext)
+def test_an_interrupt_at_any_time_leaves_a_profile(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdx.profiling.run.quiet_environment", nullcontext)
     chain = tdx.Compose(tdx.StepCounter(max_steps=2), tdx.RewardSum(), tdx.ActionScaling())
     env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), chain)
     interrupted = 0

@@ -1,4 +1,4 @@
-"""Costs that are known are found: a clock that passes only where somebody spins tells them."""
+"""Known costs in simulated time are attributed to the right parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdx import Compose, GymWrapper, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.profiling.result import Mode, ModeProfile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.spinning import (
+from tests.profiling.fake_clock import (
     FakeClock,
     SpinningCall,
     SpinningEnv,
@@ -25,7 +25,7 @@ from tests.profiling.spinning import (
 STEPS, REPEATS = 200, 2
 MADE = STEPS * REPEATS
 EPISODES = MADE // 50
-# The first reset of a rollout is given nothing that would have to go through the way in.
+# The first reset of a rollout has no input for the inverse path.
 GIVEN = EPISODES - REPEATS
 BOTH: list[Mode] = ["eager", "planned"]
 
@@ -42,7 +42,7 @@ def measured(env: EnvBase, clock: FakeClock, mode: Mode = "eager", policy: Any =
 
 
 def known(mode: ModeProfile) -> int:
-    """All that was spun, which leaves nothing to the engine."""
+    """Total simulated time; the engine takes none."""
     return sum(row.total_ns for row in mode.rows if row.part.work != "engine")
 
 
@@ -107,7 +107,7 @@ def test_nested_chains_and_envs(how: str, mode: Mode) -> None:
 
 @pytest.mark.parametrize("how", ["chains", "envs", "both"])
 @pytest.mark.parametrize("base", ["tensordict", "gym"])
-def test_stages_that_run_along_and_stages_that_wait(base: str, how: str) -> None:
+def test_immediate_and_deferred_stages(base: str, how: str) -> None:
     """A call that may read any entry runs in each step, and with it what is before it."""
     clock = FakeClock()
     inner: EnvBase = SpinningEnv(clock.spin, step=10, reset=40)
@@ -145,7 +145,7 @@ def test_a_policy(base: str, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_envs_in_turns(mode: Mode) -> None:
+def test_serial_envs(mode: Mode) -> None:
     clock = FakeClock()
     makers = [
         lambda: GymWrapper(SpinningGymEnv(clock.spin, step=10, reset=50)),
@@ -159,7 +159,7 @@ def test_envs_in_turns(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_what_is_slow_in_every_hundredth_step_is_in_the_tail(mode: Mode) -> None:
+def test_a_slow_hundredth_step_is_in_the_tail(mode: Mode) -> None:
     clock = FakeClock()
     stage = SpinningStage(clock.spin, forward=10, rare=5000)
     found = measured(TransformedEnv(SpinningEnv(clock.spin, 100), stage), clock, mode)
@@ -170,7 +170,7 @@ def test_what_is_slow_in_every_hundredth_step_is_in_the_tail(mode: Mode) -> None
     assert statistics.mean == pytest.approx(10 + 50)
 
 
-def test_what_is_slow_in_every_fiftieth_step_is_in_p99() -> None:
+def test_a_slow_fiftieth_step_is_in_p99() -> None:
     clock = FakeClock()
 
     class Rare(SpinningStage):
@@ -185,7 +185,7 @@ def test_what_is_slow_in_every_fiftieth_step_is_in_p99() -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_an_error_in_the_middle_keeps_the_rows_before_it(mode: Mode) -> None:
+def test_an_error_keeps_earlier_rows(mode: Mode) -> None:
     clock = FakeClock()
 
     class Broken(SpinningStage):
@@ -206,7 +206,7 @@ def test_an_error_in_the_middle_keeps_the_rows_before_it(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_an_error_of_the_first_reset_is_told(mode: Mode) -> None:
+def test_an_error_of_the_first_reset_is_reported(mode: Mode) -> None:
     clock = FakeClock()
 
     class Broken(SpinningStage):

@@ -1,4 +1,4 @@
-"""Marginal cost: with and without a stage, with a drift, and with stages that others need."""
+"""Marginal costs, with drift and with stages that others need."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tdx import CatFrames, Compose, RenameTransform, TransformedEnv
-from tdx.profiling.marginal import Marginal, marginal
+from tdx.profiling.interleaved import Contender, compute_difference, measure_interleaved
+from tdx.profiling.marginal import MarginalCosts, measure_marginal_costs
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan
-from tdx.profiling.side_by_side import Contender, difference_of, side_by_side
-from tests.profiling.spinning import (
+from tests.profiling.fake_clock import (
     FakeClock,
     SpinningCall,
     SpinningEnv,
@@ -19,8 +19,10 @@ from tests.profiling.spinning import (
 )
 
 
-def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> Marginal:
-    return marginal(env, mode, ProfilePlan(steps=40, warmup=1, repeats=3, clock=clock))
+def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> MarginalCosts:
+    return measure_marginal_costs(
+        env, mode, ProfilePlan(steps=40, warmup=1, repeats=3, clock=clock)
+    )
 
 
 def test_a_stage_costs_what_a_step_saves_without_it() -> None:
@@ -35,10 +37,10 @@ def test_a_stage_costs_what_a_step_saves_without_it() -> None:
         assert stage.cost is not None
         assert stage.cost.saved_us == cost
         assert stage.cost.is_significant
-        assert stage.for_neighbours_us == 0
+        assert stage.for_neighbors_us == 0
 
 
-def test_a_stage_that_makes_its_neighbours_dear_is_seen() -> None:
+def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
     """A map that could wait is called in each step because of an opaque stage behind it."""
     clock = FakeClock()
     chain = Compose(SpinningMap(clock.spin, 20), SpinningCall(clock.spin, 1))
@@ -49,7 +51,7 @@ def test_a_stage_that_makes_its_neighbours_dear_is_seen() -> None:
     assert cost.saved_us > 15
 
 
-def test_a_stage_that_others_need_is_said_to_be_needed() -> None:
+def test_a_stage_that_others_need_cannot_be_removed() -> None:
     clock = FakeClock()
     chain = Compose(
         RenameTransform(["observation"], ["seen"]),
@@ -67,7 +69,7 @@ def test_a_stage_that_others_need_is_said_to_be_needed() -> None:
     assert not cost.is_significant
 
 
-def test_a_drift_of_the_machine_cancels() -> None:
+def test_drift_cancels() -> None:
     clock = FakeClock()
 
     class Slowing(SpinningEnv):
@@ -78,21 +80,23 @@ def test_a_drift_of_the_machine_cancels() -> None:
     env = Slowing(clock.spin, 100)
     same = [Contender(TransformedEnv(env)), Contender(TransformedEnv(env))]
     plan = ProfilePlan(steps=40, warmup=1, repeats=4, clock=clock)
-    turns = side_by_side(same, "eager", plan)
+    turns = measure_interleaved(same, "eager", plan)
     assert turns.step_us[-1, 0] > turns.step_us[0, 0] + 3
     assert abs(turns.difference(0, 1).saved_us) < 0.01
 
 
-def test_an_interrupt_keeps_the_turns_before_it() -> None:
+def test_an_interrupt_keeps_earlier_turns() -> None:
     clock = FakeClock()
     env = SpinningEnv(clock.spin, 10)
 
     def stop(doing: str, done: int, of: int) -> None:
-        if doing == "in turns" and done == 2:
+        if doing == "alternating" and done == 2:
             raise KeyboardInterrupt
 
     plan = ProfilePlan(steps=10, warmup=1, repeats=5, clock=clock, on_progress=stop)
-    found = marginal(TransformedEnv(env, SpinningStage(clock.spin, forward=4)), "eager", plan)
+    found = measure_marginal_costs(
+        TransformedEnv(env, SpinningStage(clock.spin, forward=4)), "eager", plan
+    )
     assert found.error == "interrupted"
     assert found.stages[0].cost is not None
     assert found.stages[0].cost.turns == 2
@@ -111,4 +115,4 @@ def test_an_interrupt_keeps_the_turns_before_it() -> None:
     ],
 )
 def test_significance(before: list[float], after: list[float], significant: bool) -> None:
-    assert difference_of(np.array(before), np.array(after)).is_significant is significant
+    assert compute_difference(np.array(before), np.array(after)).is_significant is significant

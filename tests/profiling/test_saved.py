@@ -1,4 +1,4 @@
-"""Profiles as files: what was written is what is read."""
+"""Saved profiles round-trip."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ import pytest
 
 from tdx.errors import ArgumentError
 from tdx.profiling.result import Profile
-from tdx.profiling.saved import decoded, encoded, from_json, profile_text, read_profile, to_json
-from tests.profiling.stand_in import mode_profile, on_device, stand_in
+from tdx.profiling.saved import (
+    decode_samples,
+    encode_samples,
+    format_profile,
+    profile_from_json,
+    profile_to_json,
+    read_profile,
+)
+from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two results are equal, their arrays too."""
+    """True if two results are equal, including their arrays."""
     if isinstance(left, np.ndarray):
         return left.dtype == right.dtype and bool(np.array_equal(left, right))
     if isinstance(left, tuple):
@@ -32,27 +39,29 @@ def same(left: Any, right: Any) -> bool:
 
 
 def whole() -> Profile:
-    return stand_in(on_device(mode_profile()), mode_profile("planned", error="stopped", many=True))
+    return sample_profile(
+        on_device(mode_profile()), mode_profile("planned", error="stopped", many=True)
+    )
 
 
-def test_all_of_a_profile_comes_back(tmp_path: Path) -> None:
+def test_profiles_round_trip(tmp_path: Path) -> None:
     profile = whole()
-    assert same(from_json(to_json(profile)), profile)
+    assert same(profile_from_json(profile_to_json(profile)), profile)
     file = tmp_path / "base.json"
-    file.write_text(profile_text(profile), encoding="utf-8")
+    file.write_text(format_profile(profile), encoding="utf-8")
     assert same(read_profile(file), profile)
-    assert json.loads(file.read_text()) == to_json(profile)
+    assert json.loads(file.read_text()) == profile_to_json(profile)
 
 
 def test_samples_are_small_and_exact() -> None:
     numbers = np.array([0, 2**62, -5, 7], np.int64)
-    assert decoded(encoded(numbers)).tolist() == numbers.tolist()
-    assert decoded(encoded(np.zeros(0, np.int64))).tolist() == []
-    assert len(encoded(np.arange(10_000, dtype=np.int64) * 1000)) < 200
+    assert decode_samples(encode_samples(numbers)).tolist() == numbers.tolist()
+    assert decode_samples(encode_samples(np.zeros(0, np.int64))).tolist() == []
+    assert len(encode_samples(np.arange(10_000, dtype=np.int64) * 1000)) < 200
 
 
-def test_readers_find_statistics_beside_the_samples() -> None:
-    (mode,) = to_json(stand_in())["modes"]
+def test_documents_contain_statistics() -> None:
+    (mode,) = profile_to_json(sample_profile())["modes"]
     row = next(row for row in mode["rows"] if row["label"] == "0 RewardSum")
     assert (row["lane"], row["n"], row["per"]) == ("forward", 120, "call")
     assert row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
@@ -62,7 +71,7 @@ def test_readers_find_statistics_beside_the_samples() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "plan"}, "this document is no profile"),
+        ({"kind": "plan"}, "this document is not a profile"),
         ({"schema_version": 99}, "schema version 99"),
         ({"machine": {}}, "is damaged"),
         ({"modes": [{}]}, "is damaged"),
@@ -73,36 +82,36 @@ def test_readers_find_statistics_beside_the_samples() -> None:
 )
 def test_other_documents_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        from_json(to_json(stand_in()) | change)
+        profile_from_json(profile_to_json(sample_profile()) | change)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     with pytest.raises(ArgumentError, match=r"broken\.json is not valid JSON"):
         read_profile(broken)
     with pytest.raises(ArgumentError, match="no such file"):
         read_profile(tmp_path / "missing.json")
-    document = to_json(stand_in())
+    document = profile_to_json(sample_profile())
     document["modes"][0]["rows"][0]["samples"]["times_ns"] = "AAAA"
     with pytest.raises(ArgumentError, match="is damaged"):
-        from_json(document)
+        profile_from_json(document)
 
 
-def test_profiles_from_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_profiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deep.json"
     file.write_text("[" * 20_000)
     with pytest.raises(ArgumentError, match="nested more than") as refused:
         read_profile(file)
     assert refused.value.hint
-    document = to_json(stand_in())
+    document = profile_to_json(sample_profile())
     samples = document["modes"][0]["rows"][0]["samples"]
     samples["times_ns"] = base64.b64encode(zlib.compress(bytes(10_000))).decode()
     monkeypatch.setattr("tdx.profiling.saved.MAX_SAMPLE_BYTES", 9_000)
     with pytest.raises(ArgumentError, match="of another type"):
-        from_json(document)
+        profile_from_json(document)
     monkeypatch.undo()
     document["modes"][0]["rows"][0]["part"]["index"] = "first"
     samples["times_ns"] = samples["starts_ns"]
     with pytest.raises(ArgumentError, match="is damaged"):
-        from_json(document)
+        profile_from_json(document)

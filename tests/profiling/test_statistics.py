@@ -1,4 +1,4 @@
-"""Percentiles against NumPy's, weights, and what is said of noise."""
+"""Percentiles compared with NumPy, weights, and noise."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError
-from tdx.profiling.statistics import noise_of, percentiles, statistics_of
+from tdx.profiling.result import compute_noise, compute_percentiles, compute_statistics
 
 times = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
 
 
 @given(times, st.sampled_from([1, 25, 50, 75, 90, 95, 99, 100]))
-def test_percentiles_are_those_of_numpy(values: list[float], wanted: float) -> None:
+def test_percentiles_match_numpy(values: list[float], wanted: float) -> None:
     given_times = np.array(values)
-    found = percentiles(given_times, (wanted,))
+    found = compute_percentiles(given_times, (wanted,))
     assert found == [float(np.percentile(given_times, wanted, method="inverted_cdf"))]
 
 
 @given(times, st.data())
-def test_a_weight_counts_like_as_many_times(values: list[float], data: st.DataObject) -> None:
+def test_weights_match_repeated_values(values: list[float], data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 4), min_size=len(values), max_size=len(values)))
-    weighted = percentiles(np.array(values), (25, 50, 99), np.array(counts))
-    assert weighted == percentiles(np.repeat(values, counts), (25, 50, 99))
+    weighted = compute_percentiles(np.array(values), (25, 50, 99), np.array(counts))
+    assert weighted == compute_percentiles(np.repeat(values, counts), (25, 50, 99))
 
 
 def test_statistics_of_known_numbers() -> None:
-    found = statistics_of(np.arange(1.0, 101.0))
+    found = compute_statistics(np.arange(1.0, 101.0))
     assert (found.n, found.mean, found.p50, found.p90, found.p99, found.max, found.iqr) == (
         100,
         50.5,
@@ -40,9 +40,9 @@ def test_statistics_of_known_numbers() -> None:
     )
 
 
-def test_nothing_has_no_statistics() -> None:
+def test_no_times_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no call was timed"):
-        statistics_of(np.array([]))
+        compute_statistics(np.array([]))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,9 @@ def test_nothing_has_no_statistics() -> None:
         ([10.0, 30.0], "noisy"),
     ],
 )
-def test_noise_is_judged_by_how_far_the_repeats_are_apart(
-    repeats: list[float], judgement: str
-) -> None:
-    assert noise_of(repeats).judgement == judgement
+def test_noise_levels(repeats: list[float], judgement: str) -> None:
+    assert compute_noise(repeats).judgement == judgement
 
 
-def test_what_is_noisy_says_what_to_do() -> None:
-    assert "close other programs" in noise_of([10.0, 30.0]).message
+def test_the_message_of_noise_has_a_remedy() -> None:
+    assert "close other programs" in compute_noise([10.0, 30.0]).message

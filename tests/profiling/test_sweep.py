@@ -1,4 +1,4 @@
-"""Sweeps: what they are asked, each cell's profile, cells that cannot be, and growth."""
+"""Sweeps: parsing, cells, cells that fail, and growth."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import torch
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.pipeline import Dtype, Pipeline
 from tdx.profiling import sweep as sweeping
-from tdx.profiling.growth import growths, slope_of
 from tdx.profiling.result import Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.sweep import Cell, Sweep, sweep
-from tdx.profiling.sweep_axes import Axis, parse_sweep, placed, points_of
+from tdx.profiling.sweep import SweepCell, SweepResult, fit_exponent, fit_growth, run_sweep
+from tdx.profiling.sweep_axes import SweepAxis, apply_point, list_points, parse_sweep
 
 PIPELINE = Pipeline.of("tdx/Pendulum", "RewardScaling(0.0, 0.1)", "RewardSum")
 PIXELS = Pipeline.of("CartPole-v1", "ToTensorImage", "Resize(84, 84)")
 SHORT = ProfilePlan(steps=5, warmup=0, repeats=1, passes=())
 
 
-def swept(*texts: str, pipeline: Pipeline = PIPELINE, **others: Any) -> Sweep:
-    return sweep(pipeline, parse_sweep(texts, pipeline), plan=SHORT, **others)
+def swept(*texts: str, pipeline: Pipeline = PIPELINE, **others: Any) -> SweepResult:
+    return run_sweep(pipeline, parse_sweep(texts, pipeline), plan=SHORT, **others)
 
 
-def test_a_sweep_is_read_from_texts() -> None:
+def test_sweeps_are_parsed() -> None:
     texts = ["num_envs=1,8 device=cpu,cuda", "dtype=float32,half", "Resize.w=42,84"]
     assert parse_sweep(texts, PIXELS) == (
-        Axis("num_envs", (1, 8)),
-        Axis("device", ("cpu", "cuda")),
-        Axis("dtype", (Dtype("float32"), Dtype("float16"))),
-        Axis("Resize.w", (42, 84)),
+        SweepAxis("num_envs", (1, 8)),
+        SweepAxis("device", ("cpu", "cuda")),
+        SweepAxis("dtype", (Dtype("float32"), Dtype("float16"))),
+        SweepAxis("Resize.w", (42, 84)),
     )
     (axis,) = parse_sweep(["1.interpolation=bilinear,nearest"], PIXELS)
     assert axis.values == ("bilinear", "nearest")
@@ -40,12 +39,12 @@ def test_a_sweep_is_read_from_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("num_evns=1", UnknownNameError, "did you mean num_envs?"),
         ("Resise.w=1", UnknownNameError, "did you mean Resize?"),
         ("Resize.width=1", UnknownNameError, "it takes w, h, interpolation"),
-        ("7.w=1", UnknownNameError, "no setting '7.w'"),
+        ("7.w=1", UnknownNameError, "unknown sweep setting '7.w'"),
         ("mode=eagre", UnknownNameError, "did you mean eager?"),
         ("dtype=flaot32", UnknownNameError, "float32"),
         ("num_envs=0", ArgumentError, "at least 1, got '0'"),
@@ -56,29 +55,29 @@ def test_a_sweep_is_read_from_texts() -> None:
         ("steps=1 steps=2", ArgumentError, "steps is swept twice"),
     ],
 )
-def test_what_cannot_be_read_is_said(text: str, kind: type[TdxError], told: str) -> None:
+def test_invalid_sweeps_are_refused(text: str, kind: type[TdxError], expected: str) -> None:
     with pytest.raises(kind) as raised:
         parse_sweep([text], PIXELS)
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_a_point_changes_env_and_stages() -> None:
-    made = placed(PIXELS, {"num_envs": 8, "Resize.w": 42, "dtype": Dtype("float64")})
+    made = apply_point(PIXELS, {"num_envs": 8, "Resize.w": 42, "dtype": Dtype("float64")})
     assert made.env.num_envs == 8
     assert made.transforms[0].kwargs == {"dtype": Dtype("float64")}
     assert made.transforms[1].kwargs == {"w": 42, "h": 84}
-    cast = placed(PIPELINE, {"dtype": Dtype("float64")}).transforms
+    cast = apply_point(PIPELINE, {"dtype": Dtype("float64")}).transforms
     assert [stage.name for stage in cast] == ["DTypeCastTransform", "RewardScaling", "RewardSum"]
-    assert placed(PIPELINE, {"dtype": Dtype("float32")}) == PIPELINE
+    assert apply_point(PIPELINE, {"dtype": Dtype("float32")}) == PIPELINE
 
 
 def test_every_cell_is_a_profile() -> None:
-    told: list[Cell] = []
+    cells: list[SweepCell] = []
     found = swept(
-        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=told.append
+        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=cells.append
     )
     assert len(found.cells) == 8
-    assert list(found.cells) == told
+    assert list(found.cells) == cells
     for cell in found.cells:
         assert cell.problem is None
         assert cell.profile is not None
@@ -86,27 +85,27 @@ def test_every_cell_is_a_profile() -> None:
         assert [mode.mode for mode in cell.profile.modes] == [cell.point["mode"]]
         assert cell.profile.modes[0].step_us > 0
     assert found.cells[0].label == "num_envs=1 dtype=float32 mode=eager"
-    total = [each for each in growths(found) if each.label == "step"]
+    total = [each for each in fit_growth(found) if each.label == "step"]
     assert len(total) == 4
     assert all(each.values == (1, 4) and each.slope is not None for each in total)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="that device is there")
-def test_a_device_that_is_not_there_costs_one_cell() -> None:
+def test_a_missing_device_fails_one_cell() -> None:
     found = swept("device=cuda,nonsense,cpu")
     assert [cell.profile is None for cell in found.cells] == [True, True, False]
-    assert "there is no device cuda" in (found.cells[0].problem or "")
-    assert "there is no device nonsense" in (found.cells[1].problem or "")
+    assert "device cuda is not available" in (found.cells[0].problem or "")
+    assert "device nonsense is not available" in (found.cells[1].problem or "")
 
 
-def test_what_cannot_fit_is_foretold() -> None:
+def test_too_many_envs_are_refused_beforehand() -> None:
     found = swept("num_envs=1000000000000,2")
     assert "does not fit into memory: 1000000000000 envs need" in (found.cells[0].problem or "")
     assert found.cells[1].problem is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory.")])
-def test_memory_that_runs_out_costs_one_cell(
+def test_running_out_of_memory_fails_one_cell(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(env: Any, modes: Any, plan: Any) -> Profile:
@@ -119,14 +118,14 @@ def test_memory_that_runs_out_costs_one_cell(
     assert [cell.problem for cell in found.cells] == [None, "does not fit into memory", None]
 
 
-def test_a_stage_that_cannot_be_built_costs_one_cell() -> None:
+def test_a_stage_that_cannot_be_built_fails_one_cell() -> None:
     found = swept("RewardScaling.scale=1.0,none", "num_envs=2")
     assert found.cells[0].problem is None
     assert "scale" in (found.cells[1].problem or "")
 
 
-def test_an_interrupt_keeps_the_cells_before_it() -> None:
-    def stop(cell: Cell) -> None:
+def test_an_interrupt_keeps_earlier_cells() -> None:
+    def stop(cell: SweepCell) -> None:
         if cell.point["num_envs"] == 2:
             raise KeyboardInterrupt
 
@@ -136,13 +135,13 @@ def test_an_interrupt_keeps_the_cells_before_it() -> None:
 
 
 def test_every_combination_in_order() -> None:
-    points = points_of([Axis("a", (1, 2)), Axis("b", (3, 4))])
+    points = list_points([SweepAxis("a", (1, 2)), SweepAxis("b", (3, 4))])
     assert [tuple(point.values()) for point in points] == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
-def test_slopes() -> None:
-    assert slope_of([1, 8, 64], [5.0, 5.0, 5.0]) == pytest.approx(0)
-    assert slope_of([1, 8, 64], [5.0, 40.0, 320.0]) == pytest.approx(1)
-    assert slope_of([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
-    assert slope_of([8], [1.0]) is None
-    assert slope_of([1, 8], [0.0, 1.0]) is None
+def test_exponents() -> None:
+    assert fit_exponent([1, 8, 64], [5.0, 5.0, 5.0]) == pytest.approx(0)
+    assert fit_exponent([1, 8, 64], [5.0, 40.0, 320.0]) == pytest.approx(1)
+    assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
+    assert fit_exponent([8], [1.0]) is None
+    assert fit_exponent([1, 8], [0.0, 1.0]) is None

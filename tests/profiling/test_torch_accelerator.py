@@ -1,4 +1,4 @@
-"""What is asked of torch for an accelerator, with torch's own functions stood in for."""
+"""The accelerator of torch, with fakes for torch's functions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import torch
 
 from tdx import GymEnv
 from tdx.profiling.passes import accelerator, choice
-from tdx.profiling.passes.accelerator import TorchAccelerator
-from tdx.profiling.passes.choice import accelerator_of
-from tdx.profiling.passes.device import work_by_part
-from tdx.profiling.passes.device_trace import TraceEvent
-from tdx.profiling.passes.ranges import range_name
+from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
+from tdx.profiling.passes.choice import find_accelerator
+from tdx.profiling.passes.device import attribute_work
+from tdx.profiling.passes.observer import format_range_name
 
 STREAM = object()
 
 
 class FakeTorch:
-    """Stands in for the parts of torch that ask a device; each mark is a millisecond later."""
+    """Replaces the torch functions that query a device; each event is a millisecond later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed: bool = True) -> None:
         self.timed, self.log, self.now = timed, list[str](), 0.0
         monkeypatch.setattr(accelerator, "present_device", torch.device)
         monkeypatch.setattr(torch, "Event", self.event)
-        monkeypatch.setattr(TorchAccelerator, "_set_up", lambda _: self.log.append("set up"))
+        monkeypatch.setattr(TorchAccelerator, "_initialize", lambda _: self.log.append("set up"))
         stats = {"allocated": 900, "current": 300, "peak": 500}
         named = {f"allocated_bytes.all.{name}": value for name, value in stats.items()}
         for name, value in (
@@ -67,36 +66,40 @@ def test_marks_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTorch(monkeypatch)
     device = TorchAccelerator("cuda:1")
     assert fake.log[0] == "set up"
-    assert (device.name, device.untimed, device.sees_syncs) == ("cuda:1", None, True)
+    assert (device.name, device.timing_error, device.reports_syncs) == ("cuda:1", None, True)
     earlier, later = device.mark(), device.mark()
-    assert device.between_ns(earlier, later) == 1_000_000
+    assert device.elapsed_ns(earlier, later) == 1_000_000
     assert device.memory() == (900, 300, 500)
     fake.log.clear()
-    device.forget_peak()
+    device.reset_peak()
     device.synchronize()
     assert fake.log == ["reset_peak_memory_stats cuda:1", "synchronize cuda:1"]
 
 
-def test_what_a_device_cannot_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_capabilities_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch)
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {})
     device = TorchAccelerator("mps")
-    assert (device.sees_syncs, device.sees_memory, device.sees_work) == (False, False, False)
+    assert (device.reports_syncs, device.reports_memory, device.reports_work) == (
+        False,
+        False,
+        False,
+    )
     assert device.missing == (
-        "mps: torch cannot tell where the host waits for it here.",
-        "mps: torch cannot tell what memory is taken on it here.",
-        "mps: torch cannot tell which kernels and copies run on it here.",
+        "mps: torch does not report where the host waits for it here.",
+        "mps: torch does not report its memory use here.",
+        "mps: torch does not report its kernels and copies here.",
     )
 
 
-def test_a_device_without_times_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_times_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch, timed=False)
     devices = [torch.device("mps:0"), torch.device("cuda:0")]
-    monkeypatch.setattr(choice, "accelerators_of", lambda *_: devices)
-    found = accelerator_of(GymEnv("Pendulum-v1"))
+    monkeypatch.setattr(choice, "list_accelerators", lambda *_: devices)
+    found = find_accelerator(GymEnv("Pendulum-v1"))
     assert found.accelerator is None
     assert found.notes == (
-        "cuda:0: one device is measured at a time, and that is mps:0.",
+        "cuda:0: not measured, as only one device is measured at a time: mps:0.",
         "mps:0 cannot be timed: no timing here.",
     )
 
@@ -105,12 +108,12 @@ def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTorch(monkeypatch)
     device, events = TorchAccelerator("mps"), list[TraceEvent]()
     fake.log.clear()
-    with device.traced(events):
+    with device.record_trace(events):
         for place in (0, 1, 0):
-            with torch.autograd.profiler.record_function(range_name(place)):
+            with torch.autograd.profiler.record_function(format_range_name(place)):
                 torch.ones(3)
-    assert [each.name for each in events] == [range_name(place) for place in (0, 1, 0)]
+    assert [each.name for each in events] == [format_range_name(place) for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in events)
-    assert work_by_part(events) == {}
-    # What waits in the queue is done before the trace ends.
+    assert attribute_work(events) == {}
+    # Queued work is done before the trace ends.
     assert fake.log == ["synchronize mps"]

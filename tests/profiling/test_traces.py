@@ -1,4 +1,4 @@
-"""Time lines and flame charts: what other programs read."""
+"""Trace files for other programs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 import tdx
-from tdx.profiling.calls import Node, calls_of, mean_step
 from tdx.profiling.result import Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.traces import chrome_trace, cut_note, speedscope
-from tests.profiling.stand_in import REPEATS, STEPS, mode_profile, stand_in
+from tdx.profiling.traces import (
+    CallNode,
+    build_mean_step,
+    describe_omitted_calls,
+    iterate_calls,
+    to_chrome_trace,
+    to_speedscope,
+)
+from tests.profiling.sample_profile import REPEATS, STEPS, mode_profile, sample_profile
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +32,13 @@ def measured() -> Profile:
 @pytest.fixture(params=["measured", "made"])
 def profile(request: pytest.FixtureRequest) -> Profile:
     if request.param == "made":
-        return stand_in(mode_profile(), mode_profile("planned", many=True))
+        return sample_profile(mode_profile(), mode_profile("planned", many=True))
     found: Profile = request.getfixturevalue("measured")
     return found
 
 
 def nests(events: list[dict[str, Any]]) -> bool:
-    """Whether each slice ends before or with the one that it began in."""
+    """True if each slice ends before or with the slice around it."""
     inside: list[float] = []
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         end = event["ts"] + event["dur"]
@@ -44,8 +50,8 @@ def nests(events: list[dict[str, Any]]) -> bool:
     return True
 
 
-def test_chrome_trace_has_every_call_in_its_place(profile: Profile) -> None:
-    trace = json.loads(json.dumps(chrome_trace(profile)))
+def test_chrome_trace_contains_every_call(profile: Profile) -> None:
+    trace = json.loads(json.dumps(to_chrome_trace(profile)))
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     named = {
         e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and "name" in e["args"]
@@ -63,7 +69,7 @@ def test_chrome_trace_has_every_call_in_its_place(profile: Profile) -> None:
 
 
 def test_speedscope_opens_and_closes_in_order(profile: Profile) -> None:
-    file = json.loads(json.dumps(speedscope(profile)))
+    file = json.loads(json.dumps(to_speedscope(profile)))
     assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = file["shared"]["frames"]
     assert len({frame["name"] for frame in frames}) == len(frames)
@@ -83,34 +89,34 @@ def test_speedscope_opens_and_closes_in_order(profile: Profile) -> None:
         assert len(part["events"]) == 2 * sum(len(row.times_ns) for row in mode.rows)
 
 
-def test_files_are_bounded_and_say_what_they_leave_out() -> None:
-    profile = stand_in(mode_profile(), mode_profile("planned"))
-    note = cut_note(profile, most=60)
+def test_trace_files_are_limited_and_describe_omissions() -> None:
+    profile = sample_profile(mode_profile(), mode_profile("planned"))
+    note = describe_omitted_calls(profile, most=60)
     every = 2 * (4 * STEPS + 1) * REPEATS
     assert note == f"the first 60 of {every:,} calls"
-    trace = chrome_trace(profile, most=60)
+    trace = to_chrome_trace(profile, most=60)
     assert sum(event.get("cat") not in (None, "repeat") for event in trace["traceEvents"]) == 60
     assert trace["otherData"]["cut"] == note
-    file = speedscope(profile, most=60)
+    file = to_speedscope(profile, most=60)
     assert sum(len(part["events"]) for part in file["profiles"]) == 120
     assert note in file["name"]
 
 
 def test_mean_step_adds_up(measured: Profile) -> None:
     for mode in measured.modes:
-        tree = mean_step(mode)
+        tree = build_mean_step(mode)
 
-        def own(node: Node) -> float:
+        def own(node: CallNode) -> float:
             return node.own_us + sum(own(child) for child in node.children.values())
 
         assert own(tree) == pytest.approx(mode.step_us)
         assert tree.depth() > 2
-        depths = [call.depth for call in calls_of(mode)]
+        depths = [call.depth for call in iterate_calls(mode)]
         assert min(depths) == 0
 
 
-def test_nothing_measured_is_an_empty_file() -> None:
-    empty = Profile("none", (), stand_in().settings, stand_in().machine, ())
-    assert chrome_trace(empty)["traceEvents"] == []
-    assert speedscope(empty)["profiles"] == []
-    assert cut_note(empty) is None
+def test_an_empty_profile_is_an_empty_trace() -> None:
+    empty = Profile("none", (), sample_profile().settings, sample_profile().machine, ())
+    assert to_chrome_trace(empty)["traceEvents"] == []
+    assert to_speedscope(empty)["profiles"] == []
+    assert describe_omitted_calls(empty) is None

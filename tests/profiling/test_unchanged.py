@@ -1,4 +1,4 @@
-"""A measured rollout is the rollout that it would be anyway, and nothing is left behind."""
+"""A measured rollout equals an unmeasured one, and the meter is detached afterwards."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tdx import (
     VecNorm,
 )
 from tdx.core.envs import EnvBase
-from tdx.profiling.attach import measured
 from tdx.profiling.clock import ClockMeter
+from tdx.profiling.instrument import attach_meter
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.benchmarks.chains import chain_6
 
@@ -41,7 +41,7 @@ def pendulum() -> TransformedEnv:
 
 
 def cart_poles() -> TransformedEnv:
-    """Rows end at different times; one chain inside another env's, with a limit of steps."""
+    """Rows end at different times; a nested chain has a step limit."""
     inner = TransformedEnv(GymEnv("CartPole-v1", num_envs=3), Compose(Compose(VecNorm())))
     return TransformedEnv(inner, Compose(chain_6("tdx"), StepCounter(max_steps=23)))
 
@@ -72,19 +72,19 @@ def policy_of(env: EnvBase) -> TensorDictModule:
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
 
 
-def everybody(env: Any) -> Iterator[Any]:
-    """The env, those inside of it and beside each other, and their stages."""
+def all_objects(env: Any) -> Iterator[Any]:
+    """Yield the env, all inner envs, and their stages."""
     yield env
     if isinstance(env, TransformedEnv):
         yield from env.transform.modules()
-        yield from everybody(env.base_env)
+        yield from all_objects(env.base_env)
     for each in env.__dict__.get("_envs", ()):
-        yield from everybody(each)
+        yield from all_objects(each)
 
 
 def attributes(env: EnvBase, policy: nn.Module | None) -> list[tuple[object, dict[str, Any]]]:
-    """Whose attributes are which, by identity where they are functions."""
-    owners = [*everybody(env), *([] if policy is None else policy.modules())]
+    """Attributes of all objects, by identity for functions."""
+    owners = [*all_objects(env), *([] if policy is None else policy.modules())]
     found = []
     for each in owners:
         own = {
@@ -110,7 +110,7 @@ def test_values_are_bit_identical(make: Make, planned: bool) -> None:
         env = make()
         env.planned = planned
         if is_measured:
-            with measured(env, ClockMeter()):
+            with attach_meter(env, ClockMeter()):
                 found.append(rolled(env, None))
         else:
             found.append(rolled(env, None))
@@ -125,7 +125,7 @@ def test_values_are_bit_identical(make: Make, planned: bool) -> None:
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
 @pytest.mark.parametrize("make", [pendulum, serial, native])
-def test_values_with_a_policy_and_nothing_left_behind(make: Make, planned: bool) -> None:
+def test_values_with_a_policy_are_unchanged(make: Make, planned: bool) -> None:
     env = make()
     env.planned = planned
     policy = None if make is serial else policy_of(env)
@@ -143,7 +143,7 @@ def test_values_with_a_policy_and_nothing_left_behind(make: Make, planned: bool)
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
-def test_nothing_is_left_behind_by_a_stage_that_raises(planned: bool) -> None:
+def test_the_meter_is_detached_after_a_stage_raises(planned: bool) -> None:
     broken: list[int] = []
 
     def maybe(next_tensordict: Any) -> Any:
@@ -165,7 +165,7 @@ def test_nothing_is_left_behind_by_a_stage_that_raises(planned: bool) -> None:
     assert attributes(env, None) == before
 
 
-def test_a_caller_who_stops_early_leaves_nothing_behind() -> None:
+def test_the_meter_is_detached_when_the_caller_stops_early() -> None:
     env = pendulum()
     env.rollout(3)
     before = attributes(env, None)
@@ -177,7 +177,7 @@ def test_a_caller_who_stops_early_leaves_nothing_behind() -> None:
     assert meter.result.modes[0].steps.tolist() == [20]
 
 
-def test_a_profile_leaves_nothing_behind() -> None:
+def test_a_profile_detaches_its_meter() -> None:
     class Own(TransformedEnv):
         """Steps in a way of its own."""
 
@@ -200,7 +200,7 @@ def test_a_profile_leaves_nothing_behind() -> None:
         assert len(forward[0].times_ns) == 60
 
 
-def test_an_env_that_is_not_measured_runs_the_very_same_functions() -> None:
+def test_an_unmeasured_env_runs_the_original_functions() -> None:
     """What would be wrapped is wrapped for as long as the block lasts, and not before or after."""
     env = pendulum()
 

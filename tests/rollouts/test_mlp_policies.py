@@ -17,7 +17,7 @@ from torch import nn
 from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, save_mlp_policy
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.envs import EnvBase, GymEnv
-from tdx.pipeline.policy_source import ACTIVATIONS
+from tdx.pipeline.policies import ACTIVATIONS
 from tdx.rollouts.mlp_files import MODULES
 from tdx.rollouts.mlp_policies import _head
 from tdx.rollouts.policies import named_policy

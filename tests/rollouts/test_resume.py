@@ -215,7 +215,7 @@ def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
             tmp_path / "cut",
             on_chunk=cut_after(1),
         )
-    with pytest.raises(TdxError, match="names Python code"):
+    with pytest.raises(TdxError, match="is Python code"):
         run.resume(tmp_path / "cut")
 
 

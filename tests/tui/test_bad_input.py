@@ -135,10 +135,10 @@ def test_an_env_that_cannot_be_made_and_workers_that_die(tmp_path: Path, mood: M
         app.press("q")
         mood("raise made")
         app.press("C-k")
-        app.sees("making the env failed", f"{NAME} is stuck", gone="What is wrong")
+        app.sees("creating the env failed", f"{NAME} is stuck", gone="What is wrong")
         mood("")
         app.press("C-k")
-        app.sees("8 keys", gone="making the env failed")
+        app.sees("8 keys", gone="creating the env failed")
         # One that is killed while it has nothing to do is started again.
         (idle,) = workers(app)
         os.kill(idle, signal.SIGKILL)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tdx.pipeline import Pipeline
-from tdx.pipeline.pipeline_file import PipelineFile
+from tdx.pipeline.file.pipeline_file import PipelineFile
 from tests.tui.browser import browser_path, chromium
 from tests.tui.tmux import all_gone, family, terminal
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Cell, Column, Style, Table
-from tdx.profiling.result import ModeProfile, Row
-from tdx.profiling.statistics import Numbers, Statistics, statistics_of
+from tdx.profiling.result import ModeProfile, Numbers, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -92,7 +91,7 @@ def total_line(mode: ModeProfile) -> Line:
     return Line(
         name="whole step",
         lane="",
-        statistics=statistics_of(samples) if len(samples) else None,
+        statistics=compute_statistics(samples) if len(samples) else None,
         samples=None,
         step_us=mode.step_us,
         share=1.0,
@@ -106,7 +105,7 @@ def specs_line(mode: ModeProfile) -> Line:
     """Return the line of computing the specs of the chain, which happens once."""
     samples = mode.specs_ns / 1000
     return Line(
-        "spec building", "once", statistics_of(samples), samples, None, None, None, style="dim"
+        "spec building", "once", compute_statistics(samples), samples, None, None, None, style="dim"
     )
 
 

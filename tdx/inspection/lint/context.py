@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tdx.inspection.lineage import VersionRecord, VersionTracker
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage
-from tdx.pipeline.coercion import coerce, read
-from tdx.pipeline.entries import TransformInfo
+from tdx.pipeline.catalog import TransformInfo
+from tdx.pipeline.coercion import coerce, parse_or_none
 from tdx.pipeline.grammar import parse_value
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -158,7 +159,7 @@ class LintStage:
 
 
 def _default(text: str | None, declared: Any) -> Any:
-    value = None if text is None else read(parse_value, text)
+    value = None if text is None else parse_or_none(parse_value, text)
     try:
         return coerce(declared, value)
     except Exception:

@@ -1,8 +1,8 @@
-"""A pipeline while it is edited: drafts, undo and redo, forms, search, presets; loads no torch."""
+"""Editing of pipelines without torch: drafts, undo, forms, documents, sessions."""
 
 from __future__ import annotations
 
 from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.editing.editor import Change, Editor
+from tdx.pipeline.editing.editor import DraftChange, Editor
 
-__all__ = ["Change", "Draft", "DraftStage", "Editor"]
+__all__ = ["Draft", "DraftChange", "DraftStage", "Editor"]

@@ -1,24 +1,25 @@
-"""Edits of a draft that can be undone and done again."""
+"""Undo history of a draft, and descriptions of the changes between two drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.editing.forms import list_env_fields
 
-MOST_KEPT = 1000
+MAX_UNDO = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One edit.
+class DraftChange:
+    """One edit of a draft.
 
     Args:
-        label: what was done, such as ``"move CatFrames"``.
-        before: the draft before it.
-        after: the draft after it.
-        merge: edits in a row that have the same are undone together.
+        label: Description, such as ``"move CatFrames"``.
+        before: Draft before the edit.
+        after: Draft after the edit.
+        merge: Consecutive edits with the same value are undone together.
     """
 
     label: str
@@ -28,10 +29,10 @@ class Change:
 
 
 class Editor:
-    """A draft and the history of its edits.
+    """A draft with undo history.
 
     Args:
-        draft: what is edited.
+        draft: Draft to edit.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -45,61 +46,61 @@ class Editor:
     def __init__(self, draft: Draft | None = None) -> None:
         self.draft = draft or Draft()
         self.revision = 0
-        self._done: list[Change] = []
-        self._undone: list[Change] = []
+        self._done: list[DraftChange] = []
+        self._undone: list[DraftChange] = []
         self._saved = self.draft
         self._open = False
 
     @property
-    def done(self) -> Sequence[Change]:
-        """The edits that can be undone, the last one last."""
+    def done(self) -> Sequence[DraftChange]:
+        """Edits that can be undone, oldest first."""
         return tuple(self._done)
 
     @property
-    def undone(self) -> Sequence[Change]:
-        """The edits that can be done again, the next one last."""
+    def undone(self) -> Sequence[DraftChange]:
+        """Edits that can be redone; the last one is redone first."""
         return tuple(self._undone)
 
     @property
     def saved(self) -> Draft:
-        """The draft as it was when it was saved or loaded."""
+        """Draft at the last save or load."""
         return self._saved
 
     @property
     def is_modified(self) -> bool:
-        """Whether the draft is another one than when it was saved or loaded."""
+        """True if the draft differs from the last save or load."""
         return self.draft != self._saved
 
     def apply(self, label: str, draft: Draft, merge: str | None = None) -> bool:
-        """Take a draft as the result of an edit.
+        """Replace the draft by the result of an edit.
 
         Args:
-            label: what was done.
-            draft: the result.
-            merge: edits in a row that have the same are undone together, up to :meth:`seal`.
+            label: Description of the edit.
+            draft: Result of the edit.
+            merge: Consecutive edits with the same value are undone together, until :meth:`seal`.
 
         Returns:
-            Whether the draft is another one than before.
+            True if the draft changed.
         """
         if draft == self.draft:
             return False
         last = self._done[-1] if self._done and self._open else None
         if merge is not None and last is not None and last.merge == merge:
-            self._done[-1] = Change(label, last.before, draft, merge)
+            self._done[-1] = DraftChange(label, last.before, draft, merge)
         else:
-            self._done.append(Change(label, self.draft, draft, merge))
-            del self._done[:-MOST_KEPT]
+            self._done.append(DraftChange(label, self.draft, draft, merge))
+            del self._done[:-MAX_UNDO]
         self._open = True
         self._undone.clear()
         self._set(draft)
         return True
 
     def seal(self) -> None:
-        """Let the next edit be undone on its own, whatever it is."""
+        """Start a new undo step with the next edit, whatever its ``merge`` is."""
         self._open = False
 
-    def undo(self) -> Change | None:
-        """Take the last edit back; none where there is none."""
+    def undo(self) -> DraftChange | None:
+        """Undo the last edit; ``None`` if there is none."""
         if not self._done:
             return None
         change = self._done.pop()
@@ -108,8 +109,8 @@ class Editor:
         self._set(change.before)
         return change
 
-    def redo(self) -> Change | None:
-        """Make the edit that was last taken back; none where there is none."""
+    def redo(self) -> DraftChange | None:
+        """Redo the edit undone last; ``None`` if there is none."""
         if not self._undone:
             return None
         change = self._undone.pop()
@@ -119,21 +120,21 @@ class Editor:
         return change
 
     def load(self, draft: Draft) -> None:
-        """Begin anew with another draft; the history is gone."""
+        """Replace the draft and clear the history."""
         self._done.clear()
         self._undone.clear()
         self._set(draft)
         self._saved = draft
 
     def mark_saved(self) -> None:
-        """Let the present draft count as saved."""
+        """Mark the current draft as saved."""
         self._saved = self.draft
         self._open = False
 
     def rename(self, file: str | None) -> None:
-        """Let the draft belong to another file, and with it all that undo and redo lead to."""
+        """Set the file of the draft and of every draft in the history."""
 
-        def renamed(change: Change) -> Change:
+        def renamed(change: DraftChange) -> DraftChange:
             before, after = replace(change.before, file=file), replace(change.after, file=file)
             return replace(change, before=before, after=after)
 
@@ -141,13 +142,15 @@ class Editor:
         self._done = [renamed(each) for each in self._done]
         self._undone = [renamed(each) for each in self._undone]
 
-    def restore(self, saved: Draft, done: Sequence[Change], undone: Sequence[Change]) -> None:
-        """Take up a history that was kept, around the present draft.
+    def restore(
+        self, saved: Draft, done: Sequence[DraftChange], undone: Sequence[DraftChange]
+    ) -> None:
+        """Set the history around the current draft.
 
         Args:
-            saved: the draft that counts as saved.
-            done: the edits that can be undone, the last one last.
-            undone: the edits that can be done again, the next one last.
+            saved: Draft that counts as saved.
+            done: Edits that can be undone, oldest first.
+            undone: Edits that can be redone; the last one is redone first.
         """
         self._saved, self._done, self._undone = saved, list(done), list(undone)
         self._open = False
@@ -155,3 +158,81 @@ class Editor:
     def _set(self, draft: Draft) -> None:
         self.draft = draft
         self.revision += 1
+
+
+MAX_DESCRIBED = 3
+
+
+def list_changes(before: Draft, after: Draft) -> list[str]:
+    """List every difference: ``remove CatFrames``, ``N of CatFrames``, ``move Resize``.
+
+    Args:
+        before: Earlier draft.
+        after: Later draft; stages with equal numbers are the same stage.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
+        >>> list_changes(draft, draft.moved(0, 1).toggled(0))
+        ['StepCounter off', 'move RewardSum']
+    """
+    old = {stage.number: stage for stage in before.stages}
+    new = {stage.number: stage for stage in after.stages}
+    found = _list_env_changes(before, after)
+    found += [f"remove {stage.config.name}" for n, stage in old.items() if n not in new]
+    found += [f"add {stage.config.name}" for n, stage in new.items() if n not in old]
+    for number in [each for each in new if each in old]:
+        found += _list_stage_changes(old[number], new[number])
+    return found + _list_moves(before, after)
+
+
+def describe_changes(before: Draft, after: Draft) -> str:
+    """Return the differences on one line; ``"nothing"`` if there are none."""
+    found = list_changes(before, after)
+    shown = found[:MAX_DESCRIBED]
+    more = len(found) - len(shown)
+    return ", ".join([*shown, *([f"{more} more"] if more else [])]) or "nothing"
+
+
+def _list_env_changes(before: Draft, after: Draft) -> list[str]:
+    if before.env == after.env:
+        return []
+    if before.env is None or after.env is None or before.env.id != after.env.id:
+        return [f"env {after.env.id}" if after.env is not None else "no env"]
+    old = {field.name: field.text for field in list_env_fields(before.env)}
+    return [
+        f"{field.name} {field.text or 'unset'}"
+        for field in list_env_fields(after.env)
+        if field.text != old[field.name]
+    ]
+
+
+def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
+    found = []
+    if old.enabled != new.enabled:
+        found.append(f"{new.config.name} {'on' if new.enabled else 'off'}")
+    if old.config.name != new.config.name:
+        found.append(f"{old.config.name} → {new.config.name}")
+    elif old.config != new.config:
+        names = [
+            name
+            for name in {**old.config.kwargs, **new.config.kwargs}
+            if old.config.kwargs.get(name) != new.config.kwargs.get(name)
+        ]
+        what = ", ".join(names) if names and old.config.args == new.config.args else "arguments"
+        found.append(f"{what} of {new.config.name}")
+    return found
+
+
+def _list_moves(before: Draft, after: Draft) -> list[str]:
+    """Describe a single moved stage; several moves are one change of order."""
+    numbers = [stage.number for stage in before.stages]
+    old = [n for n in numbers if after.place_of(n) is not None]
+    new = [stage.number for stage in after.stages if stage.number in numbers]
+    if old == new:
+        return []
+    for number in old:
+        if [n for n in old if n != number] == [n for n in new if n != number]:
+            place = after.place_of(number)
+            return [f"move {after.stages[place or 0].config.name}"]
+    return ["another order"]

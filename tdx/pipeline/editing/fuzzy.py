@@ -1,4 +1,4 @@
-"""Find what someone means by a few letters."""
+"""Fuzzy matching of short queries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Match:
     """Letters of a query found in a text.
 
     Args:
-        score: how well they fit; larger is better.
-        positions: where in the text they stand.
+        score: Quality of the match; higher is better.
+        positions: Indices of the letters in the text.
     """
 
     score: float
@@ -24,9 +24,9 @@ class Match:
 
 
 def fuzzy_match(query: str, text: str) -> Match | None:
-    """The letters of ``query`` found in ``text`` in order; none where they are not all there.
+    """Find the letters of ``query`` in ``text`` in order; ``None`` if a letter is missing.
 
-    Letters at the start of a word count more, and so do letters in a row; spaces are left out.
+    Letters at the start of a word and consecutive letters score higher; spaces are ignored.
 
     Example:
         >>> fuzzy_match("cf", "CatFrames").positions
@@ -50,12 +50,12 @@ def fuzzy_match(query: str, text: str) -> Match | None:
 
 
 def fuzzy_sorted(query: str, items: Iterable[T], text: Callable[[T], str]) -> list[tuple[T, Match]]:
-    """The items whose text matches, the best first; in their own order without a query.
+    """Return the matching items, best first; in their own order if the query is empty.
 
     Args:
-        query: the letters.
-        items: what to search.
-        text: the text of an item.
+        query: Letters to find.
+        items: Items to search.
+        text: Returns the text of an item.
     """
     matched = ((item, fuzzy_match(query, text(item))) for item in items)
     found = [(item, match) for item, match in matched if match is not None]
@@ -63,7 +63,7 @@ def fuzzy_sorted(query: str, items: Iterable[T], text: Callable[[T], str]) -> li
 
 
 def _from(start: int, letters: str, folded: str, text: str) -> tuple[int, ...] | None:
-    """The places of the letters from ``start`` on, at starts of words where there are some."""
+    """Return the positions of the letters from ``start`` on, at starts of words if possible."""
     positions = [start]
     for letter in letters[1:]:
         after = positions[-1] + 1

@@ -1,4 +1,4 @@
-"""Small JSON files that are kept between runs: written atomically, validated when read."""
+"""Small JSON files kept between runs: written atomically, validated when read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
-def put_aside(path: Path) -> None:
-    """Give a file that cannot be understood another name, so that nobody stumbles again."""
+def set_aside(path: Path) -> None:
+    """Rename a damaged file, so that it is not read again."""
     with suppress(OSError):
         path.replace(path.with_name(f"{path.name}.broken"))

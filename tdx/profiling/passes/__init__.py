@@ -1,1 +1,1 @@
-"""What is measured beside time: each a meter of its own, in rollouts of its own."""
+"""Passes that measure something other than time: each with its own observer and rollouts."""

@@ -1,131 +1,272 @@
-"""The few things that an accelerator is asked for, and those of torch behind them."""
+"""Accelerators: events, synchronization, memory and traces of a device, as torch reports them."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.envs.env_specs import available_device
-from tdx.profiling.passes.device_trace import TraceEvent, read_trace
-from tdx.profiling.passes.sync_places import watched_syncs
+from tdx.core.envs.devices import present_device
+from tdx.profiling.passes.observer import parse_part_index
+
+TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
+_TRACE_KINDS: dict[str, TraceKind] = {
+    "user_annotation": "part",
+    "cpu_op": "part",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "xpu_runtime": "launch",
+    "xpu_driver": "launch",
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "fill",
+}
+
+
+class TraceEvent(NamedTuple):
+    """An event on the host or the device.
+
+    Args:
+        kind: Call of a part or launch on the host; kernel, copy or fill on the device.
+        name: Name.
+        start_ns: Start.
+        duration_ns: Duration.
+        thread: Thread of the host.
+        link: Shared by a launch and its work on the device; -1 for none.
+        nbytes: Copied bytes.
+    """
+
+    kind: TraceKind
+    name: str
+    start_ns: int
+    duration_ns: int
+    thread: int = 0
+    link: int = -1
+    nbytes: int = 0
+
+
+def read_trace(text: str) -> list[TraceEvent]:
+    """Parse the relevant events of a Chrome trace written by torch.
+
+    Args:
+        text: JSON.
+
+    Example:
+        >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
+        ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
+        [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
+        link=3, nbytes=64)]
+    """
+    found = []
+    for each in json.loads(text)["traceEvents"]:
+        kind = _TRACE_KINDS.get(each.get("cat", ""))
+        if kind is None or each.get("ph") != "X":
+            continue
+        if kind == "part" and parse_part_index(each["name"]) < 0:
+            continue
+        args = each.get("args", {})
+        found.append(
+            TraceEvent(
+                kind,
+                each["name"],
+                round(float(each["ts"]) * 1000),
+                round(float(each.get("dur", 0)) * 1000),
+                int(each["tid"]),
+                int(args.get("correlation", -1)),
+                int(args.get("bytes", 0)),
+            )
+        )
+    return found
+
+
+_SYNC_WARNING = "called a synchronizing CUDA operation"
+_PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
+_REPOSITORY = Path(__file__).parents[3]
+_LIBRARIES = Path(torch.__file__).parents[1]
+_SKIPPED_FILES = (
+    *(f"{_LIBRARIES / name}{os.sep}" for name in ("torch", "torchvision", "tensordict")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+    warnings.__file__,
+)
+"""Prefixes of files whose lines are never the cause of a synchronization."""
+
+
+@contextmanager
+def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the place, ``file:line``, of each synchronization in the block.
+
+    torch warns about each; other warnings are unchanged. Libraries that wait without torch are not
+    detected.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: Any = None,
+            line: str | None = None,
+        ) -> None:
+            if _SYNC_WARNING in str(message):
+                callback(_find_caller(sys._getframe(1)) or f"{filename}:{lineno}")
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.filterwarnings("always", message=_SYNC_WARNING)
+        warnings.filterwarnings("ignore", message=_PROTOTYPE_WARNING)
+        warnings.showwarning = shown
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _find_caller(frame: FrameType | None) -> str | None:
+    """Return the innermost line outside torch and the profiler."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_SKIPPED_FILES):
+            return f"{_shorten_path(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def _shorten_path(filename: str) -> str:
+    """Return a path relative to the repository or the current folder, if it is inside one."""
+    path = Path(filename)
+    for root in (_REPOSITORY, Path.cwd()):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return filename
+
 
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}
 
 
 class Accelerator(Protocol):
-    """A device that works through what the host gives it, while the host goes on.
+    """A device that processes its queue of work asynchronously.
 
     Args:
-        name: such as ``cuda:0``.
-        untimed: why its work cannot be timed; ``None`` where it can.
-        missing: what cannot be seen of it, each a sentence.
-        sees_syncs: whether it tells where the host waits for it.
-        sees_memory: whether it tells how much of its memory is taken.
-        sees_work: whether it tells which kernels and copies it runs.
+        name: Such as ``cuda:0``.
+        timing_error: Why its work cannot be timed. ``None``: it can.
+        missing: What it does not report, each a sentence.
+        reports_syncs: Whether it reports where the host waits for it.
+        reports_memory: Whether it reports its memory use.
+        reports_work: Whether it reports kernels and copies.
     """
 
     name: str
-    untimed: str | None
+    timing_error: str | None
     missing: tuple[str, ...]
-    sees_syncs: bool
-    sees_memory: bool
-    sees_work: bool
+    reports_syncs: bool
+    reports_memory: bool
+    reports_work: bool
 
     def mark(self) -> Any:
-        """A mark in its queue of work, which gets the time when the device comes to it."""
+        """Put an event into the queue of the device, which records when the device reaches it."""
         ...
 
-    def between_ns(self, earlier: Any, later: Any) -> int:
-        """The time between two marks, once it has come to both."""
+    def elapsed_ns(self, earlier: Any, later: Any) -> int:
+        """Return the time between two events after both were reached."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until it has done all its work."""
+        """Wait until the device has finished its work."""
         ...
 
     def memory(self) -> tuple[int, int, int]:
-        """Bytes ever taken, taken now, and the most since :meth:`forget_peak`."""
+        """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
         ...
 
-    def forget_peak(self) -> None:
-        """Have the peak begin anew, at what is taken now."""
+    def reset_peak(self) -> None:
+        """Reset the peak to the current memory use."""
         ...
 
-    def watched(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Have a function told the place, ``file:line``, of each wait in a block."""
+    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Call a function with the place, ``file:line``, of each synchronization in the block."""
         ...
 
-    def traced(self, events: list[TraceEvent]) -> AbstractContextManager[None]:
-        """Put what the host and the device do in a block into a list, as it ends."""
+    def record_trace(self, events: list[TraceEvent]) -> AbstractContextManager[None]:
+        """Append the events of the block to a list when it ends."""
         ...
 
 
 class TorchAccelerator:
-    """A device of torch's; see :class:`Accelerator`.
+    """Device of torch; see :class:`Accelerator`.
 
     Args:
-        device: such as ``"cuda:0"``.
+        device: Such as ``"cuda:0"``.
 
     Raises:
-        DeviceError: it is not there.
+        DeviceError: It does not exist.
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        self._device = available_device(device)
+        self._device = present_device(device)
         self.name = str(self._device)
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)
         self._activity = activity if activity in torch.profiler.supported_activities() else None
-        self.sees_work = self._activity is not None
-        self.sees_syncs = kind == "cuda"
-        self.untimed = self._reason()
-        self.sees_memory = self._has_memory_stats()
-        seen = {
-            "where the host waits for it": self.sees_syncs,
-            "what memory is taken on it": self.sees_memory,
-            "which kernels and copies run on it": self.sees_work,
+        self.reports_work = self._activity is not None
+        self.reports_syncs = kind == "cuda"
+        self.timing_error = self._find_timing_error()
+        self.reports_memory = self._has_memory_stats()
+        supported = {
+            "where the host waits for it": self.reports_syncs,
+            "its memory use": self.reports_memory,
+            "its kernels and copies": self.reports_work,
         }
         self.missing = tuple(
-            f"{self.name}: torch cannot tell {what} here." for what, can in seen.items() if not can
+            f"{self.name}: torch does not report {what} here."
+            for what, can in supported.items()
+            if not can
         )
 
-    def _reason(self) -> str | None:
-        """Try it; its first tensor, event and wait also set much up."""
+    def _find_timing_error(self) -> str | None:
+        """Time an event; the first tensor, event and synchronization also initialize the device."""
         try:
-            self._set_up()
+            self._initialize()
             first, second = self.mark(), self.mark()
             self.synchronize()
-            self.between_ns(first, second)
+            self.elapsed_ns(first, second)
         except (RuntimeError, NotImplementedError) as error:
             return next(iter(str(error).splitlines()), type(error).__name__)
         return None
 
-    def _set_up(self) -> None:
-        """Have torch make its allocator, which tells nothing before that."""
+    def _initialize(self) -> None:
+        """Initialize the allocator, which reports nothing before its first use."""
         torch.zeros(1, device=self._device)
 
     def _has_memory_stats(self) -> bool:
         try:
             self.memory()
-            self.forget_peak()
+            self.reset_peak()
         except (RuntimeError, NotImplementedError, KeyError, AttributeError):
             return False
         return True
 
     def mark(self) -> torch.Event:
-        """See :class:`Accelerator`; on the current stream."""
+        """See :class:`Accelerator`; uses the current stream."""
         event = torch.Event(device=self._device, enable_timing=True)
         event.record(torch.accelerator.current_stream(self._device))
         return event
 
-    def between_ns(self, earlier: torch.Event, later: torch.Event) -> int:
+    def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
         """See :class:`Accelerator`."""
         return round(earlier.elapsed_time(later) * 1e6)
 
@@ -136,27 +277,27 @@ class TorchAccelerator:
     def memory(self) -> tuple[int, int, int]:
         """See :class:`Accelerator`."""
         stats = torch.accelerator.memory_stats(self._device)
-        taken = "allocated_bytes.all."
-        return stats[taken + "allocated"], stats[taken + "current"], stats[taken + "peak"]
+        prefix = "allocated_bytes.all."
+        return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         """See :class:`Accelerator`."""
         torch.accelerator.reset_peak_memory_stats(self._device)
 
-    def watched(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
         """See :class:`Accelerator`."""
-        return watched_syncs(told)
+        return watch_syncs(callback)
 
     @contextmanager
-    def traced(self, events: list[TraceEvent]) -> Iterator[None]:
-        """See :class:`Accelerator`; times are torch's profiler's, which slows the host down."""
+    def record_trace(self, events: list[TraceEvent]) -> Iterator[None]:
+        """See :class:`Accelerator`; uses torch's profiler, which slows down the host."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         activities += [self._activity] if self._activity is not None else []
         profiler = torch.profiler.profile(activities=activities)
         try:
             with profiler:
                 yield
-                # What still waits in its queue would not be seen.
+                # Queued work would be missing from the trace.
                 self.synchronize()
         finally:
             with tempfile.TemporaryDirectory() as folder:
@@ -165,12 +306,12 @@ class TorchAccelerator:
                 events += read_trace(path.read_text(encoding="utf-8"))
 
 
-def accelerators_of(env: EnvBase, policy: object = None) -> list[torch.device]:
-    """The devices other than the host that an env, its chain or its policy works on.
+def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:
+    """List the devices other than the host that an env, its chain or its policy uses.
 
     Args:
-        env: the env, with its chain.
-        policy: what gives the actions.
+        env: Env with its chain.
+        policy: The policy.
     """
     found = dict.fromkeys([env.device])
     for spec in (env.output_spec, env.input_spec):
@@ -181,3 +322,29 @@ def accelerators_of(env: EnvBase, policy: object = None) -> list[torch.device]:
             found |= dict.fromkeys(each.device for each in module.parameters())
             found |= dict.fromkeys(each.device for each in module.buffers())
     return [device for device in found if device.type not in ("cpu", "meta")]
+
+
+SYNC_NOTE = (
+    "Sync mode: the host waits for the device before and after each part, so times include device "
+    "work, and the rollout is slower than usual."
+)
+NO_SYNC_NOTE = "Sync mode has no effect: everything runs on the host."
+
+
+def synchronized_clock(
+    clock: Callable[[], int], accelerator: Accelerator | None
+) -> Callable[[], int]:
+    """Return a clock that waits for the device before each reading.
+
+    Args:
+        clock: Returns nanoseconds.
+        accelerator: The device. ``None``: ``clock`` is returned unchanged.
+    """
+    if accelerator is None:
+        return clock
+
+    def read() -> int:
+        accelerator.synchronize()
+        return clock()
+
+    return read

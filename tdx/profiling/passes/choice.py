@@ -1,4 +1,4 @@
-"""Which passes there are beside the clean one, and what they need."""
+"""Choose the passes of a profile and the accelerator they observe."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdx.core.envs import EnvBase
-from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, accelerators_of
-from tdx.profiling.passes.device import DeviceTimes, DeviceWork, Syncs
-from tdx.profiling.passes.memory import DeviceMemory, ObjectMemory, TensorMemory
+from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, list_accelerators
+from tdx.profiling.passes.device import DeviceMemory, DeviceTimes, DeviceWork, Syncs
+from tdx.profiling.passes.host import ObjectMemory, Operators, TensorMemory
 from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.operators import Operators
 
 PassName = Literal["memory", "operators", "device"]
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
-MOST_STEPS = 1000
-"""More of them tell nothing new, and what is noted of each takes memory."""
-MOST_ON_DEVICE = 500
-"""The same on an accelerator, whose traces are larger; all passes make as many."""
+MAX_HOST_STEPS = 1000
+"""Maximum number of recorded steps; more add no information and need memory."""
+MAX_DEVICE_STEPS = 500
+"""Maximum number of recorded steps on an accelerator, whose traces are larger."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The accelerator of an env, if it has one.
+class AcceleratorLookup:
+    """Accelerator of an env, if it has one.
 
     Args:
-        accelerator: what is asked; ``None`` where all is on the host, or it cannot be timed.
-        notes: what a reader must know, each a sentence.
+        accelerator: The device. ``None``: everything is on the host, or the device cannot be timed.
+        notes: Notes for the reader, each a sentence.
     """
 
     accelerator: Accelerator | None = None
     notes: tuple[str, ...] = ()
 
 
-def accelerator_of(env: EnvBase, policy: object = None) -> Found:
-    """The accelerator that an env, its chain or its policy works on.
+def find_accelerator(env: EnvBase, policy: object = None) -> AcceleratorLookup:
+    """Find the accelerator that an env, its chain or its policy uses.
 
     Args:
-        env: the env, with its chain.
-        policy: what gives the actions.
+        env: Env with its chain.
+        policy: The policy.
 
     Raises:
-        DeviceError: it is not on this machine.
+        DeviceError: It does not exist on this machine.
     """
-    devices = accelerators_of(env, policy)
+    devices = list_accelerators(env, policy)
     if not devices:
-        return Found()
+        return AcceleratorLookup()
     notes = [
-        f"{device}: one device is measured at a time, and that is {devices[0]}."
+        f"{device}: not measured, as only one device is measured at a time: {devices[0]}."
         for device in devices[1:]
     ]
     accelerator = TorchAccelerator(devices[0])
-    if accelerator.untimed is not None:
-        why = f"{accelerator.name} cannot be timed: {accelerator.untimed}."
-        return Found(None, (*notes, why))
-    return Found(accelerator, (*notes, *accelerator.missing))
+    if accelerator.timing_error is not None:
+        why = f"{accelerator.name} cannot be timed: {accelerator.timing_error}."
+        return AcceleratorLookup(None, (*notes, why))
+    return AcceleratorLookup(accelerator, (*notes, *accelerator.missing))
 
 
-def passes_of(name: PassName, accelerator: Accelerator | None) -> list[Observer]:
-    """What is to be recorded for a pass, each in a rollout of its own.
+def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Observer]:
+    """Create the observers of a pass, each with its own rollout.
 
     Args:
-        name: of the pass.
-        accelerator: of the env, if it has one.
+        name: Name of the pass.
+        accelerator: Accelerator of the env. ``None``: no accelerator.
     """
     if name == "memory":
         return [TensorMemory(), ObjectMemory()]
@@ -71,12 +70,12 @@ def passes_of(name: PassName, accelerator: Accelerator | None) -> list[Observer]
     if accelerator is None:
         return []
     found: list[Observer] = [DeviceTimes(accelerator)]
-    found += [DeviceMemory(accelerator)] if accelerator.sees_memory else []
-    found += [Syncs(accelerator)] if accelerator.sees_syncs else []
-    return found + ([DeviceWork(accelerator)] if accelerator.sees_work else [])
+    found += [DeviceMemory(accelerator)] if accelerator.reports_memory else []
+    found += [Syncs(accelerator)] if accelerator.reports_syncs else []
+    return found + ([DeviceWork(accelerator)] if accelerator.reports_work else [])
 
 
-def most_steps(observer: Observer) -> int:
-    """How many steps are recorded at most."""
+def max_recorded_steps(observer: Observer) -> int:
+    """Return the maximum number of steps that an observer records."""
     on_device = isinstance(observer, DeviceTimes | DeviceMemory | Syncs | DeviceWork)
-    return MOST_ON_DEVICE if on_device else MOST_STEPS
+    return MAX_DEVICE_STEPS if on_device else MAX_HOST_STEPS

@@ -1,11 +1,11 @@
-"""The passes for an accelerator, each in a rollout of its own.
+"""Passes for an accelerator, each in its transfers rollout.
 
-The device's time of a part is that between two marks in its queue: put there as a call begins
-and as it ends, without a wait, and read after one wait at the end. A part's own time is without
-the parts inside it, the same as the host's: what lies between two marks belongs to the innermost
-part, so that the times of all parts add up to that of the loop. Marks are in one queue, the
-current stream; work in another counts where this one waits for it. A device that is done before
-the host gives it more idles, and that counts too: :attr:`DeviceUse.launch_bound` says where.
+The device time of a part is the time between two events in the queue of the device, inserted when a
+call starts and when it ends, without waiting, and read after a synchronization at the end. The time
+between two events belongs to the innermost part, so that the times of all parts add up to the loop.
+All events are in the current stream; work in another stream counts where this one waits for it.
+Idle time of a device that waits for the host counts too: :attr:`DeviceUse.launch_bound` shows
+where.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tdx.core.meter import TRANSFERS, Lane, Part, engine_part
-from tdx.profiling.passes.accelerator import Accelerator
-from tdx.profiling.passes.device_trace import TraceEvent
-from tdx.profiling.passes.observer import Observer
-from tdx.profiling.passes.ranges import Ranges, part_place
+from tdx.profiling.passes.accelerator import Accelerator, TraceEvent
+from tdx.profiling.passes.host import MemoryLevel, PolledMemory, iterate_totals
+from tdx.profiling.passes.observer import Observer, TorchProfilerObserver, parse_part_index
 from tdx.profiling.result import DeviceUse, ModeProfile
 
-WAITING = engine_part("waiting for the device")
-"""The host, once it has given the device all that there is."""
-_BUSY = 0.5
-"""A device that works for less of its time than this waits for the host."""
+WAITING_PART = engine_part("waiting for the device")
+"""The host waiting for the device to finish its queue."""
+_MIN_BUSY_SHARE = 0.5
+"""A device that is busy for a smaller share of its time waits for the host."""
 _TO_DEVICE, _TO_HOST = ("htod", "m2d", "hosttodevice"), ("dtoh", "d2m", "devicetohost")
 _END = -1
-"""In the place of a part: the innermost call ends."""
-Key = tuple[str, Lane]
+"""Marks the end of the innermost call, in place of a part."""
+DeviceKey = tuple[str, Lane]
 
 
 class DeviceTimes(Observer):
-    """How long each part takes on the device.
+    """Measures the device time of each part.
 
     Args:
-        accelerator: the device.
+        accelerator: The device.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -48,7 +47,7 @@ class DeviceTimes(Observer):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """See :class:`Observer`; waits for the device before and after the block, never in it."""
+        """See :class:`Observer`; synchronizes before and after the block, never inside it."""
         self._accelerator.synchronize()
         self._on = True
         try:
@@ -65,52 +64,54 @@ class DeviceTimes(Observer):
         self._marks.append((self._accelerator.mark(), _END))
 
     def _read(self) -> None:
-        """Give the time between neighbouring marks to the part that was innermost."""
-        around: list[int] = []
-        # Neighbours are near enough to each other for the floats in which events tell times.
+        """Add the time between neighboring events to the innermost part."""
+        open_parts: list[int] = []
+        # Differences of neighboring events are exact enough in the floats that torch returns.
         before: Any = None
         for mark, place in self._marks:
-            if around:
-                self._own[around[-1]] += self._accelerator.between_ns(before, mark)
+            if open_parts:
+                self._own[open_parts[-1]] += self._accelerator.elapsed_ns(before, mark)
             before = mark
             if place == _END:
-                around.pop()
+                open_parts.pop()
             else:
-                around.append(place)
+                open_parts.append(place)
         self._marks.clear()
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        times = {place: own / steps / 1000 for place, own in self._own.items()}
-        return _with(profile, self.parts, times, lambda use, time: replace(use, time_us=time))
+        times = {place: transfers / steps / 1000 for place, transfers in self._own.items()}
+        return _update_uses(
+            profile, self.parts, times, lambda use, time: replace(use, time_us=time)
+        )
 
 
 class Syncs(Observer):
-    """Where the host waits for the device, by part.
+    """Counts where the host waits for the device, by part.
 
     Args:
-        accelerator: one that tells.
+        accelerator: Device that reports synchronizations.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
         self._accelerator = accelerator
         self._around: list[int] = []
-        self._seen: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """See :class:`Observer`."""
-        with self._accelerator.watched(self._told):
+        with self._accelerator.record_syncs(self._count_sync):
             self._on = True
             try:
                 yield
             finally:
                 self._on = False
 
-    def _told(self, place: str) -> None:
+    def _count_sync(self, place: str) -> None:
         if self._around:
-            self._seen[self._around[-1]][place] += 1
+            self._counts[self._around[-1]][place] += 1
 
     def _begin(self, place: int) -> None:
         self._around.append(place)
@@ -118,18 +119,56 @@ class Syncs(Observer):
     def _end(self) -> None:
         self._around.pop()
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         syncs = {
-            place: {where: count / steps for where, count in sorted(seen.items())}
-            for place, seen in self._seen.items()
+            place: {where: count / steps for where, count in sorted(counts.items())}
+            for place, counts in self._counts.items()
         }
-        return _with(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
+        return _update_uses(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
+
+
+class DeviceMemory(PolledMemory):
+    """Observes memory allocated on an accelerator.
+
+    Args:
+        accelerator: Device that reports its memory use.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        super().__init__()
+        self._accelerator = accelerator
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """See :class:`Observer`."""
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def _level(self) -> MemoryLevel:
+        level = MemoryLevel(*self._accelerator.memory())
+        self._accelerator.reset_peak()
+        return level
+
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
+        """See :class:`Observer`."""
+        uses = dict(profile.on_device)
+        for key, each in iterate_totals(self.parts, self._ledger.totals):
+            uses[key] = replace(
+                uses.get(key, DeviceUse(0.0)),
+                allocated_bytes=each.allocated / steps,
+                peak_bytes=each.peak,
+                kept_bytes=each.kept / steps,
+            )
+        return replace(profile, on_device=uses)
 
 
 @dataclass(slots=True)
-class Work:
-    """What a part has the device do; times in ns."""
+class PartWork:
+    """Work of a part on the device; times in ns."""
 
     kernels: int = 0
     kernel_ns: int = 0
@@ -139,11 +178,11 @@ class Work:
     to_host: int = 0
 
 
-class DeviceWork(Ranges):
-    """Kernels, launches and copies of each part.
+class DeviceWork(TorchProfilerObserver):
+    """Counts kernels, launches and copies of each part.
 
     Args:
-        accelerator: one that tells.
+        accelerator: Device that reports its work.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -155,48 +194,50 @@ class DeviceWork(Ranges):
     def recording(self) -> Iterator[None]:
         """See :class:`Observer`."""
         self._accelerator.synchronize()
-        with self._accelerator.traced(self._trace):
+        with self._accelerator.record_trace(self._trace):
             self._on = True
             try:
                 yield
             finally:
                 self._on = False
 
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        work = work_by_part(self._trace)
-        profile = _with(profile, self.parts, work, lambda use, each: _worked(use, each, steps))
-        return replace(profile, on_device=_with_transfers(profile.on_device))
+        work = attribute_work(self._trace)
+        profile = _update_uses(
+            profile, self.parts, work, lambda use, each: _apply_work(use, each, steps)
+        )
+        return replace(profile, on_device=_split_off_transfers(profile.on_device))
 
 
-def work_by_part(trace: Iterable[TraceEvent]) -> dict[int, Work]:
-    """What the device does, by the place of the part whose call has launched it.
+def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
+    """Attribute the work of the device to the parts whose calls launched it, by index.
 
     Args:
-        trace: in any order.
+        trace: Events in any order.
     """
     events = list(trace)
     launched: dict[int, int] = {}
-    found: dict[int, Work] = defaultdict(Work)
-    around: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    results: dict[int, PartWork] = defaultdict(PartWork)
+    open_parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
     host = (each for each in events if each.kind in ("part", "launch"))
     for event in sorted(host, key=lambda each: (each.start_ns, -each.duration_ns)):
-        mine = around[event.thread]
+        mine = open_parts[event.thread]
         while mine and mine[-1][0] <= event.start_ns:
             mine.pop()
         if event.kind == "part":
-            mine.append((event.start_ns + event.duration_ns, part_place(event.name)))
+            mine.append((event.start_ns + event.duration_ns, parse_part_index(event.name)))
         elif mine:
             place = launched[event.link] = mine[-1][1]
-            found[place].launches += "launch" in event.name.lower()
+            results[place].launches += "launch" in event.name.lower()
     for event in events:
         place = launched.get(event.link, -1)
         if event.kind not in ("part", "launch") and place >= 0:
-            _count(found[place], event)
-    return dict(found)
+            _add_work(results[place], event)
+    return dict(results)
 
 
-def _count(work: Work, event: TraceEvent) -> None:
+def _add_work(work: PartWork, event: TraceEvent) -> None:
     if event.kind != "copy":
         work.kernels += event.kind == "kernel"
         work.kernel_ns += event.duration_ns
@@ -209,7 +250,7 @@ def _count(work: Work, event: TraceEvent) -> None:
         work.to_host += event.nbytes
 
 
-def _worked(use: DeviceUse, work: Work, steps: int) -> DeviceUse:
+def _apply_work(use: DeviceUse, work: PartWork, steps: int) -> DeviceUse:
     kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000
     return replace(
         use,
@@ -219,14 +260,14 @@ def _worked(use: DeviceUse, work: Work, steps: int) -> DeviceUse:
         copy_us=copy_us,
         to_device_bytes=work.to_device / steps,
         to_host_bytes=work.to_host / steps,
-        launch_bound=work.launches > 0 and kernel_us + copy_us < _BUSY * use.time_us,
+        launch_bound=work.launches > 0 and kernel_us + copy_us < _MIN_BUSY_SHARE * use.time_us,
     )
 
 
-def _with_transfers(uses: dict[Key, DeviceUse]) -> dict[Key, DeviceUse]:
-    """Take the time of copies out of the parts that make them, into a row of their own.
+def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, DeviceUse]:
+    """Move the time of copies from the parts that make them to a separate row.
 
-    The sum of all times stays; the bytes are told twice, with each part and as a whole.
+    The sum of all times is unchanged; bytes are listed with each part and in the separate row.
     """
     row = TRANSFERS.label, TRANSFERS.lane
     moving = {
@@ -234,31 +275,31 @@ def _with_transfers(uses: dict[Key, DeviceUse]) -> dict[Key, DeviceUse]:
         for key, use in uses.items()
         if key != row and (use.to_device_bytes or use.to_host_bytes)
     }
-    own = uses.get(row, DeviceUse(0.0))
-    if not moving and not own.copy_us:
+    transfers = uses.get(row, DeviceUse(0.0))
+    if not moving and not transfers.copy_us:
         return uses
-    taken = {
+    split = {
         key: replace(use, time_us=use.time_us - moving.get(key, 0.0)) for key, use in uses.items()
     }
-    taken[row] = replace(
-        own,
-        time_us=own.time_us + sum(moving.values()),
-        copy_us=own.copy_us + sum(moving.values()),
+    split[row] = replace(
+        transfers,
+        time_us=transfers.time_us + sum(moving.values()),
+        copy_us=transfers.copy_us + sum(moving.values()),
         to_device_bytes=sum(use.to_device_bytes for use in uses.values()),
         to_host_bytes=sum(use.to_host_bytes for use in uses.values()),
     )
-    return taken
+    return split
 
 
-def _with(
+def _update_uses(
     profile: ModeProfile,
     parts: list[Part],
-    found: dict[int, Any],
+    results: dict[int, Any],
     change: Callable[[DeviceUse, Any], DeviceUse],
 ) -> ModeProfile:
-    """The profile, with what was found put into the parts' uses of the device."""
+    """Return the profile with changed device uses of the parts."""
     uses = dict(profile.on_device)
-    for place, each in found.items():
+    for place, each in results.items():
         key = parts[place].label, parts[place].lane
         uses[key] = change(uses.get(key, DeviceUse(0.0)), each)
     return replace(profile, on_device=uses)

@@ -1,32 +1,35 @@
-"""What the passes beside the clean one share: they look on where calls begin and end."""
+"""Observers of calls in passes that measure something other than time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch.autograd.profiler import profile, record_function
 
 from tdx.core.meter import AnyFunction, Part
 from tdx.profiling.result import ModeProfile
 
 
 class Observer(ABC):
-    """A meter of something beside time; see :class:`~tdx.core.meter.Meter`.
+    """A meter of something other than time; see :class:`~tdx.core.meter.Meter`.
 
-    It looks on only while :meth:`recording`, in a rollout of its own: to look on takes time.
+    It observes only while :meth:`recording`, in a separate rollout, as observing takes time.
     """
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
-        """Whose calls there were; the others name a part by its place in here."""
+        """Parts with calls; other methods refer to a part by its index here."""
         self._places: dict[Part, int] = {}
         self._on = False
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """See :class:`~tdx.core.meter.Meter`; what is found is counted for all steps."""
+        """See :class:`~tdx.core.meter.Meter`; results are totals over all steps."""
         if getattr(function, "is_timed", False):
             return function
         place = self._place(part)
@@ -40,41 +43,136 @@ class Observer(ABC):
             finally:
                 self._end()
 
-        made: Any = run
-        made.is_timed = True
-        return cast(AnyFunction, made)
+        observed_function: Any = run
+        observed_function.is_timed = True
+        return cast(AnyFunction, observed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`."""
         return functions
 
-    def hindrance(self) -> str | None:
-        """Why it cannot look on now, as a sentence; ``None`` where it can."""
+    def unavailable_reason(self) -> str | None:
+        """Return why it cannot observe now, as a sentence; ``None`` if it can."""
         return None
 
     @abstractmethod
     def recording(self) -> AbstractContextManager[None]:
-        """Look on while the block runs; what is set for the whole process is as before after it."""
+        """Observe calls in the block; process-wide settings are restored afterwards."""
 
     @abstractmethod
-    def found(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """The profile, with what was seen.
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
+        """Return the profile with the observations added.
 
         Args:
-            profile: what is known so far.
-            steps: how many were made in all blocks, at least one.
+            profile: Profile so far.
+            steps: Number of observed steps, at least one.
         """
 
     @abstractmethod
     def _begin(self, place: int) -> None:
-        """A call of a part begins."""
+        """Called when a call of a part starts."""
 
     @abstractmethod
     def _end(self) -> None:
-        """The last call that has begun, and not ended, ends."""
+        """Called when the innermost call ends."""
 
     def _place(self, part: Part) -> int:
         if part not in self._places:
             self._places[part] = len(self.parts)
             self.parts.append(part)
         return self._places[part]
+
+
+MEMORY_EVENT = "[memory]"
+PROFILER_BUSY = "torch's profiler is already running, so the passes that use it were skipped."
+_RANGE_PREFIX = "tdx part "
+
+
+class HostEvent(NamedTuple):
+    """An event that torch's profiler recorded on the thread of the rollout.
+
+    Args:
+        name: Name of an operator, or :data:`MEMORY_EVENT`.
+        place: Index of the part whose call it is; -1 if it is not a part.
+        start_ns: Start.
+        end_ns: End.
+        nbytes: Allocated bytes, negative if freed.
+    """
+
+    name: str
+    place: int
+    start_ns: int
+    end_ns: int
+    nbytes: int = 0
+
+
+class TorchProfilerObserver(Observer):
+    """Runs torch's profiler with a range for each call.
+
+    Args:
+        memory: Record memory allocations of torch.
+    """
+
+    def __init__(self, memory: bool) -> None:
+        super().__init__()
+        self._memory = memory
+        self._open: list[Any] = []
+        self.events: list[HostEvent] = []
+
+    def unavailable_reason(self) -> str | None:
+        """See :class:`Observer`; torch allows one profiler at a time."""
+        return PROFILER_BUSY if torch._C._autograd._profiler_enabled() else None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """See :class:`Observer`."""
+        profiler: Any = profile(profile_memory=self._memory)
+        try:
+            with profiler:
+                self._on = True
+                yield
+        finally:
+            self._on = False
+            if profiler.kineto_results is not None:
+                self.events += collect_host_events(profiler.kineto_results.events())
+
+    def _begin(self, place: int) -> None:
+        opened = record_function(f"{_RANGE_PREFIX}{place}")
+        opened.__enter__()
+        self._open.append(opened)
+
+    def _end(self) -> None:
+        self._open.pop().__exit__(None, None, None)
+
+
+def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
+    """Return the events on the threads that parts ran on, sorted by start.
+
+    Args:
+        events: Events of torch's profiler.
+    """
+    results, threads = [], set()
+    for each in events:
+        name = each.name()
+        place = parse_part_index(name)
+        if place >= 0:
+            threads.add(each.start_thread_id())
+        start, nbytes = each.start_ns(), 0
+        if name == MEMORY_EVENT:
+            if each.device_type() != torch.profiler.DeviceType.CPU:
+                continue
+            nbytes = each.nbytes()
+        event = HostEvent(name, place, start, start + each.duration_ns(), nbytes)
+        results.append((each.start_thread_id(), event))
+    kept = [event for thread, event in results if thread in threads]
+    return sorted(kept, key=lambda event: (event.start_ns, -event.end_ns))
+
+
+def parse_part_index(name: str) -> int:
+    """Return the index of the part that a range is named after; -1 for other names."""
+    return int(name[len(_RANGE_PREFIX) :]) if name.startswith(_RANGE_PREFIX) else -1
+
+
+def format_range_name(place: int) -> str:
+    """Return the name of a part's range."""
+    return f"{_RANGE_PREFIX}{place}"

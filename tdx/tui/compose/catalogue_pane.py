@@ -10,9 +10,9 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.docstrings import plain
+from tdx.pipeline.catalog import TransformInfo, load_catalog
+from tdx.pipeline.docstrings import strip_markup
 from tdx.pipeline.editing.fuzzy import fuzzy_sorted
-from tdx.pipeline.entries import TransformInfo, catalogue
 from tdx.tui import bindings
 
 
@@ -50,7 +50,7 @@ class CataloguePane(Vertical):
         options = self.query_one("#catalogue", OptionList)
         at = options.highlighted
         name = None if at is None else options.get_option_at_index(at).id
-        return None if name is None else catalogue().find(name)
+        return None if name is None else load_catalog().find(name)
 
     def action_add(self) -> None:
         info = self.highlighted
@@ -87,7 +87,7 @@ class CataloguePane(Vertical):
         info = self.highlighted
         if info is not None:
             doc = Text(info.name, style="bold")
-            doc.append(f"\n{plain(info.summary)}", style="not bold")
+            doc.append(f"\n{strip_markup(info.summary)}", style="not bold")
             self.query_one("#catalogue-doc", Static).update(doc)
 
     @on(OptionList.OptionSelected, "#catalogue")
@@ -114,11 +114,11 @@ class CataloguePane(Vertical):
 
 def _by_category() -> list[Option]:
     found: list[Option] = []
-    for category in catalogue().categories:
+    for category in load_catalog().categories:
         found.append(Option(Text(category.upper(), style="bold dim"), disabled=True))
         found += [
             Option(f"  {info.name}", id=info.name)
-            for info in catalogue().transforms
+            for info in load_catalog().transforms
             if info.category == category
         ]
     return found
@@ -126,7 +126,7 @@ def _by_category() -> list[Option]:
 
 def _sorted(words: str) -> list[Option]:
     """The transforms whose names match, then those whose summaries do."""
-    by_name = fuzzy_sorted(words, catalogue().transforms, lambda info: info.name)
+    by_name = fuzzy_sorted(words, load_catalog().transforms, lambda info: info.name)
     options = []
     for info, match in by_name:
         text = Text(f"  {info.name}")
@@ -134,5 +134,5 @@ def _sorted(words: str) -> list[Option]:
             text.stylize("bold underline", place + 2, place + 3)
         options.append(Option(text, id=info.name))
     named = {info.name for info, _ in by_name}
-    rest = [info for info in catalogue().search(words) if info.name not in named]
+    rest = [info for info in load_catalog().search(words) if info.name not in named]
     return [*options, *(Option(f"  {info.name}", id=info.name) for info in rest)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdx.pipeline.editing import Draft, DraftStage
-from tdx.pipeline.formatting import format_arguments
+from tdx.pipeline.grammar import format_arguments
 from tdx.tui.problems import ErrorStore
 from tdx.tui.workspace import ENV, Seen
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem
+from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
-from tdx.pipeline.editing.presets import presets
 from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
@@ -63,7 +63,7 @@ class Dialogs:
 
     def choose_preset(self) -> None:
         """Ask for a sample pipeline to begin with."""
-        choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
+        choices = [Choice(preset.name, preset.name, preset.title) for preset in list_presets()]
         dialog = ChooseScreen("Begin with a sample pipeline", choices)
         self._screen.app.push_screen(dialog, self._preset_chosen)
 
@@ -143,10 +143,10 @@ class Dialogs:
             dialog.offer(_env_choices(self._envs))
 
     def _preset_chosen(self, name: str | None) -> None:
-        preset = next((each for each in presets() if each.name == name), None)
+        preset = next((each for each in list_presets() if each.name == name), None)
         if preset is None:
             return
-        from tdx.pipeline.pipeline_file import PipelineFile
+        from tdx.pipeline.file.pipeline_file import PipelineFile
 
         try:
             pipeline = PipelineFile.load(preset.path).pipeline
@@ -163,11 +163,11 @@ class Dialogs:
         if form == "command":
             text = to_command(pipeline)
         elif form == "yaml":
-            from tdx.pipeline.writer import write_pipeline
+            from tdx.pipeline.file.yaml_format import write_pipeline
 
             text = write_pipeline(pipeline)
         else:
-            from tdx.pipeline.python_source import to_python
+            from tdx.pipeline.python_code import to_python
 
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)

@@ -12,8 +12,8 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static, Switch
 
-from tdx.pipeline.docstrings import plain
-from tdx.pipeline.editing.fields import FormField
+from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.editing.forms import FormField
 
 _LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 
@@ -137,7 +137,7 @@ class FormRow(Widget):
             line.update(said)
 
     def _help(self) -> Content:
-        help_, type_ = plain(self.field.help), f"  {self.field.type}"
+        help_, type_ = strip_markup(self.field.help), f"  {self.field.type}"
         return Content.assemble(help_, (type_, "dim italic"))
 
     def _widget(self) -> Input | Select[str] | Switch:
@@ -155,7 +155,7 @@ class FormRow(Widget):
             field.text,
             placeholder=_unset(field),
             suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.offers,
+                self.keys if field.kind == "keys" else field.completions,
                 field.kind == "keys" and field.many,
             ),
             compact=True,

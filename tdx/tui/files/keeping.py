@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from tdx.errors import TdxError
-from tdx.pipeline.editing.document import Document
+from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 from tdx.tui.files.asking import AskScreen, Reply
 from tdx.tui.screens.choosing import Choice, ChooseScreen
 
@@ -151,7 +150,7 @@ class Keeper:
 
     # ------------------------------------------------------------------ at the start
 
-    def _offer(self, left: list[LeftSession]) -> None:
+    def _offer(self, left: list[SavedSession]) -> None:
         draft = self._workspace.draft
         if draft == Draft():
             if left:
@@ -167,7 +166,7 @@ class Keeper:
             count = f"{len(left)} session{'' if len(left) == 1 else 's'} left behind"
             self._app.notify(f"{count}; R looks at them", timeout=6)
 
-    def _ask(self, left: LeftSession) -> None:
+    def _ask(self, left: SavedSession) -> None:
         replies = [
             Reply("restore", "Restore them"),
             Reply("open", "Open the file"),
@@ -184,7 +183,7 @@ class Keeper:
         screen = AskScreen(f"{left.title} has edits that were not saved", text, replies)
         self._app.push_screen(screen, answered)
 
-    def _take(self, left: LeftSession) -> None:
+    def _take(self, left: SavedSession) -> None:
         if self._store is None or not self._store.take(left):
             self._app.notify("another app was faster", timeout=3)
             return
@@ -198,6 +197,6 @@ class Keeper:
         self._app.notify(text, title="Restored what was left", timeout=10)
 
 
-def _facts(left: LeftSession) -> str:
+def _facts(left: SavedSession) -> str:
     count = len(left.session.done)
     return f"{count} edit{'' if count == 1 else 's'}, {left.age}"

@@ -12,9 +12,9 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.pipeline import build_env
-from tdx.profiling.advice import Advice, Advised, advise
-from tdx.profiling.remedies import Remedy
+from tdx.profiling.candidates import Candidate
 from tdx.profiling.run import profile_env
+from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.answers import interrupted_by, plan_for, policy_for
 from tdx.tui.profile.requests import PROGRESS, AdviceFound, Advise, Tried
@@ -37,7 +37,7 @@ def advise_pipeline(request: Advise, job: Job) -> AdviceFound:
         finally:
             env.close()
         plan = replace(plan, policy=None, passes=())
-        advised = advise(
+        advised = try_changes(
             request.pipeline,
             measured,
             plan,
@@ -49,12 +49,12 @@ def advise_pipeline(request: Advise, job: Job) -> AdviceFound:
     return AdviceFound(request.mode, error=_INTERRUPTED)
 
 
-def _mended(request: Advise, env: EnvBase) -> Iterator[Remedy]:
+def _mended(request: Advise, env: EnvBase) -> Iterator[Candidate]:
     """What the rules of ``tdx check`` would change."""
     for each in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
         stage, fix = each.violation.stage, each.violation.fix
         if fix is not None:
-            yield Remedy(
+            yield Candidate(
                 "lint",
                 () if stage is None else (stage,),
                 f"{each.rule.code}: {each.violation.message}",
@@ -63,25 +63,25 @@ def _mended(request: Advise, env: EnvBase) -> Iterator[Remedy]:
             )
 
 
-def _found(request: Advise, advised: Advised) -> AdviceFound:
+def _found(request: Advise, advised: Suggestions) -> AdviceFound:
     return AdviceFound(
         request.mode,
         tuple(_tried(each) for each in advised.advice),
-        tuple(_tried(each) for each in advised.in_vain),
+        tuple(_tried(each) for each in advised.without_gain),
         advised.refused,
         _INTERRUPTED if advised.interrupted else None,
     )
 
 
-def _tried(advice: Advice) -> Tried:
-    remedy, saving = advice.remedy, advice.saving
-    is_edit = remedy.prepare is None and remedy.mode is None
+def _tried(advice: TriedChange) -> Tried:
+    candidate, saving = advice.candidate, advice.saving
+    is_edit = candidate.prepare is None and candidate.mode is None
     return Tried(
-        remedy.change,
-        remedy.found,
+        candidate.change,
+        candidate.found,
         saving.before_us,
         saving.saved_us,
         saving.noise_us,
         advice.values,
-        remedy.pipeline if is_edit else None,
+        candidate.pipeline if is_edit else None,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from tdx.envs import EnvBase
 from tdx.pipeline import build_env
-from tdx.profiling.marginal import marginal
+from tdx.profiling.marginal import measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.rollouts.policies import check_length, check_policy, named_policy
@@ -35,7 +35,7 @@ def measure(request: Measure, job: Job) -> Costs:
                 found.append(costs_of(profile_env(env, [mode], plan)))
                 job.push(PARTLY, joined(found))
                 if found[-1].error is None and mode == _marginal_mode(request):
-                    found[-1] = with_marginals(found[-1], marginal(env, mode, plan))
+                    found[-1] = with_marginals(found[-1], measure_marginal_costs(env, mode, plan))
                 if found[-1].error is not None:
                     break
         finally:

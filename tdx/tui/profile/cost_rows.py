@@ -10,9 +10,8 @@ import numpy as np
 
 from tdx.profiling import marginal as marginals
 from tdx.profiling.machine import Machine
-from tdx.profiling.passes.operators import SLOWED
-from tdx.profiling.result import ModeProfile, Profile, Row
-from tdx.profiling.statistics import Numbers
+from tdx.profiling.passes.host import SLOWDOWN_NOTE
+from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.tui.profile.requests import (
     BINS,
     CostRow,
@@ -42,7 +41,7 @@ def costs_of(profile: Profile) -> Costs:
     return Costs(modes, settings.num_envs, settings.device, _machine(profile.machine))
 
 
-def with_marginals(costs: Costs, found: marginals.Marginal) -> Costs:
+def with_marginals(costs: Costs, found: marginals.MarginalCosts) -> Costs:
     """The costs of a mode with what each stage costs the whole chain.
 
     It stands at the dearest row of a stage, or of the function that it has become a part of.
@@ -80,7 +79,9 @@ def _mode(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(note for note in mode.notes if note != SLOWED),  # the face says so itself
+        notes=tuple(
+            note for note in mode.notes if note != SLOWDOWN_NOTE
+        ),  # the face says so itself
         error=mode.error,
     )
 

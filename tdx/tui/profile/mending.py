@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 
 
 def mended(draft: Draft, pipeline: Pipeline) -> Draft:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.pipeline.editing.describing import change_between
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 from tdx.tui.profile.requests import CostRow, Costs, ModeCosts
 
 MOST_KEPT = 50
@@ -140,7 +140,7 @@ class History:
             ended: why it ended early; none where it did not.
         """
         self._count += 1
-        change = change_between(self._runs[-1].draft, draft) if self._runs else "first run"
+        change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
         costs = costs.numbered(draft.positions)
         run = Run(self._count, draft, costs, "as before" if change == "nothing" else change, ended)
         self._runs.append(run)

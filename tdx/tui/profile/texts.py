@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from tdx.pipeline.editing.describing import change_between
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 from tdx.tui.profile.lines import Shown, mode_of, shown_modes
 from tdx.tui.profile.numbers import micros, percent, signed
 from tdx.tui.profile.requests import ModeCosts
@@ -28,7 +28,7 @@ def summary(run: Run, wanted: Shown, other: Run | None, now: Draft, low: bool) -
     """
     mode = mode_of(run, wanted)
     head: list[Content | str | tuple[str, str]] = [(f"#{run.number} {run.change}", "bold")]
-    edited = change_between(run.draft, now)
+    edited = describe_changes(run.draft, now)
     if edited != "nothing":
         head += [("  edited: ", "dim"), (edited, "$text-accent")]
     parts = [Content.assemble(*head)]

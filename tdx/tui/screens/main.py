@@ -10,8 +10,8 @@ from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
 from tdx.inspection.overview import Problem
-from tdx.pipeline.entries import TransformInfo
-from tdx.pipeline.model import StageConfig
+from tdx.pipeline.catalog import TransformInfo
+from tdx.pipeline.values import StageConfig
 from tdx.tui import bindings
 from tdx.tui.compose.catalogue_pane import CataloguePane
 from tdx.tui.compose.chain_list import ChainList

@@ -19,7 +19,7 @@ from tdx.inspection.lint.linter import (
 )
 from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
-from tdx.pipeline.build import assemble
+from tdx.pipeline.build import assemble_env
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
 KNOWN_SUGGESTIONS = {"pendulum.yaml": ["TDX422"]}
@@ -54,7 +54,7 @@ def run_lint(pipeline: Pipeline, *, steps: bool = False) -> list[LintFinding]:
     assert not check_arguments(pipeline, allow_code=True)
     policy = import_policy(pipeline, allow_code=True)
     try:
-        env = assemble(pipeline, allow_code=True)
+        env = assemble_env(pipeline, allow_code=True)
     except MissingPackageError as error:
         pytest.skip(str(error))
     except TdxError:

@@ -1,4 +1,4 @@
-"""Pipeline files that others change while they are edited, and targets that cannot be written."""
+"""Files changed by other programs during editing, and unwritable targets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tdx.errors import PipelineError
 from tdx.pipeline import Pipeline
-from tdx.pipeline.editing.describing import change_between
-from tdx.pipeline.editing.document import ChangedOnDiskError, Document
+from tdx.pipeline.editing.documents import ChangedOnDiskError, Document
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 OTHER = TEXT.replace("swing up", "by hand").replace("RewardSum", "StepCounter")
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_comments_stay_when_it_is_saved(path: Path) -> None:
+def test_saving_keeps_comments(path: Path) -> None:
     document, pipeline = Document.load(path)
     document.save(WANTED)
     assert path.read_text() == f"{TEXT}  - InitTracker\n"
@@ -33,7 +33,7 @@ def test_comments_stay_when_it_is_saved(path: Path) -> None:
     assert document.disk_state() == "same"
 
 
-def test_a_change_on_disk_is_noticed_and_not_written_over(path: Path) -> None:
+def test_a_file_changed_on_disk_is_not_overwritten(path: Path) -> None:
     document, _ = Document.load(path)
     path.write_text(OTHER)
     assert document.disk_state() == "changed"
@@ -48,7 +48,7 @@ def test_a_change_on_disk_is_noticed_and_not_written_over(path: Path) -> None:
     assert Document.load(path)[1] == WANTED
 
 
-def test_the_same_text_with_another_time_is_no_change(path: Path) -> None:
+def test_a_new_time_with_equal_text_is_not_a_change(path: Path) -> None:
     document, _ = Document.load(path)
     os.utime(path, (1, 1))
     assert document.disk_state() == "same"
@@ -58,7 +58,7 @@ def test_the_same_text_with_another_time_is_no_change(path: Path) -> None:
     assert path.read_text().startswith("# mine")
 
 
-def test_what_is_no_pipeline_any_more_is_not_read_but_kept_until_forced(path: Path) -> None:
+def test_an_invalid_file_on_disk_is_overwritten_only_with_force(path: Path) -> None:
     document, _ = Document.load(path)
     path.write_text("[")
     with pytest.raises(ChangedOnDiskError):
@@ -67,14 +67,14 @@ def test_what_is_no_pipeline_any_more_is_not_read_but_kept_until_forced(path: Pa
     assert path.read_text() == f"{TEXT}  - InitTracker\n"
 
 
-def test_a_new_file_takes_no_others_place(path: Path) -> None:
+def test_a_new_file_does_not_replace_an_existing_one(path: Path) -> None:
     document = Document(path)
     with pytest.raises(ChangedOnDiskError, match="already exists"):
         document.save(WANTED)
     assert path.read_text() == TEXT
 
 
-def test_a_target_that_cannot_be_written_is_said_in_one_line(path: Path) -> None:
+def test_an_unwritable_target_is_reported(path: Path) -> None:
     document, _ = Document.load(path)
     path.chmod(0o400)
     if not os.access(path, os.W_OK):  # root may write it
@@ -86,15 +86,15 @@ def test_a_target_that_cannot_be_written_is_said_in_one_line(path: Path) -> None
     assert path.read_text() == TEXT
 
 
-def test_what_changed_between_two_drafts_in_words() -> None:
+def test_changes_between_two_drafts_are_described() -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
     stage = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=5)").transforms[0]
-    assert change_between(draft, draft) == "nothing"
-    assert change_between(draft, draft.removed(0)) == "remove RewardSum"
-    assert change_between(draft, draft.duplicated(0)) == "add RewardSum"
-    assert change_between(draft, draft.moved(0, 2)) == "move RewardSum"
-    assert change_between(draft, draft.toggled(1)) == "StepCounter off"
-    assert change_between(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
+    assert describe_changes(draft, draft) == "nothing"
+    assert describe_changes(draft, draft.removed(0)) == "remove RewardSum"
+    assert describe_changes(draft, draft.duplicated(0)) == "add RewardSum"
+    assert describe_changes(draft, draft.moved(0, 2)) == "move RewardSum"
+    assert describe_changes(draft, draft.toggled(1)) == "StepCounter off"
+    assert describe_changes(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
     other = Draft.of(Pipeline.of("CartPole-v1"))
-    assert change_between(draft, other).startswith("env CartPole-v1, remove RewardSum")
-    assert change_between(draft, other).endswith("1 more")
+    assert describe_changes(draft, other).startswith("env CartPole-v1, remove RewardSum")
+    assert describe_changes(draft, other).endswith("1 more")

@@ -1,4 +1,4 @@
-"""Sessions as plain data: drafts, their history, and what can be wrong with a document."""
+"""Sessions as plain data: drafts, history, and damaged documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tdx.errors import StorageError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.session import Session, from_json, to_json
+from tdx.pipeline.editing.sessions import Session, session_from_json, session_to_json
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
 
 
@@ -30,31 +30,29 @@ def edited(pipeline: Pipeline, steps: int) -> Editor:
 
 @given(PIPELINES, st.integers(0, 7), st.integers(0, 4))
 @settings(max_examples=20)
-def test_a_session_is_the_same_after_it_was_written(
-    pipeline: Pipeline, steps: int, back: int
-) -> None:
+def test_a_session_survives_a_round_trip(pipeline: Pipeline, steps: int, back: int) -> None:
     editor = edited(pipeline, steps)
     for _ in range(back):
         editor.undo()
     session = Session.of(editor, "version: 1\n")
-    again = from_json(json.loads(json.dumps(to_json(session))))
+    again = session_from_json(json.loads(json.dumps(session_to_json(session))))
     assert exactly(again) == exactly(session)
 
 
 @given(st.lists(STAGES, max_size=3))
 @settings(max_examples=20)
-def test_a_draft_without_an_env_is_kept_too(stages: list[object]) -> None:
+def test_a_draft_without_an_env_is_saved(stages: list[object]) -> None:
     editor = Editor()
     editor.apply("add", editor.draft.inserted(0, stages))  # type: ignore[arg-type]
-    again = from_json(to_json(Session.of(editor)))
+    again = session_from_json(session_to_json(Session.of(editor)))
     assert exactly(again.draft) == exactly(editor.draft)
 
 
-def test_an_editor_goes_on_where_it_was() -> None:
+def test_an_editor_resumes_a_session() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"), 6)
     editor.undo()
     other = Editor()
-    from_json(to_json(Session.of(editor))).give(other)
+    session_from_json(session_to_json(Session.of(editor))).give(other)
     assert other.draft == editor.draft
     assert other.is_modified
     while (change := editor.undo()) is not None:
@@ -69,7 +67,7 @@ def test_a_long_history_of_a_long_chain_stays_small() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", *["RewardSum"] * 30)))
     for number in range(300):
         editor.apply(f"off {number}", editor.draft.toggled(number % 30))
-    assert len(json.dumps(to_json(Session.of(editor)))) < 100_000
+    assert len(json.dumps(session_to_json(Session.of(editor)))) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -80,20 +78,20 @@ def test_a_long_history_of_a_long_chain_stays_small() -> None:
         {"kind": "profile"},
         {"kind": "session", "schema_version": 99},
         {"kind": "session", "schema_version": 1},
-        {**to_json(Session.of(Editor())), "draft": 7},
-        {**to_json(Session.of(Editor())), "drafts": [[0, [3], None]]},
-        {**to_json(Session.of(Editor())), "base": 3},
-        {**to_json(Session.of(Editor())), "stages": [[0, "RewardSum(", True]]},
-        {**to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
+        {**session_to_json(Session.of(Editor())), "draft": 7},
+        {**session_to_json(Session.of(Editor())), "drafts": [[0, [3], None]]},
+        {**session_to_json(Session.of(Editor())), "base": 3},
+        {**session_to_json(Session.of(Editor())), "stages": [[0, "RewardSum(", True]]},
+        {**session_to_json(Session.of(Editor())), "heads": [["--envy", "a"]]},
     ],
 )
-def test_what_is_no_session_is_said_in_one_line(document: object) -> None:
+def test_invalid_sessions_are_refused(document: object) -> None:
     with pytest.raises(StorageError, match=r"session") as raised:
-        from_json(document)
+        session_from_json(document)
     assert "\n" not in str(raised.value)
 
 
-def test_a_new_name_goes_through_the_whole_history() -> None:
+def test_renaming_applies_to_the_whole_history() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum"), 4)
     editor.undo()
     editor.rename("b.yaml")

@@ -1,4 +1,4 @@
-"""What is kept between runs: sessions of several apps at once, recent files, broken state."""
+"""State between runs: sessions of several apps, recent files, damaged files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import pytest
 from tdx.errors import StorageError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.recent import MOST_KEPT, RecentFiles
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+from tdx.pipeline.editing.documents import MAX_RECENT, RecentFiles
+from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import Session
+from tdx.pipeline.editing.sessions import SessionStore
 store = SessionStore(Path(sys.argv[1]))
 store.keep(Session.of(Editor(Draft.of(Pipeline.of("Acrobot-v1")))))
 print("kept", flush=True)
@@ -35,7 +34,7 @@ def session(env: str) -> Session:
     return Session.of(Editor(Draft.of(Pipeline.of(env))))
 
 
-def test_a_session_is_found_once_nobody_holds_it(tmp_path: Path) -> None:
+def test_a_session_is_found_after_it_was_released(tmp_path: Path) -> None:
     first, second = SessionStore(tmp_path), SessionStore(tmp_path)
     first.keep(session("Pendulum-v1"))
     second.keep(session("CartPole-v1"))
@@ -47,7 +46,7 @@ def test_a_session_is_found_once_nobody_holds_it(tmp_path: Path) -> None:
     assert found[0].age == "just now"
 
 
-def test_a_session_is_taken_by_one_only_and_kept_in_its_file(tmp_path: Path) -> None:
+def test_a_session_is_adopted_once(tmp_path: Path) -> None:
     dead = SessionStore(tmp_path)
     dead.keep(session("Pendulum-v1"))
     dead.leave()
@@ -62,7 +61,7 @@ def test_a_session_is_taken_by_one_only_and_kept_in_its_file(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_session_of_a_process_that_was_killed_is_found(tmp_path: Path) -> None:
+def test_the_session_of_a_killed_process_is_found(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -76,7 +75,7 @@ def test_the_session_of_a_process_that_was_killed_is_found(tmp_path: Path) -> No
     assert [each.title for each in mine.left()[0]] == ["Acrobot-v1"]
 
 
-def test_the_latest_comes_first_and_few_are_kept(tmp_path: Path) -> None:
+def test_sessions_are_sorted_by_time_and_limited(tmp_path: Path) -> None:
     for number in range(25):
         store = SessionStore(tmp_path)
         store.keep(session(f"Env-v{number}"))
@@ -92,25 +91,25 @@ def test_the_latest_comes_first_and_few_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"session": {}, "when": 1}', "\x00"])
-def test_a_broken_session_is_passed_over_with_a_notice_once(tmp_path: Path, text: str) -> None:
+def test_a_damaged_session_is_skipped_with_one_notice(tmp_path: Path, text: str) -> None:
     (tmp_path / "1-a.json").write_text(text)
     store = SessionStore(tmp_path)
     found, notices = store.left()
     assert found == []
     assert len(notices) == 1
-    assert "passed over" in notices[0]
+    assert "skipped a damaged session" in notices[0]
     assert store.left() == ([], [])
     assert (tmp_path / "1-a.json.broken").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="cannot write"):
         SessionStore(tmp_path).keep(session("Pendulum-v1"))
 
 
-def test_a_place_that_is_a_file_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     store = SessionStore(tmp_path / "state" / "sessions")
     with pytest.raises(StorageError, match="cannot write"):
@@ -118,11 +117,11 @@ def test_a_place_that_is_a_file_is_said_in_one_line(tmp_path: Path) -> None:
     assert store.left() == ([], [])
 
 
-def test_ages_in_words() -> None:
+def test_ages() -> None:
     def aged(seconds: float) -> str:
         import time
 
-        return LeftSession(session("A-v0"), time.time() - seconds, Path()).age
+        return SavedSession(session("A-v0"), time.time() - seconds, Path()).age
 
     assert [aged(each) for each in (1, 130, 7300, 200_000)] == [
         "just now",
@@ -132,18 +131,18 @@ def test_ages_in_words() -> None:
     ]
 
 
-def test_recent_files_are_few_and_each_once(tmp_path: Path) -> None:
+def test_recent_files_are_unique_and_limited(tmp_path: Path) -> None:
     recent = RecentFiles(tmp_path / "recent.json")
-    for number in range(MOST_KEPT + 5):
+    for number in range(MAX_RECENT + 5):
         recent.add(tmp_path / f"{number}.yaml")
     recent.add(tmp_path / "30.yaml")
     names = [each.name for each in recent.all()]
     assert names[:2] == ["30.yaml", "34.yaml"]
-    assert len(names) == MOST_KEPT
+    assert len(names) == MAX_RECENT
 
 
 @pytest.mark.parametrize("text", ["nonsense", "{}", "[1]"])
-def test_a_broken_list_of_recent_files_is_put_aside(tmp_path: Path, text: str) -> None:
+def test_a_damaged_list_of_recent_files_is_set_aside(tmp_path: Path, text: str) -> None:
     recent = RecentFiles(tmp_path / "recent.json")
     recent.path.write_text(text)
     assert recent.all() == []

@@ -14,11 +14,11 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from tdx.pipeline import format_stage
+from tdx.pipeline.editing.documents import RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.editor import Editor
-from tdx.pipeline.editing.recent import RecentFiles
-from tdx.pipeline.editing.session_store import SessionStore
-from tdx.pipeline.pipeline_file import PipelineFile
+from tdx.pipeline.editing.sessions import SessionStore
+from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import SessionStore
 from tests.tui.tmux import PATIENCE, all_gone, family
 
 _START = """
@@ -87,12 +87,12 @@ class Terminal:
 def edits(folder: Path) -> list[str]:
     """The edits in the newest session that is kept, whoever holds it."""
     from tdx.errors import StorageError
-    from tdx.pipeline.editing.session import from_json
+    from tdx.pipeline.editing.sessions import session_from_json
     from tdx.pipeline.editing.state_files import read_json
 
     for path in (folder / "state" / "sessions").glob("*.json"):
         with suppress(StorageError):
-            found = from_json(read_json(path)["session"])
+            found = session_from_json(read_json(path)["session"])
             return [each.label for each in (*found.done, *reversed(found.undone))]
     return []
 

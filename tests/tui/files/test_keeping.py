@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import StorageError
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import SessionStore
 from tests.tui.files.filing import TEXT, Filer, filing
 
 
@@ -141,7 +141,7 @@ async def test_a_broken_session_is_passed_over_with_a_notice(file: Path, tmp_pat
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "1-a.json").write_text("{")
     async with filing(tmp_path) as app:
-        assert "a kept session was passed over" in app.notices
+        assert "skipped a damaged session" in app.notices
         assert app.stages == []
 
 

@@ -114,7 +114,7 @@ async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
     os.mkfifo(file.parent / "b.yaml")
     async with filing(tmp_path, file) as app:
         await app.press("ctrl+o", "text:b.yaml", "enter")
-        assert "b.yaml is no file" in app.notices
+        assert "b.yaml is not a regular file" in app.notices
         await app.press("escape")
         file.unlink()
         os.mkfifo(file)

@@ -1,0 +1,281 @@
+"""The catalog: names, arguments and documentation of every transform, loaded without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from tdx.errors import UnknownNameError, did_you_mean
+from tdx.keys import NestedKey, normal_key
+from tdx.pipeline.grammar import format_value
+from tdx.pipeline.values import Value
+from tdx.serialization import json_field, to_plain
+
+# fmt: off
+TypeName = Literal[
+    "any", "none", "bool", "int", "float", "str", "key", "keys", "dtype", "device", "tensor",
+    "spec", "transform", "callable", "literal", "sequence", "dict", "union", "other",
+]
+# fmt: on
+
+TYPE_PHRASES: Mapping[str, tuple[str, str]] = {
+    "any": ("any value", "values"),
+    "none": ("None", "None"),
+    "bool": ("True or False", "booleans"),
+    "int": ("a whole number", "whole numbers"),
+    "float": ("a number", "numbers"),
+    "str": ("a string", "strings"),
+    "key": ("a key (a string or a tuple of strings)", "keys"),
+    "keys": ("a list of keys", "lists of keys"),
+    "dtype": ("a dtype such as torch.float32", "dtypes"),
+    "device": ("a device such as cuda:0", "devices"),
+    "tensor": ("a tensor (a number, or lists of numbers)", "tensors"),
+    "spec": ("a spec such as Unbounded(shape=(3,))", "specs"),
+    "transform": ("a transform", "transforms"),
+    "callable": ("a Python object written module:name", "Python objects written module:name"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Declared type of an argument.
+
+    Args:
+        name: Name of the type.
+        items: Inner types: of a sequence (one), of the values of a dict (one), or of a union.
+        values: Values that a ``literal`` allows.
+        text: Annotation as written in the source, for a type that has no name here.
+    """
+
+    name: TypeName
+    items: tuple[Type, ...] = json_field(default=(), omit_empty=True)
+    values: tuple[Value, ...] = json_field(default=(), omit_empty=True)
+    text: str = json_field(default="", omit_empty=True)
+
+    @property
+    def options(self) -> tuple[Type, ...]:
+        """Members of a union; any other type is its own only option."""
+        return self.items if self.name == "union" else (self,)
+
+    @property
+    def is_optional(self) -> bool:
+        """True if ``None`` is allowed."""
+        return any(option.name in ("none", "any") for option in self.options)
+
+    def words(self) -> str:
+        """Return the type as a phrase for messages.
+
+        Example:
+            >>> Type("union", (Type("int"), Type("sequence", (Type("int"),)), Type("none"))).words()
+            'a whole number, a list of whole numbers or None'
+        """
+        if self.name == "union":
+            return _join_alternatives([option.words() for option in self.items])
+        if self.name == "literal":
+            return "one of " + _join_alternatives([format_value(value) for value in self.values])
+        if self.name == "sequence":
+            return f"a list of {self.items[0].plural()}"
+        if self.name == "dict":
+            return f"a dict of {self.items[0].plural()}"
+        return self.text if self.name == "other" else TYPE_PHRASES[self.name][0]
+
+    def plural(self) -> str:
+        """Return the type as a plural phrase for messages."""
+        named = TYPE_PHRASES.get(self.name)
+        return named[1] if named else f"values that are {self.words()}"
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Type:
+        """Create a type from its plain data."""
+        items = tuple(cls.from_json(item) for item in data.get("items", ()))
+        return cls(data["name"], items, tuple(data.get("values", ())), data.get("text", ""))
+
+
+def _join_alternatives(parts: list[str]) -> str:
+    return " or ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def make_union(options: list[Type]) -> Type:
+    """Combine types into one; flattens unions and drops duplicates."""
+    flat = dict.fromkeys(option for given in options for option in given.options)
+    return next(iter(flat)) if len(flat) == 1 else Type("union", tuple(flat))
+
+
+CATALOG_FILE = Path(__file__).with_name("catalog.json")
+ParameterKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
+TimeBehaviour = Literal["pointwise", "scan", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a transform's constructor.
+
+    Args:
+        name: Name.
+        annotation: Annotation as written in the source.
+        default: Default as written in the source. ``None``: required.
+        help: Description from the docstring, on one line.
+        kind: How it can be passed; ``positional`` arguments can be named too.
+        type: Declared type.
+    """
+
+    name: str
+    annotation: str | None
+    default: str | None
+    help: str
+    kind: ParameterKind
+    type: Type
+
+    @property
+    def required(self) -> bool:
+        """True if the argument has no default."""
+        return self.default is None and self.kind in ("positional", "keyword")
+
+    @property
+    def signature(self) -> str:
+        """Text of the argument in a signature."""
+        stars = {"var_positional": "*", "var_keyword": "**"}.get(self.kind, "")
+        annotation = f": {self.annotation}" if self.annotation else ""
+        spaced = " = " if self.annotation else "="
+        return f"{stars}{self.name}{annotation}" + (
+            f"{spaced}{self.default}" if self.default else ""
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Parameter:
+        """Create a parameter from its plain data."""
+        return cls(**{**data, "type": Type.from_json(data["type"])})
+
+
+@dataclass(frozen=True, slots=True)
+class TransformInfo:
+    """Declaration of a transform.
+
+    Args:
+        name: Class name.
+        module: Module of the class.
+        category: Folder of the module.
+        time_behaviour: ``pointwise``, ``scan`` or ``control``.
+        summary: First paragraph of the docstring, on one line.
+        doc: Whole docstring.
+        default_in_keys: Default of ``in_keys``, if the class declares one.
+        parameters: Arguments of the constructor, in order.
+    """
+
+    name: str
+    module: str
+    category: str
+    time_behaviour: str
+    summary: str
+    doc: str
+    default_in_keys: tuple[NestedKey, ...] | None = field(default=None, kw_only=True)
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def signature(self) -> str:
+        """Signature of the constructor, ``StepCounter(max_steps: int | None = None, …)``."""
+        shown = [parameter.signature for parameter in self.parameters]
+        kinds = [parameter.kind for parameter in self.parameters]
+        if "keyword" in kinds and "var_positional" not in kinds:
+            shown.insert(kinds.index("keyword"), "*")
+        return f"{self.name}({', '.join(shown)})"
+
+    def parameter(self, name: str) -> Parameter | None:
+        """Return the argument with this name; ``None`` if there is none."""
+        return next((each for each in self.parameters if each.name == name), None)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TransformInfo:
+        """Create a declaration from its plain data."""
+        parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
+        given = data.get("default_in_keys")
+        in_keys = None if given is None else tuple(normal_key(key) for key in given)
+        return cls(**{**data, "parameters": parameters, "default_in_keys": in_keys})
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All transforms that a pipeline can name."""
+
+    transforms: tuple[TransformInfo, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the transforms, in catalog order."""
+        return [info.name for info in self.transforms]
+
+    @property
+    def categories(self) -> list[str]:
+        """Categories that have at least one transform."""
+        return list(dict.fromkeys(info.category for info in self.transforms))
+
+    def find(self, name: str) -> TransformInfo | None:
+        """Return the transform with this name (also ``Compose``); ``None`` if unknown."""
+        if name == COMPOSE.name:
+            return COMPOSE
+        return next((info for info in self.transforms if info.name == name), None)
+
+    def __getitem__(self, name: str) -> TransformInfo:
+        """Return the transform with this name.
+
+        Raises:
+            UnknownNameError: No transform has this name; the hint has the nearest names.
+        """
+        info = self.find(name)
+        if info is None:
+            hint = did_you_mean(
+                name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
+            )
+            raise UnknownNameError(f"unknown transform {name}", hint=hint)
+        return info
+
+    def search(self, words: str) -> list[TransformInfo]:
+        """Return the transforms whose name, category or summary contains every word."""
+        terms = words.casefold().split()
+        return [
+            info
+            for info in self.transforms
+            if all(word in _searchable_text(info) for word in terms)
+        ]
+
+
+COMPOSE = TransformInfo(
+    name="Compose",
+    module="tdx.core.transforms.compose",
+    category="chain",
+    time_behaviour="control",
+    summary="Several transforms, one after the other.",
+    doc="Several transforms, one after the other.",
+    parameters=(
+        Parameter(
+            *("transforms", "Transform", None, "the transforms in order.", "var_positional"),
+            type=Type("transform"),
+        ),
+    ),
+)
+
+
+def _searchable_text(info: TransformInfo) -> str:
+    return f"{info.name} {info.category} {info.summary}".casefold()
+
+
+@cache
+def load_catalog() -> Catalog:
+    """Load the catalog of all tdx transforms from a generated file, without torch.
+
+    Example:
+        >>> load_catalog()["StepCounter"].category
+        'episode'
+    """
+    data = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
+    return Catalog(tuple(TransformInfo.from_json(each) for each in data["transforms"]))
+
+
+def format_catalog(transforms: list[TransformInfo]) -> str:
+    """Return the text of the catalog file."""
+    data = {"version": 1, "transforms": to_plain(transforms)}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

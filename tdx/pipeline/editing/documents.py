@@ -1,0 +1,265 @@
+"""Pipeline files: the one that is edited, recent files and sample pipelines."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tdx.errors import PipelineError, StorageError
+from tdx.pipeline.editing.state_files import read_json, set_aside, write_json
+from tdx.pipeline.file.pipeline_file import PipelineFile
+from tdx.pipeline.model import Pipeline
+from tdx.settings import state_path
+
+DiskState = Literal["same", "changed", "gone"]
+_FileState = tuple[int, int, int]
+
+
+class ChangedOnDiskError(StorageError):
+    """Another program changed the file since it was read."""
+
+
+class Document:
+    """A pipeline file that is edited; detects changes on disk.
+
+    Args:
+        path: Path of the file.
+        base: Text at the last read or write. ``None``: not written yet.
+
+    Example:
+        >>> import tempfile
+        >>> from tdx.pipeline import Pipeline
+        >>> document = Document(Path(tempfile.mkdtemp()) / "a.yaml")
+        >>> document.save(Pipeline.of("Pendulum-v1"))
+        >>> document.disk_state()
+        'same'
+    """
+
+    def __init__(self, path: str | Path, base: str | None = None) -> None:
+        self.path = Path(path)
+        self.base = base
+        self._stat: _FileState | None = None
+        self._template: str | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> tuple[Document, Pipeline]:
+        """Load a file and its pipeline.
+
+        Raises:
+            PipelineError: It cannot be read, or is not a pipeline.
+        """
+        if Path(path).exists() and not Path(path).is_file():
+            # Reading a pipe would block until something is written to it.
+            raise PipelineError(f"{path} is not a regular file", hint="name a pipeline file")
+        file = PipelineFile.load(path)
+        document = cls(path, _read_text(Path(path)))
+        document._stat = _read_stat(document.path)
+        return document, file.pipeline
+
+    def disk_state(self) -> DiskState:
+        """Compare the file with its last known text; reads it only if its time or size changed."""
+        if self.base is None:
+            return "same"
+        now = _read_stat(self.path)
+        if now is None:
+            return "gone"
+        if now == self._stat:
+            return "same"
+        try:
+            same = _read_text(self.path) == self.base
+        except (OSError, UnicodeDecodeError):
+            return "changed"
+        if same:
+            self._stat = now
+        return "same" if same else "changed"
+
+    def accept_disk(self) -> None:
+        """Accept the current text on disk, so that the next save overwrites it."""
+        try:
+            self.base = _read_text(self.path)
+        except (OSError, UnicodeDecodeError):
+            self.base = None
+        self._stat = _read_stat(self.path)
+
+    def take_comments(self, other: Document) -> None:
+        """Use the text of another document as a template for a file that does not exist yet."""
+        self._template = other.base
+
+    def save(self, pipeline: Pipeline, *, force: bool = False) -> None:
+        """Write the pipeline to the file and keep its comments.
+
+        Args:
+            pipeline: Pipeline to write.
+            force: Overwrite a file that was changed by another program or exists already; comments
+                on disk are kept.
+
+        Raises:
+            ChangedOnDiskError: Another program changed the file, and ``force`` is false.
+            PipelineError: It cannot be written; the file on disk is unchanged.
+        """
+        state = self.disk_state()
+        if self.base is None and self.path.exists() and not force:
+            raise ChangedOnDiskError(
+                f"{self.path} already exists", hint="save under another name, or overwrite it"
+            )
+        if state == "changed" and not force:
+            raise ChangedOnDiskError(
+                f"{self.path} was changed by someone else", hint="load it again, or overwrite it"
+            )
+        file = self._file()
+        if file is None:
+            file = PipelineFile.new(pipeline, str(self.path))
+        else:
+            file.update(pipeline)
+        self._check_writable()
+        file.save(self.path)
+        self._template = None
+        self.accept_disk()
+
+    def difference(self, pipeline: Pipeline) -> str:
+        """Return a unified diff from the text on disk to the text that a save would write."""
+        try:
+            disk_text = _read_text(self.path)
+        except (OSError, UnicodeDecodeError):
+            disk_text = ""
+        file = self._file()
+        if file is None:
+            file = PipelineFile.new(pipeline, str(self.path))
+        else:
+            file.update(pipeline)
+        lines = difflib.unified_diff(
+            disk_text.splitlines(), file.text.splitlines(), "on disk", "yours", lineterm=""
+        )
+        return "\n".join(lines)
+
+    def _file(self) -> PipelineFile | None:
+        """Return the text to edit: the template, the file on disk, or the last known text."""
+        for text in (self._template, self._disk_text(), self.base):
+            if text is None:
+                continue
+            try:
+                return PipelineFile(text, str(self.path))
+            except PipelineError:
+                continue
+        return None
+
+    def _disk_text(self) -> str | None:
+        try:
+            return _read_text(self.path)
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _check_writable(self) -> None:
+        """Refuse a read-only file, which a rename would replace."""
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise PipelineError(
+                f"cannot write {self.path}: it is read-only", hint="save it under another name"
+            )
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    with path.open(encoding="utf-8", newline="") as stream:
+        return stream.read()
+
+
+def _read_stat(path: Path) -> _FileState | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+RECENT_FILE = "recent.json"
+MAX_RECENT = 30
+
+
+class RecentFiles:
+    """List of recently used pipeline files, shared by all apps of this user.
+
+    Args:
+        path: File of the list. ``None``: in the state folder.
+
+    Example:
+        >>> import tempfile
+        >>> recent = RecentFiles(Path(tempfile.mkdtemp()) / "recent.json")
+        >>> recent.add("/tmp/a.yaml"), recent.add("/tmp/b.yaml"), recent.add("/tmp/a.yaml")
+        (None, None, None)
+        >>> [file.name for file in recent.all()]
+        ['a.yaml', 'b.yaml']
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or state_path() / RECENT_FILE
+
+    def all(self) -> list[Path]:
+        """Return the files, latest first, existing or not; empty if the list is damaged."""
+        try:
+            names = read_json(self.path)
+            if names is None:
+                return []
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise StorageError(f"{self.path} is not a list of files", hint="remove it")
+        except StorageError:
+            set_aside(self.path)
+            return []
+        return [Path(name) for name in names]
+
+    def add(self, file: str | Path) -> None:
+        """Move a file to the top of the list.
+
+        Raises:
+            StorageError: The list cannot be written.
+        """
+        path = Path(file).expanduser().absolute()
+        others = [each for each in self.all() if each != path]
+        write_json(self.path, [str(each) for each in [path, *others][:MAX_RECENT]])
+
+
+SAMPLES_FOLDER = "sample_pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A sample pipeline.
+
+    Args:
+        name: File name without extension.
+        title: First line of its comment.
+        path: Path of the file.
+    """
+
+    name: str
+    title: str
+    path: Path
+
+
+def list_presets() -> tuple[Preset, ...]:
+    """List the sample pipelines by name, of an installed package or a checkout.
+
+    Example:
+        >>> "pendulum" in [preset.name for preset in list_presets()]
+        True
+    """
+    package = Path(__file__).parents[2]
+    folder = next(
+        (
+            each
+            for each in (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
+            if each.is_dir()
+        ),
+        None,
+    )
+    paths = sorted(folder.glob("*.yaml")) if folder else []
+    return tuple(Preset(path.stem, _read_title(path), path) for path in paths)
+
+
+def _read_title(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""

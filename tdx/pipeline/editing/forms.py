@@ -1,0 +1,321 @@
+"""Forms for the arguments of a stage and the settings of an env."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Literal
+
+from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.pipeline.arguments import find_argument_errors, name_arguments
+from tdx.pipeline.catalog import Parameter, Type, load_catalog
+from tdx.pipeline.coercion import MismatchError, coerce
+from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
+from tdx.pipeline.model import BATCHINGS, EnvConfig
+from tdx.pipeline.values import DTYPES, SPECS, StageConfig, Value
+
+FieldKind = Literal["text", "flag", "choice", "keys"]
+_UNQUOTED_TYPES = (
+    "str",
+    "key",
+    "keys",
+    "device",
+    "callable",
+    "transform",
+    "spec",
+    "dtype",
+    "literal",
+)
+"""Types whose values can be typed without quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of a form.
+
+    Args:
+        name: Name of the argument.
+        kind: Kind of input: text, a switch, a choice, or keys of the env.
+        type: Accepted type as a phrase.
+        help: Description.
+        text: Current value; empty if not set.
+        default: Value if the field is empty. ``None``: required.
+        choices: Values to choose from.
+        completions: Completions of a longer text.
+        many: Whether several keys are accepted.
+    """
+
+    name: str
+    kind: FieldKind
+    type: str
+    help: str
+    text: str
+    default: str | None
+    choices: tuple[str, ...] = ()
+    completions: tuple[str, ...] = ()
+    many: bool = True
+
+    @property
+    def required(self) -> bool:
+        """True if a value is required."""
+        return self.default is None
+
+
+def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
+    """List the fields of a stage from the declaration of its transform; empty for Python code.
+
+    Example:
+        >>> field = list_stage_fields(StageConfig("StepCounter", (200,)))[0]
+        >>> field.name, field.text
+        ('max_steps', '200')
+    """
+    info = load_catalog().find(stage.name)
+    if info is None:
+        return ()
+    given = name_arguments(stage).kwargs
+    asked = [each for each in info.parameters if each.kind in ("positional", "keyword")]
+    return tuple(_make_field(parameter, given) for parameter in asked)
+
+
+def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
+    """Set an argument of a stage from typed text; empty text removes it.
+
+    Raises:
+        TdxError: The text is not a valid value.
+
+    Example:
+        >>> set_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
+        {'in_keys': ('pixels', 'depth')}
+    """
+    parameter = load_catalog()[stage.name].parameter(name)
+    full = name_arguments(stage)
+    if not text.strip():
+        return replace(full, kwargs={key: v for key, v in full.kwargs.items() if key != name})
+    if parameter is None:
+        raise ArgumentError(
+            f"{stage.name} has no argument {name}",
+            hint=f"the signature is {load_catalog()[stage.name].signature}",
+        )
+    try:
+        value = parse_argument(parameter.type, text)
+    except PipelineError:
+        message = f"{name} must be {parameter.type.words()}, got {text}"
+        raise ArgumentError(message, hint="write strings in quotes and lists in brackets") from None
+    for error in find_argument_errors(parameter, value):
+        raise error
+    order = [each.name for each in load_catalog()[stage.name].parameters]
+    given = {**full.kwargs, name: value}
+    ranked = sorted(given, key=lambda each: order.index(each) if each in order else len(order))
+    return replace(full, kwargs={each: given[each] for each in ranked})
+
+
+def parse_argument(declared: Type, text: str) -> Value:
+    """Parse typed text; quotes and brackets may be omitted where that is unambiguous.
+
+    Raises:
+        PipelineError: It cannot be parsed.
+    """
+    text = text.strip()
+    names = {option.name for option in declared.options}
+    if "keys" in names and text[:1] not in "[(\"'" and text != "None":
+        return tuple(_parse_key(part) for part in text.split(",") if part.strip())
+    if "key" in names and re.fullmatch(r"\w+(\.\w+)+", text):
+        return _parse_key(text)
+    try:
+        value = parse_value(text)
+    except PipelineError:
+        if names & set(_UNQUOTED_TYPES) or "any" in names:
+            return text
+        raise
+    if _is_valid(declared, value) or not names & set(_UNQUOTED_TYPES):
+        return value
+    return text if _is_valid(declared, text) else value
+
+
+def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
+    """List the fields of an env, without its id."""
+    texts = {"kwargs": _format_kwargs(env.kwargs)}
+    return tuple(
+        FormField(
+            field.name,
+            _env_field_kind(field.name),
+            _ENV_TYPES[field.name],
+            _ENV_HELP[field.name],
+            texts.get(field.name, _format_env_value(getattr(env, field.name), field.default)),
+            "" if field.default in (None, MISSING) else str(field.default),
+            BATCHINGS if field.name == "batching" else (),
+        )
+        for field in fields(EnvConfig)
+        if field.name != "id"
+    )
+
+
+def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
+    """Set a setting of an env from typed text; empty text resets it.
+
+    Raises:
+        TdxError: The text is not a valid value.
+    """
+    from tdx.pipeline.flags import from_flags, to_flags
+    from tdx.pipeline.model import Pipeline
+
+    text = text.strip()
+    if name == "kwargs":
+        return replace(env, kwargs=parse_kwargs(text) if text else {})
+    default: Any = next(field.default for field in fields(EnvConfig) if field.name == name)
+    plain = replace(env, **{name: default})
+    if not text:
+        return plain
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(default, bool):
+        if text not in ("True", "False"):
+            raise ArgumentError(
+                f"{name} must be True or False, got {text}", hint="write True or False"
+            )
+        given: Any = text == "True"
+        return replace(env, **{name: given})
+    return from_flags([*to_flags(Pipeline(plain)), flag, text]).env
+
+
+def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
+    names = {option.name for option in parameter.type.options}
+    text = _format_value(parameter.type, given[parameter.name]) if parameter.name in given else ""
+    choices: tuple[str, ...] = ()
+    kind: FieldKind = "text"
+    if names == {"bool"}:
+        kind = "flag"
+    elif "keys" in names or "key" in names:
+        kind = "keys"
+    elif names <= {"literal", "none", "bool"}:
+        kind, choices = "choice", tuple(_list_choices(parameter.type))
+    return FormField(
+        parameter.name,
+        kind,
+        parameter.type.words(),
+        parameter.help,
+        text,
+        _format_default(parameter),
+        choices,
+        () if choices or kind != "text" else tuple(_iterate_completions(parameter)),
+        "keys" in names,
+    )
+
+
+def _format_default(parameter: Parameter) -> str | None:
+    """Return the default as a user would type it; source text if it is not a literal."""
+    if parameter.default is None:
+        return None
+    try:
+        return _format_value(parameter.type, parse_value(parameter.default))
+    except PipelineError:
+        return parameter.default
+
+
+def _list_choices(declared: Type) -> list[str]:
+    found: list[str] = []
+    for option in declared.options:
+        if option.name == "literal":
+            found += [_format_value(declared, value) for value in option.values]
+        elif option.name == "bool":
+            found += ["True", "False"]
+        else:
+            found.append("None")
+    return found
+
+
+def _iterate_completions(parameter: Parameter) -> Iterator[str]:
+    """Yield completions that the declaration suggests."""
+    default = _format_default(parameter)
+    if default:
+        yield default
+    for option in parameter.type.options:
+        if option.name == "literal":
+            yield from (_format_value(parameter.type, value) for value in option.values)
+        elif option.name == "spec":
+            yield from (f"{name}(" for name in SPECS)
+        elif option.name == "dtype":
+            yield from (f"torch.{name}" for name in DTYPES)
+        elif option.name == "transform":
+            yield from (info.name for info in load_catalog().transforms)
+        else:
+            yield from _COMPLETIONS.get(option.name, ())
+
+
+_COMPLETIONS = {"bool": ("True", "False"), "none": ("None",), "device": ("cpu", "cuda", "cuda:0")}
+
+
+def _format_value(declared: Type, value: Value) -> str:
+    """Format a value for a form, without quotes and brackets where they can be omitted."""
+    if isinstance(value, str) and value and _parse_or_none(declared, value) == value:
+        return value
+    if isinstance(value, tuple) and value:
+        for plain in (_format_key(value), ", ".join(map(_format_key, value))):
+            if plain and _parse_or_none(declared, plain) == value:
+                return plain
+    return format_argument(value)
+
+
+def _format_key(value: Value) -> str:
+    """Format a key with dots; empty if the value is not a key."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return ".".join(map(str, value))
+    return ""
+
+
+def _parse_or_none(declared: Type, text: str) -> Value:
+    try:
+        return parse_argument(declared, text)
+    except TdxError:
+        return None
+
+
+def _parse_key(text: str) -> Value:
+    parts = tuple(part.strip() for part in text.strip().split("."))
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _is_valid(declared: Type, value: Value) -> bool:
+    try:
+        coerce(declared, value)
+    except MismatchError:
+        return False
+    return True
+
+
+def _env_field_kind(name: str) -> FieldKind:
+    if name in ("from_pixels", "pixels_only"):
+        return "flag"
+    return "choice" if name == "batching" else "text"
+
+
+def _format_env_value(value: object, default: object) -> str:
+    return "" if value == default or value is None else str(value)
+
+
+def _format_kwargs(kwargs: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name}={format_value(value)}" for name, value in kwargs.items())
+
+
+_ENV_TYPES = {
+    "kwargs": "name=value, name=value",
+    "from_pixels": "True or False",
+    "pixels_only": "True or False",
+    "num_envs": "a whole number",
+    "batching": "one of vector, serial, parallel",
+    "device": "a device such as cuda:0",
+    "seed": "a whole number",
+    "worker_timeout": "seconds",
+}
+_ENV_HELP = {
+    "kwargs": "what the env is made with",
+    "from_pixels": "add rendered frames under pixels",
+    "pixels_only": "with from_pixels, leave every other observation out",
+    "num_envs": "how many envs run at once; empty for one without a batch dimension",
+    "batching": "vector: the env's own batch; serial: a loop; parallel: a process each",
+    "device": "where the tensors live; empty for the CPU",
+    "seed": "the seed that the env gets when it is built",
+    "worker_timeout": "with parallel: how long to wait for a process that does not answer",
+}

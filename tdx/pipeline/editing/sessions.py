@@ -1,0 +1,352 @@
+"""Editing sessions, saved while the app runs so that a crash loses nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdx.errors import StorageError, TdxError
+from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.editing.editor import DraftChange, Editor
+from tdx.pipeline.editing.state_files import read_json, set_aside, write_json
+from tdx.pipeline.flags import from_flags, to_flags
+from tdx.pipeline.grammar import format_stage, parse_stage
+from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
+from tdx.settings import state_path
+
+SCHEMA_VERSION = 1
+"""Increased when old documents can no longer be read."""
+KIND = "session"
+_OTHER = "remove the file; the app begins a new session"
+_NO_ENV = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """State of an editing session.
+
+    Args:
+        draft: Current draft.
+        saved: Draft in the file.
+        done: Edits that can be undone, oldest first.
+        undone: Edits that can be redone; the last one is redone first.
+        base: Text of the file at the last read or write. ``None``: no file.
+    """
+
+    draft: Draft
+    saved: Draft
+    done: tuple[DraftChange, ...] = ()
+    undone: tuple[DraftChange, ...] = ()
+    base: str | None = None
+
+    @classmethod
+    def of(cls, editor: Editor, base: str | None = None) -> Session:
+        """Return the current session of an editor; cheap, as drafts are immutable."""
+        return cls(editor.draft, editor.saved, tuple(editor.done), tuple(editor.undone), base)
+
+    def give(self, editor: Editor) -> None:
+        """Restore the session in an editor."""
+        editor.load(self.draft)
+        editor.restore(self.saved, self.done, self.undone)
+
+
+def session_to_json(session: Session) -> dict[str, Any]:
+    """Convert a session to plain data; a stage shared by many drafts is written once.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
+        >>> _ = editor.apply("remove RewardSum", editor.draft.removed(0))
+        >>> document = session_to_json(Session.of(editor))
+        >>> [stage[1] for stage in document["stages"]], session_from_json(document).done[0].label
+        (['StepCounter', 'RewardSum'], 'remove RewardSum')
+    """
+    drafts = _IndexedList(lambda draft: _draft_to_json(draft, heads, stages))
+    heads, stages = _IndexedList(_head_to_json), _IndexedList(_stage_to_json)
+    current, saved = drafts.number(session.draft), drafts.number(session.saved)
+
+    def edits(changes: Sequence[DraftChange]) -> list[list[Any]]:
+        return [
+            [each.label, drafts.number(each.before), drafts.number(each.after), each.merge]
+            for each in changes
+        ]
+
+    done, undone = edits(session.done), edits(session.undone)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
+        "draft": current,
+        "saved": saved,
+        "base": session.base,
+        "done": done,
+        "undone": undone,
+        "drafts": drafts.written,
+        "heads": heads.written,
+        "stages": stages.written,
+    }
+
+
+_REMOVE = "remove its file; a new session starts without it"
+
+
+def session_from_json(document: object) -> Session:
+    """Parse a session written by :func:`session_to_json`.
+
+    Raises:
+        StorageError: The document is not a session, has another version, or is damaged.
+    """
+    if not isinstance(document, Mapping) or document.get("kind") != KIND:
+        raise StorageError("this is not a session of the terminal app", hint=_REMOVE)
+    if document.get("schema_version") != SCHEMA_VERSION:
+        version = document.get("schema_version")
+        raise StorageError(f"the session has the unknown version {version!r}", hint=_REMOVE)
+    try:
+        return _parse_session(document)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, TdxError) as error:
+        raise StorageError(
+            f"the session is damaged: {type(error).__name__}: {error}", hint=_REMOVE
+        ) from error
+
+
+def _parse_session(document: Mapping[str, Any]) -> Session:
+    stages = [DraftStage(int(n), parse_stage(text), bool(on)) for n, text, on in document["stages"]]
+    heads = [_parse_head(each) for each in document["heads"]]
+    drafts = [
+        _make_draft(heads[head], [stages[n] for n in numbers], file)
+        for head, numbers, file in document["drafts"]
+    ]
+
+    def edits(name: str) -> tuple[DraftChange, ...]:
+        return tuple(
+            DraftChange(str(label), drafts[before], drafts[after], merge)
+            for label, before, after, merge in document[name]
+        )
+
+    base = document["base"]
+    if base is not None and not isinstance(base, str):
+        raise TypeError("base must be text")
+    now, saved = drafts[document["draft"]], drafts[document["saved"]]
+    return Session(now, saved, edits("done"), edits("undone"), base)
+
+
+DraftHead = tuple[EnvConfig | None, str | None, RolloutConfig]
+
+
+def _make_draft(head: DraftHead, stages: Sequence[DraftStage], file: str | None) -> Draft:
+    env, policy, rollout = head
+    return Draft(env, tuple(stages), policy, rollout, file)
+
+
+def _draft_to_json(draft: Draft, heads: _IndexedList, stages: _IndexedList) -> list[Any]:
+    # Consecutive drafts share these parts, but not a tuple of them.
+    parts = (draft.env, draft.policy, draft.rollout)
+    head = heads.number(parts, *parts)
+    return [head, [stages.number(stage) for stage in draft.stages], draft.file]
+
+
+def _head_to_json(head: DraftHead) -> list[str]:
+    env, policy, rollout = head
+    flags = to_flags(Pipeline(env or EnvConfig(_NO_ENV), (), policy, rollout))
+    return flags if env is not None else [_NO_ENV, *flags]
+
+
+def _parse_head(flags: Sequence[str]) -> DraftHead:
+    without = bool(flags) and flags[0] == _NO_ENV
+    read = from_flags(flags[1:] if without else flags)
+    return None if without else read.env, read.policy, read.rollout
+
+
+def _stage_to_json(stage: DraftStage) -> list[Any]:
+    return [stage.number, format_stage(stage.config), stage.enabled]
+
+
+class _IndexedList:
+    """List of objects that are written once each and referred to by index.
+
+    Args:
+        data: Converts an object to plain data.
+    """
+
+    def __init__(self, data: Callable[[Any], Any]) -> None:
+        self.written: list[Any] = []
+        self._data = data
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._kept: list[object] = []
+
+    def number(self, thing: object, *parts: object) -> int:
+        """Return the index of an object; one with the same identity or parts is added once."""
+        key = tuple(id(each) for each in parts or (thing,))
+        if key not in self._numbers:
+            self._kept += parts or (thing,)
+            self._numbers[key] = len(self.written)
+            self.written.append(self._data(thing))
+        return self._numbers[key]
+
+
+SESSIONS_FOLDER = "sessions"
+MAX_SESSIONS = 20
+"""Maximum number of saved sessions; the oldest ones are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """A session left by an app that has ended.
+
+    Args:
+        session: The session.
+        when: Time of the last save, in seconds since 1970.
+        path: Its file.
+    """
+
+    session: Session
+    when: float
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """Short title: the name of the file, or the env."""
+        draft = self.session.draft
+        if draft.file is not None:
+            return Path(draft.file).name
+        return draft.env.id if draft.env is not None else "new pipeline"
+
+    @property
+    def age(self) -> str:
+        """Time since the last save, as a phrase."""
+        minutes = max(0, int(time.time() - self.when)) // 60
+        if minutes < 1:
+            return "just now"
+        if minutes < 60:
+            return f"{minutes} min ago"
+        hours = minutes // 60
+        return f"{hours} h ago" if hours < 48 else f"{hours // 24} days ago"
+
+
+class SessionStore:
+    """Stores the sessions of all apps of this user; each app writes its own file.
+
+    A kernel lock, held while the app runs, distinguishes sessions of running apps from sessions
+    left behind, however the app ended.
+
+    Args:
+        folder: Folder of the files. ``None``: in the state folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_path() / SESSIONS_FOLDER
+        self._path = self.folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json"
+        self._lock: int | None = None
+        self._left = False
+        self._writing = threading.Lock()
+
+    def keep(self, session: Session) -> None:
+        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        with self._writing:
+            if self._left:
+                return
+            if self._lock is None:
+                self._lock = self._locked(self._lock_of(self._path))
+            write_json(self._path, {"when": time.time(), "session": session_to_json(session)})
+
+    def forget(self) -> None:
+        """Remove the session of this app."""
+        with self._writing:
+            self._remove(self._path)
+
+    def leave(self) -> None:
+        """Release the session of this app; its file stays for the next app."""
+        with self._writing:
+            self._left = True
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        with suppress(OSError):
+            self._lock_of(self._path).unlink()
+
+    def left(self) -> tuple[list[SavedSession], list[str]]:
+        """Return sessions without a running app, latest first, and notices about damaged files."""
+        found: list[SavedSession] = []
+        notices: list[str] = []
+        for path in self._files():
+            if self._is_held(path):
+                continue
+            try:
+                document = read_json(path)
+                if document is not None:
+                    session = session_from_json(document["session"])
+                    found.append(SavedSession(session, float(document["when"]), path))
+            except (StorageError, KeyError, TypeError, ValueError) as error:
+                set_aside(path)
+                notices.append(f"skipped a damaged session: {error} ({path.name}.broken)")
+        found.sort(key=lambda each: each.when, reverse=True)
+        for each in found[MAX_SESSIONS:]:
+            self.discard(each)
+        return found[:MAX_SESSIONS], notices
+
+    def take(self, left: SavedSession) -> bool:
+        """Adopt a session that was left by another app.
+
+        Returns:
+            True on success; False if another app adopted it first.
+        """
+        lock = self._locked(self._lock_of(left.path))
+        if lock is None or not left.path.exists():
+            return False
+        self.forget()
+        self.leave()
+        self._path, self._lock, self._left = left.path, lock, False
+        return True
+
+    def discard(self, left: SavedSession) -> None:
+        """Remove a session that was left."""
+        self._remove(left.path)
+        with suppress(OSError):
+            self._lock_of(left.path).unlink()
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(each for each in self.folder.glob("*.json") if each != self._path)
+        except OSError:
+            return []
+
+    def _lock_of(self, path: Path) -> Path:
+        return path.with_suffix(".lock")
+
+    def _is_held(self, path: Path) -> bool:
+        if not self._lock_of(path).exists():
+            return False
+        lock = self._locked(self._lock_of(path))
+        if lock is None:
+            return True
+        os.close(lock)
+        return False
+
+    def _locked(self, path: Path) -> int | None:
+        """Acquire a lock; ``None`` if another process holds it, or locks are not supported."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(holder)
+            return None
+        return holder
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,265 @@
+"""Create the env of a pipeline, without its chain.
+
+:func:`plan_env` decides which class is called with which arguments. :func:`make_env` follows that
+plan, and ``to_python`` writes it as code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from tdx.errors import (
+    ArgumentError,
+    CodeNotAllowedError,
+    DeviceError,
+    EnvError,
+    TdxError,
+    call_problem,
+    did_you_mean,
+    one_line,
+)
+from tdx.pipeline.coercion import coerce_untyped
+from tdx.pipeline.model import EnvConfig
+from tdx.pipeline.resolver import ValueResolver
+from tdx.pipeline.values import CodeReference
+from tdx.untrusted import MAX_ENVS, MAX_WORKERS
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+
+
+NATIVE_ENVS: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
+"""Class of each native env by its id."""
+
+RESERVED_NAMES = frozenset(
+    {
+        "env_kwargs",
+        "env_name",
+        "self",
+        "num_envs",
+        "from_pixels",
+        "pixels_only",
+        "frame_skip",
+        "device",
+        "seed",
+    }
+)
+"""Parameters of ``GymEnv`` that a pipeline sets elsewhere; ``kwargs`` pass them to the env."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPlan:
+    """The call that creates the env, or that a batch of envs repeats.
+
+    Args:
+        factory: Class of ``tdx.envs``, or a Python object.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        batch: Class that batches several envs. ``None``: the call creates the whole env.
+        num_envs: Number of envs in the batch.
+        device: Device of the batch.
+        worker_timeout: Seconds after which a worker of the batch counts as hung. ``None``: the
+            default.
+    """
+
+    factory: str | CodeReference
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    batch: Literal["SerialEnv", "ParallelEnv"] | None = None
+    num_envs: int = 1
+    device: str | None = None
+    worker_timeout: float | None = None
+
+    @property
+    def batch_kwargs(self) -> dict[str, object]:
+        """Named arguments of the batch class that are set."""
+        given = {"device": self.device, "worker_timeout": self.worker_timeout}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def plan_env(env: EnvConfig) -> EnvPlan:
+    """Decide how to create an env.
+
+    Raises:
+        ArgumentError: The settings contradict each other.
+
+    Example:
+        >>> plan_env(EnvConfig("Pendulum-v1", num_envs=4)).kwargs
+        {'num_envs': 4}
+    """
+    batch = _choose_batch_class(env)
+    whole = env.num_envs if batch is None else None
+    kwargs = {name: coerce_untyped(value) for name, value in env.kwargs.items()}
+    factory: str | CodeReference = "GymEnv"
+    args: tuple[object, ...] = ()
+    if env.code is not None:
+        factory = env.code
+    elif env.id in NATIVE_ENVS:
+        factory = NATIVE_ENVS[env.id]
+        kwargs |= {"batch_size": [whole]} if whole is not None else {}
+    else:
+        args = (env.id,)
+        # GymEnv gives these names another meaning than the env.
+        env_kwargs = {name: value for name, value in kwargs.items() if name in RESERVED_NAMES}
+        kwargs = {name: value for name, value in kwargs.items() if name not in env_kwargs}
+        kwargs |= _gym_arguments(env, whole)
+        kwargs |= {"env_kwargs": env_kwargs} if env_kwargs else {}
+    if env.device is not None and batch is None:
+        kwargs["device"] = env.device
+    timeout = env.worker_timeout if batch == "ParallelEnv" else None
+    return EnvPlan(factory, args, kwargs, batch, env.num_envs or 1, env.device, timeout)
+
+
+def find_env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
+    """Return the problems of an env's config that can be found without creating the env."""
+    errors: list[TdxError] = []
+    named = env.id.partition("/")[0] == "tdx"
+    if named and env.id not in NATIVE_ENVS:
+        hint = did_you_mean(env.id, NATIVE_ENVS, f"native envs: {', '.join(NATIVE_ENVS)}")
+        errors.append(ArgumentError("unknown tdx env", hint=hint))
+    if ":" in env.id and not allow_code:
+        message = "the env is Python code, and importing code is not allowed"
+        errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
+    if not errors:
+        try:
+            plan_env(env)
+        except TdxError as error:
+            errors.append(error)
+    return [error.at(env=env.id) for error in errors]
+
+
+def _choose_batch_class(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] | None:
+    if env.num_envs is None:
+        return None
+    if env.num_envs < 1:
+        hint = "leave it out for one env without a batch dimension"
+        raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}", hint=hint)
+    most = MAX_WORKERS if env.batching == "parallel" else MAX_ENVS
+    if env.num_envs > most:
+        what = "processes" if env.batching == "parallel" else "copies of an env"
+        message = f"num_envs is {env.num_envs:,}, the limit is {most:,} {what}"
+        raise ArgumentError(message, hint=f"use {most:,} or fewer")
+    if env.batching == "vector":
+        if env.code is not None:
+            hint = "set batching to serial or parallel"
+            raise ArgumentError("the factory creates one env, not a vector of envs", hint=hint)
+        return None
+    return "SerialEnv" if env.batching == "serial" else "ParallelEnv"
+
+
+def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
+    arguments: dict[str, object] = {}
+    if num_envs is not None:
+        arguments["num_envs"] = num_envs
+    if env.from_pixels:
+        arguments["from_pixels"] = True
+        arguments["pixels_only"] = env.pixels_only
+    return arguments
+
+
+def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
+    """Create the env that a config describes, and seed it if the config has a seed.
+
+    Raises:
+        DeviceError: Its device does not exist.
+        EnvError: It cannot be created.
+        CodeNotAllowedError: It is Python code, and code is not allowed.
+    """
+    try:
+        if env.device is not None:
+            check_device(env.device)
+        created = _create_env(plan_env(env), ValueResolver(allow_code))
+    except TdxError as error:
+        raise error.at(env=env.id) from error.__cause__
+    if env.seed is not None:
+        created.set_seed(env.seed)
+    return created
+
+
+def check_device(device: str) -> None:
+    """Check that a device exists.
+
+    Raises:
+        DeviceError: It does not exist, or the name is invalid; the hint lists the devices.
+
+    Example:
+        >>> check_device("cpu")
+    """
+    import torch
+
+    devices = available_devices()
+    try:
+        parsed = torch.device(device)
+    except RuntimeError:
+        parsed = None
+    names = [str(parsed), f"{parsed.type}:{parsed.index or 0}"] if parsed is not None else []
+    if not any(name in devices for name in names) and (parsed is None or parsed.type != "cpu"):
+        raise DeviceError(
+            f"device {device} is not available", hint=f"available devices: {', '.join(devices)}"
+        )
+
+
+def available_devices() -> list[str]:
+    """Return the names of the devices of this machine, the CPU first."""
+    import torch
+
+    found = ["cpu"]
+    if torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator()
+        assert device is not None
+        found += [f"{device.type}:{index}" for index in range(torch.accelerator.device_count())]
+    return found
+
+
+def _create_env(plan: EnvPlan, resolver: ValueResolver) -> EnvBase:
+    import tdx.envs
+
+    if isinstance(plan.factory, CodeReference):
+        make: Any = partial(_create_from_code, plan.factory, resolver.import_object(plan.factory))
+    else:
+        make = getattr(tdx.envs, plan.factory)
+    kwargs = {name: resolver.resolve(value) for name, value in plan.kwargs.items()}
+    if plan.batch is None:
+        return _call_factory(plan, make, plan.args, kwargs)
+    factory = partial(make, *plan.args, **kwargs)
+    batch = getattr(tdx.envs, plan.batch)
+    return _call_factory(plan, batch, (plan.num_envs, factory), plan.batch_kwargs)
+
+
+def _call_factory(
+    plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str, Any]
+) -> EnvBase:
+    try:
+        created: EnvBase = make(*args, **kwargs)
+    except TdxError:
+        raise
+    except TypeError as error:
+        raise ArgumentError(
+            f"the env does not take these arguments: {call_problem(error)}",
+            hint="check env_kwargs; the documentation of the env lists its arguments",
+        ) from error
+    except Exception as error:
+        raise EnvError(
+            f"creating the env failed: {one_line(error)}", hint="--debug shows where"
+        ) from error
+    return created
+
+
+def _create_from_code(
+    reference: CodeReference, factory: Any, /, device: str | None = None, **kwargs: Any
+) -> EnvBase:
+    """Call a factory of Python code and wrap its result as a tdx env."""
+    from tdx.envs import EnvBase, GymWrapper
+
+    if not callable(factory):
+        raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
+    created = factory(**kwargs)
+    if not isinstance(created, EnvBase):
+        if not (hasattr(created, "reset") and hasattr(created, "action_space")):
+            message = f"{reference} returned {type(created).__name__}, not an env"
+            raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
+        created = GymWrapper(created)
+    return created if device is None else created.to(device)

@@ -1,0 +1,1 @@
+"""Pipeline files: read, edit and write their YAML so that comments and layout stay."""

@@ -1,0 +1,193 @@
+"""Parse policy names, as ``--policy`` and the ``policy`` of a pipeline file give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal, get_args
+
+from tdx.errors import CodeNotAllowedError, PipelineError, TdxError, did_you_mean
+from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
+from tdx.pipeline.values import CodeReference, DictKey, Value
+
+PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "code"]
+Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
+OutputActivation = Literal["clamp", "tanh", "argmax"]
+ACTIVATIONS: tuple[str, ...] = get_args(Activation)
+OUTPUT_ACTIVATIONS: tuple[str, ...] = get_args(OutputActivation)
+MLP_SETTINGS = ("weights", "activation", "output", "in_keys")
+"""Arguments of ``mlp(...)``."""
+
+_FILE_KINDS = ("sequence", "mlp", "module")
+_POLICY_FORMS = "random, zero, sequence:FILE, mlp:FILE, module:FILE or module:name of Python code"
+_PICKLE_SUFFIXES = (".pt", ".pth")
+_MLP_FORM = 'write mlp:FILE, or mlp("FILE", activation="tanh")'
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """A policy as named by a user or a pipeline file; no file has been opened yet.
+
+    Args:
+        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module.
+        file: Path of its file, for ``sequence``, ``mlp`` and ``module``.
+        reference: The Python object, for ``code``.
+        settings: Architecture of an ``mlp``, if given with the name: ``activation``, ``output`` and
+            ``in_keys``. Takes precedence over the file.
+    """
+
+    kind: PolicyKind
+    file: str | None = None
+    reference: CodeReference | None = None
+    settings: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def is_code(self) -> bool:
+        """True if loading it can execute code: pickles, TorchScript, ``torch.export``, Python."""
+        pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLE_SUFFIXES
+        return pickled or self.kind in ("module", "code")
+
+    def with_file(self, file: str) -> PolicySource:
+        """Return the same policy with another file."""
+        return PolicySource(self.kind, file, self.reference, self.settings)
+
+    def check_allowed(self, allow_code: bool) -> None:
+        """Raise an error if the policy is code and code is not allowed.
+
+        Raises:
+            CodeNotAllowedError: It is code, and ``allow_code`` is false.
+        """
+        if allow_code or not self.is_code:
+            return
+        if self.kind == "code":
+            message = f"{self} is Python code, and importing code is not allowed"
+            raise CodeNotAllowedError(message, hint="add --allow-code if you trust it")
+        if self.kind == "sequence":
+            message = f"{self.file} is a pickle, which can run code when it is loaded"
+            hint = "save the actions as .npy or .json, or add --allow-code if you trust it"
+            raise CodeNotAllowedError(message, hint=hint)
+        message = f"{self.file} is a saved module, which can run code when it is loaded"
+        hint = "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none"
+        raise CodeNotAllowedError(message, hint=hint)
+
+    def __str__(self) -> str:
+        if self.kind == "code":
+            return str(self.reference)
+        if self.file is None:
+            return self.kind
+        if not self.settings:
+            return f"{self.kind}:{self.file}"
+        return f"{self.kind}({quote(self.file)}, {format_arguments((), self.settings)})"
+
+
+def parse_policy(text: str) -> PolicySource:
+    """Parse the name of a policy.
+
+    Args:
+        text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
+            activation="tanh")``, ``module:FILE`` or ``package.module:name``.
+
+    Raises:
+        TdxError: ``text`` has none of these forms.
+
+    Example:
+        >>> parse_policy("mlp:policy.safetensors").kind
+        'mlp'
+        >>> parse_policy("my_package.policies:push").is_code
+        True
+    """
+    if text == "random":
+        return PolicySource("random")
+    if text == "zero":
+        return PolicySource("zero")
+    kind, _, rest = text.partition(":")
+    if kind in _FILE_KINDS and rest:
+        return PolicySource(kind, rest)  # type: ignore[arg-type]
+    if text.lstrip().startswith("mlp("):
+        stage = parse_stage(text)
+        if len(stage.args) > 1 or (stage.args and "weights" in stage.kwargs):
+            raise PipelineError("mlp takes one file", hint=_MLP_FORM)
+        given = {"weights": stage.args[0]} if stage.args else {}
+        return make_mlp_policy({**given, **stage.kwargs})
+    reference = CodeReference.of(text)
+    if reference is not None:
+        return PolicySource("code", reference=reference)
+    if kind in _FILE_KINDS:
+        missing = f"the policy {text!r} has no file"
+        raise PipelineError(missing, hint=_MLP_FORM if kind == "mlp" else f"write {kind}:FILE")
+    hint = did_you_mean(kind, ["random", "zero", *_FILE_KINDS], f"write {_POLICY_FORMS}")
+    raise PipelineError(f"unknown policy {text!r}", hint=hint)
+
+
+def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
+    """Create the policy that the settings of an ``mlp`` describe, as in a pipeline file.
+
+    Args:
+        settings: ``weights``, the file, and optionally ``activation``, ``output``, ``in_keys``.
+
+    Raises:
+        TdxError: A setting is unknown or has an invalid value.
+
+    Example:
+        >>> str(make_mlp_policy({"weights": "policy.safetensors", "activation": "tanh"}))
+        'mlp("policy.safetensors", activation="tanh")'
+    """
+    for name in settings:
+        if name not in MLP_SETTINGS:
+            hint = did_you_mean(str(name), MLP_SETTINGS, f"mlp has {', '.join(MLP_SETTINGS)}")
+            raise PipelineError(f"mlp has no setting {name}", hint=hint)
+    file = settings.get("weights")
+    if not isinstance(file, str) or not file:
+        raise PipelineError("mlp needs the file of its weights", hint=_MLP_FORM)
+    checks = {"activation": _check_activation, "output": _check_output, "in_keys": _check_keys}
+    given = {
+        name: check(settings[name])
+        for name, check in checks.items()
+        if settings.get(name) is not None
+    }
+    return PolicySource("mlp", file, settings=given)
+
+
+def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
+    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
+
+    Example:
+        >>> parse_mlp_settings('mlp("a.safetensors", output="tanh")')
+        {'weights': 'a.safetensors', 'output': 'tanh'}
+    """
+    try:
+        source = parse_policy(policy)
+    except TdxError:
+        return None
+    return dict([("weights", source.file), *source.settings.items()]) if source.settings else None
+
+
+def _check_activation(value: Value) -> Value:
+    return _check_choice("activation", value, ACTIVATIONS)
+
+
+def _check_output(value: Value) -> Value:
+    return _check_choice("output", value, OUTPUT_ACTIVATIONS)
+
+
+def _check_choice(name: str, value: Value, known: tuple[str, ...]) -> Value:
+    if value in known:
+        return value
+    listed = f"it is one of {', '.join(known)}"
+    hint = did_you_mean(value, known, listed) if isinstance(value, str) else listed
+    raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
+
+
+def _check_keys(value: Value) -> Value:
+    keys = (value,) if isinstance(value, str) else value
+    if isinstance(keys, tuple) and keys and all(map(_is_key, keys)):
+        return keys
+    hint = 'write in_keys=["observation"]'
+    raise PipelineError(f"in_keys of an mlp must be keys, got {format_value(value)}", hint=hint)
+
+
+def _is_key(value: Value) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(isinstance(part, str) for part in value)
+    return isinstance(value, str)

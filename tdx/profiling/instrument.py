@@ -1,0 +1,356 @@
+"""Attach a meter to every call of an env, its stages and its policy, and detach it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+from gymnasium import wrappers
+from tensordict import TensorDictBase
+from torch import nn
+
+from tdx.core.envs import EnvBase
+from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
+from tdx.core.plan.forms import flattened
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.chunk import Chunk
+from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.gym.wrapper import GymWrapper
+from tdx.errors import ArgumentError
+
+_NO_VALUE: Any = object()
+
+
+class AttributePatches:
+    """Replaces attributes of objects temporarily."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[dict[str, Any], str, Any]] = []
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of one object."""
+        own = owner.__dict__
+        self._before.append((own, name, own.get(name, _NO_VALUE)))
+        own[name] = value
+
+    def keep(self, owner: Any) -> None:
+        """Save all attributes of one object for :meth:`undo`."""
+        own = owner.__dict__
+        self._before += [(own, name, value) for name, value in own.items()]
+
+    def undo(self) -> None:
+        """Restore all attributes, last one first."""
+        for own, name, before in reversed(self._before):
+            if before is _NO_VALUE:
+                own.pop(name, None)
+            else:
+                own[name] = before
+        self._before.clear()
+
+
+_THIN_WRAPPERS = (wrappers.OrderEnforcing, wrappers.TimeLimit, wrappers.PassiveEnvChecker)
+"""Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
+UNWRAPPED_SUFFIX = " unwrapped"
+"""Distinguishes the row of the Gymnasium env from the row of the tdx env around it."""
+_KINDS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
+
+
+def list_wrappers(env: Any) -> list[Any]:
+    """List the wrappers around a Gymnasium env, outermost first."""
+    found = []
+    while isinstance(env, _KINDS):
+        found.append(env)
+        env = env.env
+    return found
+
+
+def attach_to_wrappers(
+    env: EnvBase, meter: Meter, patches: AttributePatches, *, thin: bool = False
+) -> None:
+    """Measure the calls of the Gymnasium wrappers inside an env.
+
+    Args:
+        env: Env with its chain.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+        thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
+    """
+    for each in _iterate_gym_envs(flattened(env)[0]):
+        stacks = list(_iterate_stacks(each._env))
+        if not thin and all(_is_thin(list_wrappers(stack)) for stack in stacks):
+            continue
+        for stack in stacks:
+            if list_wrappers(stack):
+                _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+        # The program caches the unmeasured step: rebuild it.
+        patches.keep(each._program)
+        each._program.use(each._conversion)
+
+
+def attach_to_gym(
+    env: gymnasium.Env[Any, Any], meter: Meter, patches: AttributePatches, thin: bool
+) -> None:
+    """Measure the calls of a bare Gymnasium env and its wrappers."""
+    if thin or not _is_thin(list_wrappers(env)):
+        _attach_to_stack(env, meter, patches, "")
+    else:
+        _attach_to_calls(env, Part("env", -1, format_gym_name(env), "step"), meter, patches)
+
+
+def format_gym_name(env: Any) -> str:
+    """Return the id of a Gymnasium env, or its class name."""
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec is not None else type(env.unwrapped).__name__
+
+
+def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
+    if isinstance(base, GymWrapper):
+        yield base
+    elif isinstance(base, SerialEnv):
+        for each in base._envs:
+            yield from _iterate_gym_envs(flattened(each)[0])
+
+
+def _iterate_stacks(env: Any) -> Iterator[Any]:
+    """Yield the env, and each env that a vector env in this process steps."""
+    yield env
+    while isinstance(env, _KINDS):
+        env = env.env
+    if isinstance(env, gymnasium.vector.SyncVectorEnv):
+        yield from env.envs
+
+
+def _is_thin(stack: list[Any]) -> bool:
+    return all(type(each) in _THIN_WRAPPERS for each in stack)
+
+
+def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: str) -> None:
+    """Measure the wrappers around an env, and the env suffix.
+
+    Args:
+        env: Env with its wrappers.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+        suffix: Suffix of the name of the env's own row.
+    """
+    stack = list_wrappers(env)
+    counts: Counter[str] = Counter()
+    for depth, each in enumerate(stack):
+        name = type(each).__name__
+        counts[name] += 1
+        name = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        _attach_to_calls(each, Part("wrapper", depth, name, "step"), meter, patches)
+    core = stack[-1].env if stack else env
+    _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
+
+
+def _attach_to_calls(owner: Any, part: Part, meter: Meter, patches: AttributePatches) -> None:
+    for lane in ("step", "reset"):
+        timed = meter.timed(replace(part, lane=lane), getattr(owner, lane))
+        # The outermost wrapper is measured again, as a part of the env around it.
+        patches.put(owner, lane, timed if part.index > 0 else _forwarding(timed))
+
+
+def _forwarding(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a measured function, so that it can be measured again as part of the env."""
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def attach_to_transfers(base: EnvBase, meter: Meter, patches: AttributePatches) -> None:
+    """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
+
+    There are none if the results stay on the host.
+
+    Args:
+        base: Env below all chains.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+    """
+    if not isinstance(base, GymWrapper) or base.device.type == "cpu":
+        return
+    program: Any = base._program
+    if program._finish is not None:
+        patches.put(program, "_finish", meter.timed(TRANSFERS, program._finish))
+
+
+ROLLOUT_PART = engine_part(UNATTRIBUTED)
+STEP_PART = engine_part("tensordicts of a step")
+STEP_MDP_PART = engine_part("step_mdp")
+RESET_PART = engine_part("tensordicts of a reset")
+MAYBE_RESET_PART = engine_part("maybe_reset")
+CHAIN_PART = engine_part("chain")
+
+
+@contextmanager
+def attach_meter(
+    target: EnvBase | Transform | gymnasium.Env[Any, Any],
+    meter: Meter,
+    *,
+    all_wrappers: bool = False,
+) -> Iterator[None]:
+    """Measure every call of an env or a chain in a block; nothing remains attached afterwards.
+
+    Args:
+        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        meter: Meter that measures the calls.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
+
+    Raises:
+        ArgumentError: ``target`` has another type, or is being measured already.
+    """
+    patches = AttributePatches()
+    if isinstance(target, EnvBase):
+        if target._meter is not None:
+            raise ArgumentError(
+                "this env is being profiled already", hint="profile it once at a time"
+            )
+        place: Callable[[], None] = lambda: _attach_to_env(  # noqa: E731
+            target, meter, patches, all_wrappers
+        )
+        levels = _list_levels(target)
+    elif isinstance(target, Transform):
+        place = lambda: _attach_to_chain(target, meter, patches)  # noqa: E731
+        levels = []
+    elif isinstance(target, gymnasium.Env):
+        place = lambda: attach_to_gym(target, meter, patches, all_wrappers)  # noqa: E731
+        levels = []
+    else:
+        raise ArgumentError(
+            f"cannot profile a {type(target).__name__}",
+            hint="give an env, a Compose or a gymnasium.Env",
+        )
+    try:
+        place()
+        yield
+    finally:
+        patches.undo()
+        for level in levels:
+            level._measure_with(None)
+
+
+def _list_levels(env: EnvBase) -> list[TransformedEnv]:
+    """List the transformed envs inside each other, outermost first."""
+    found = []
+    while isinstance(env, TransformedEnv):
+        found.append(env)
+        env = env.base_env
+    return found
+
+
+def _attach_to_env(
+    env: EnvBase, meter: Meter, patches: AttributePatches, all_wrappers: bool
+) -> None:
+    _ = env.output_spec, env.input_spec
+    base, stages = flattened(env)
+    patches.put(base, "_meter", meter)
+    attach_to_wrappers(env, meter, patches, thin=all_wrappers)
+    attach_to_transfers(base, meter, patches)
+    step, reset = base_parts(base)
+    patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
+    patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
+    for index, stage in enumerate(stages):
+        _attach_to_stage(index, stage, meter, patches, env.ndim)
+    for level in reversed(_list_levels(env)):
+        level._measure_with(meter)
+    for name, part in (
+        ("rollout", ROLLOUT_PART),
+        ("step", STEP_PART),
+        ("reset", RESET_PART),
+        ("step_mdp", STEP_MDP_PART),
+        ("maybe_reset", MAYBE_RESET_PART),
+        ("rand_action", DRAWING),
+    ):
+        patches.put(env, name, meter.timed(part, getattr(env, name)))
+    patches.put(env, "iter_rollout", _timed_iter_rollout(env.iter_rollout, meter))
+
+
+def _timed_iter_rollout(function: Callable[..., Iterator[Any]], meter: Meter) -> Callable[..., Any]:
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller."""
+
+    def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        chunks = function(*args, **kwargs)
+
+        def next_chunk() -> Any:
+            return next(chunks, None)
+
+        following = meter.timed(ROLLOUT_PART, next_chunk)
+        while (chunk := following()) is not None:
+            yield chunk
+
+    return iter_rollout
+
+
+def _attach_to_stage(
+    index: int, stage: Transform, meter: Meter, patches: AttributePatches, batch_dims: int
+) -> None:
+    name = type(stage).__name__
+    forward = Part("stage", index, name, "forward")
+    inverse = Part("stage", index, name, "inverse")
+    reset = Part("stage", index, name, "reset")
+    time_form = stage._time_form
+
+    def timed_form() -> Any:
+        form = time_form()
+        if form is None:
+            return None
+        return replace(form, run=meter.timed(forward, form.run, steps=_chunk_length))
+
+    def timed_row(make: Callable[[], Any]) -> Callable[[], Any]:
+        def row_step() -> Any:
+            function = make()
+            return None if function is None else meter.timed(forward, function)
+
+        return row_step
+
+    def block_length(tensordict: TensorDictBase) -> int:
+        # The inverse path maps the actions of many steps as one block.
+        return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
+
+    own_row = type(stage)._owned_row_step is not Transform._owned_row_step
+    row, owned_row = stage._row_step, stage._owned_row_step
+    patches.put(stage, "_time_form", timed_form)
+    patches.put(stage, "_row_step", timed_row(row))
+    if own_row:
+        patches.put(stage, "_owned_row_step", timed_row(owned_row))
+    patches.put(stage, "_step", meter.timed(forward, stage._step))
+    patches.put(stage, "_reset", meter.timed(reset, stage._reset))
+    if stage.invertible:
+        patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call, block_length))
+    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
+    if own_preprocess or stage.invertible:
+        preprocess = meter.timed(reset, stage._reset_env_preprocess)
+        patches.put(stage, "_reset_env_preprocess", preprocess)
+
+
+def _chunk_length(chunk: Chunk) -> int:
+    return chunk.length
+
+
+def _attach_to_chain(chain: Transform, meter: Meter, patches: AttributePatches) -> None:
+    """Measure ``forward`` of a chain that maps stored data, and of each of its stages."""
+    for index, stage in enumerate(iterate_stages(chain)):
+        name = type(stage).__name__
+        patches.put(
+            stage, "forward", meter.timed(Part("stage", index, name, "forward"), stage.forward)
+        )
+        if stage.invertible:
+            inverse = Part("stage", index, name, "inverse")
+            patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call))
+    if isinstance(chain, Compose):
+        patches.put(chain, "forward", meter.timed(CHAIN_PART, chain.forward))
+        patches.put(chain, "_inv_call", meter.timed(CHAIN_PART, chain._inv_call))
+
+
+def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
+    """Yield the transforms of a chain in order, including those of nested chains."""
+    if type(chain) is Compose:
+        for stage in chain:
+            yield from iterate_stages(stage)
+    elif isinstance(chain, Transform):
+        yield chain

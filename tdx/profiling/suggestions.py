@@ -1,0 +1,213 @@
+"""Try changes that may make a pipeline cheaper and suggest the ones that saved time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.envs import EnvBase
+from tdx.core.transformed_env import TransformedEnv
+from tdx.errors import TdxError
+from tdx.pipeline import Pipeline, build_env
+from tdx.profiling.candidates import Candidate, find_candidates
+from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved
+from tdx.profiling.result import ModeProfile
+from tdx.profiling.run import ProfilePlan
+
+Agreement = Literal["same", "close", "other"]
+MAX_TRIED = 12
+"""Maximum number of changes that are tried."""
+_STEPS, _SEED, _TOLERANCE = 12, 0, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class TriedChange:
+    """A change that was measured.
+
+    Args:
+        candidate: The change, with the changed pipeline.
+        saving: Time that it saves per step.
+        values: Effect on values: ``same`` bit for bit, ``close`` within 1 %, or ``other``.
+    """
+
+    candidate: Candidate
+    saving: TimeDifference
+    values: Agreement
+
+    @property
+    def message(self) -> str:
+        """Message for the user."""
+        saving = self.saving
+        note = {"same": "", "close": "; values differ by rounding", "other": "; values differ"}
+        return (
+            f"{self.candidate.found}: {self.candidate.change}. "
+            f"It saved {_format_us(saving.saved_us)} of "
+            f"{_format_us(saving.before_us)} per step ({saving.saved_share:.0%}, "
+            f"±{_format_us(saving.noise_us)}){note[self.values]}"
+        )
+
+
+def _format_us(time: float) -> str:
+    return f"{time:.0f} µs" if abs(time) >= 100 else f"{time:.3g} µs"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions:
+    """Results of all changes that were tried.
+
+    Args:
+        advice: Changes that saved time, largest saving first.
+        without_gain: Changes that saved no time beyond the noise.
+        refused: Changes that could not be tried or change the values, each a sentence.
+        interrupted: Whether Ctrl-C ended the measurement early.
+    """
+
+    advice: tuple[TriedChange, ...]
+    without_gain: tuple[TriedChange, ...]
+    refused: tuple[str, ...]
+    interrupted: bool = False
+
+
+def try_changes(
+    pipeline: Pipeline,
+    measured: ModeProfile,
+    plan: ProfilePlan | None = None,
+    *,
+    allow_code: bool = False,
+    further: Sequence[Candidate] = (),
+    policy_of: Callable[[EnvBase], Any] | None = None,
+) -> Suggestions:
+    """Measure changes that may make a pipeline cheaper, in alternation with the original pipeline.
+
+    Args:
+        pipeline: The pipeline.
+        measured: Its profile in the mode that should become faster.
+        plan: Steps, warm-up, repeats, policy, seed, threads and clock of each try.
+        allow_code: Allow importing Python objects that the pipeline names.
+        further: Further changes to try, such as lint fixes.
+        policy_of: Creates the policy for an env. ``None``: the policy of the plan.
+
+    Raises:
+        TdxError: The original pipeline cannot be build.
+
+    Example:
+        >>> from tdx.profiling.run import profile_env
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
+        >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
+        >>> with build_env(pipeline) as env:
+        ...     (measured,) = profile_env(env, ["planned"], plan).modes
+        >>> try_changes(pipeline, measured, plan).advice
+        ()
+    """
+    plan = plan or ProfilePlan()
+    with ExitStack() as stack:
+        trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
+        env = trial.build(Candidate("", (), "", "", pipeline))
+        proposed = _deduplicate([*find_candidates(pipeline, env, measured), *further], pipeline)
+        return trial.run(env, proposed[:MAX_TRIED])
+
+
+def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
+    kept: list[Candidate] = []
+    for candidate in found:
+        is_known = any(candidate.pipeline == each.pipeline for each in kept)
+        in_place = candidate.prepare is not None or candidate.mode is not None
+        if in_place or not (is_known or candidate.pipeline == pipeline):
+            kept.append(candidate)
+    return kept
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Shared state of all tries."""
+
+    pipeline: Pipeline
+    measured: ModeProfile
+    plan: ProfilePlan
+    allow_code: bool
+    policy_of: Callable[[EnvBase], Any] | None
+    stack: ExitStack
+
+    def build(self, candidate: Candidate) -> TransformedEnv:
+        """Build the env with a change; it is closed at the end."""
+        env = build_env(candidate.pipeline, self.allow_code)
+        self.stack.callback(env.close)
+        if candidate.prepare is not None:
+            candidate.prepare(env)
+        return env
+
+    def run(self, env: TransformedEnv, proposed: Sequence[Candidate]) -> Suggestions:
+        """Measure all changes in alternation."""
+        refused: list[str] = []
+        tried: list[tuple[Candidate, Agreement]] = []
+        contenders = [self._contender(env, None)]
+        expected = _rollout_values(env) if proposed else None
+        for candidate in proposed:
+            try:
+                changed = self.build(candidate)
+                values = compare_values(expected, _rollout_values(changed))
+            except TdxError as error:
+                refused.append(f"{candidate.change}: {error}")
+                continue
+            if values == "other" and not candidate.changes_values:
+                refused.append(f"{candidate.change}: the values change")
+                continue
+            tried.append((candidate, values))
+            contenders.append(self._contender(changed, candidate))
+        if not tried:
+            return Suggestions((), (), tuple(refused))
+        turns = measure_interleaved(contenders, self.measured.mode, self.plan)
+        found: list[TriedChange] = []
+        for place, (candidate, values) in enumerate(tried, 1):
+            if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
+                refused.append(f"{candidate.change}: {turns.failures.get(place, 'not measured')}")
+                continue
+            found.append(TriedChange(candidate, turns.difference(0, place), values))
+        found.sort(key=lambda each: -each.saving.saved_us)
+        good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
+        rest = [each for each in found if each not in good]
+        return Suggestions(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
+
+    def _contender(self, env: TransformedEnv, candidate: Candidate | None) -> Contender:
+        policy = self.plan.policy if self.policy_of is None else self.policy_of(env)
+        return Contender(env, policy, None if candidate is None else candidate.mode)
+
+
+def _rollout_values(env: EnvBase) -> TensorDictBase:
+    """Return the values of a short rollout with fixed seeds."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(_SEED)
+        env.set_seed(_SEED)
+        return env.rollout(_STEPS, break_when_any_done=False)
+
+
+def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Agreement:
+    """Compare the values of two rollouts.
+
+    Args:
+        expected: Values of one rollout. ``None``: nothing to compare with.
+        found: Values of the other rollout.
+    """
+    if expected is None:
+        return "other"
+    keys = set(expected.keys(True, True))
+    if keys != set(found.keys(True, True)) or expected.batch_size != found.batch_size:
+        return "other"
+    values: Agreement = "same"
+    for key in keys:
+        one, other = expected[key], found[key]
+        if not isinstance(one, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
+            return "other"
+        if torch.equal(one, other):
+            continue
+        near = torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE)
+        if not one.is_floating_point() or not near:
+            return "other"
+        values = "close"
+    return values

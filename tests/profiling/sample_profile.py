@@ -1,0 +1,132 @@
+"""A profile with fixed numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tdx.core.meter import UNATTRIBUTED, Part
+from tdx.profiling.machine import Machine
+from tdx.profiling.result import (
+    DeviceUse,
+    MemoryUse,
+    Mode,
+    ModeProfile,
+    OperatorUse,
+    Profile,
+    Row,
+    Settings,
+)
+
+STEPS, REPEATS = 40, 3
+MACHINE = Machine(
+    processor="Example CPU @ 2.00GHz",
+    cores=2,
+    memory_bytes=8 << 30,
+    system="Linux 6.1",
+    python="3.11.9",
+    packages={"tdx": "1.0", "torch": "2.12.0"},
+    accelerators=(),
+    threads=2,
+)
+
+
+def counts(values: object) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+class Simulated:
+    """A rollout in simulated time: consecutive calls inside one outer call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Part, list[tuple[int, int, int, int, int]]] = {}
+        self.totals: list[int] = []
+        self.now = 0
+
+    def call(self, part: Part, each_ns: int, steps: int = 1) -> None:
+        """One call; every 50th takes four times as long."""
+        made = self.calls.setdefault(part, [])
+        place = len(made)
+        took = each_ns + each_ns * ((place * 37) % 17) // 100 + each_ns * 3 * (place % 50 == 49)
+        made.append((took, self.now, took, steps, len(self.totals)))
+        self.now += took
+
+    def end_repeat(self, own_ns: int) -> None:
+        """The outer call ends, which took so much for itself."""
+        outer = Part("engine", -1, UNATTRIBUTED, "step")
+        total = self.now + own_ns
+        made = self.calls.setdefault(outer, [])
+        made.append((own_ns, 0, total, 1, len(self.totals)))
+        self.totals.append(total)
+        self.now = 0
+
+    def rows(self) -> tuple[Row, ...]:
+        """The rows as a profile has them."""
+        return tuple(
+            Row(part, *(counts(column) for column in zip(*calls, strict=True)))
+            for part, calls in self.calls.items()
+        )
+
+
+def mode_profile(
+    mode: Mode = "eager", scale: int = 1, error: str | None = None, *, many: bool = False
+) -> ModeProfile:
+    """A profile of one mode; ``many`` adds a stage whose calls cover many steps."""
+    rollout, per_call = Simulated(), 20 if many else 1
+    forward = Part("stage", 0, "RewardSum", "forward")
+    for repeat in range(REPEATS):
+        for step in range(STEPS):
+            rollout.call(Part("policy", -1, "random", "step"), 6_000 * scale)
+            rollout.call(Part("stage", 1, "ActionScaling", "inverse"), 9_000 * scale)
+            rollout.call(Part("env", -1, "Pendulum-v1", "step"), 40_000 * scale)
+            if (step + 1) % per_call == 0:
+                rollout.call(forward, 12_000 * scale * per_call, per_call)
+        rollout.end_repeat(120_000 * scale + 30_000 * repeat)
+    return ModeProfile(
+        mode=mode,
+        rows=rollout.rows(),
+        total_ns=counts(rollout.totals),
+        steps=counts([STEPS] * REPEATS),
+        frames=counts([STEPS * 4] * REPEATS),
+        specs_ns=counts([900_000, 800_000, 850_000]),
+        memory={(forward.label, "forward"): MemoryUse(96.0, 64, 4.0)},
+        operators={
+            (forward.label, "forward"): (
+                OperatorUse("aten::add", 1.0, 4.5),
+                OperatorUse("aten::where", 0.5, 2.0),
+            )
+        },
+        notes=("The operator pass slows everything down.",),
+        error=error,
+    )
+
+
+def on_device(mode: ModeProfile) -> ModeProfile:
+    """The same profile with the columns of an accelerator."""
+    uses = {
+        row.key: DeviceUse(
+            time_us=mode.step_share_us(row) / 4,
+            kernels=2.0,
+            kernel_us=mode.step_share_us(row) / 8,
+            launches=2.0,
+            to_device_bytes=4096.0,
+            to_host_bytes=16.0,
+            syncs={"reward_sum.py:40": 1.0} if row.part.work == "stage" else {},
+            launch_bound=row.part.work == "env",
+        )
+        for row in mode.rows
+    }
+    return replace(mode, on_device=uses)
+
+
+def sample_profile(*modes: ModeProfile) -> Profile:
+    """A whole profile; of one eager mode by default."""
+    return Profile(
+        subject="--env Pendulum-v1 --t RewardSum --t ActionScaling",
+        stages=("RewardSum", "ActionScaling"),
+        settings=Settings(STEPS, 10, REPEATS, "random", "cpu", 4, 0),
+        machine=MACHINE,
+        modes=modes or (mode_profile(),),
+    )

@@ -1,0 +1,61 @@
+"""Locations of CUDA synchronizations, from torch's warnings."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from tdx.profiling.passes.accelerator import watch_syncs
+
+WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:273.)"
+
+
+@pytest.fixture(autouse=True)
+def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Sync debug modes set in torch, starting with the initial one."""
+    values: list[object] = [0]
+
+    def set_mode(mode: object) -> None:
+        values.append(mode)
+        if mode == "warn":
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: values[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    return values
+
+
+def test_each_sync_is_reported_with_its_line(modes: list[object]) -> None:
+    places: list[str] = []
+    with watch_syncs(places.append):
+        for _ in range(2):
+            line = sys._getframe().f_lineno + 1
+            warnings.warn(WAIT, stacklevel=1)
+    assert places == [f"tests/profiling/test_sync_locations.py:{line}"] * 2
+    assert modes == [0, "warn", 0]
+
+
+def test_the_line_is_outside_torch() -> None:
+    places: list[str] = []
+    module = {"__name__": "torch._tensor", "warnings": warnings}
+    source = f"def item():\n    warnings.warn({WAIT!r}, stacklevel=1)"
+    exec(compile(source, str(Path(torch.__file__).with_name("_tensor.py")), "exec"), module)
+    item = module["item"]
+    assert callable(item)
+    with watch_syncs(places.append):
+        item()
+    assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_locations.py"]
+
+
+def test_other_warnings_are_unchanged(modes: list[object]) -> None:
+    shown, filters = warnings.showwarning, list(warnings.filters)
+    with pytest.warns(UserWarning, match="something else"), watch_syncs(pytest.fail):
+        warnings.warn("something else", stacklevel=1)
+    with pytest.raises(DeprecationWarning), watch_syncs(pytest.fail):
+        warnings.warn("an error here", DeprecationWarning, stacklevel=1)
+    assert (warnings.showwarning, list(warnings.filters)) == (shown, filters)
+    assert modes[-1] == 0
