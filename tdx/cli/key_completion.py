@@ -51,7 +51,7 @@ def _of_chain(env: EnvBase) -> list[str]:
 
 
 def _of_rollout(env: EnvBase) -> list[str]:
-    from tdx.rollouts.writer import all_keys, names_of
+    from tdx.rollouts.dump.entries import all_keys, names_of
 
     names = [name for key in all_keys(env.fake_tensordict()) for name in names_of(key)]
     return list(dict.fromkeys(names))

@@ -49,8 +49,12 @@ def acting(
     Raises:
         TdxError: There is no such policy, it does not fit the env, or is code.
     """
-    from tdx.rollouts.policies import check_length, check_policy, named_policy
-    from tdx.rollouts.policy_files import PolicyRequest
+    from tdx.rollouts.policies.policy import (
+        PolicyRequest,
+        check_length,
+        check_policy,
+        named_policy,
+    )
 
     policy = named_policy(PolicyRequest.of(pipeline, typed, allow_code), env)
     check_policy(policy, env)

@@ -26,7 +26,7 @@ FORMS = ["60", "100", "pipe", "json", "jsonl", "csv", "md"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where everything happens, with versions that stay."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
 
 

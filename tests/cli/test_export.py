@@ -24,7 +24,7 @@ STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where everything happens, with versions that stay."""
     monkeypatch.chdir(tmp_path)
-    for module in ("run", "formats.foreign"):
+    for module in ("recording.request", "formats.foreign"):
         monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
 

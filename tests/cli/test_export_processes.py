@@ -17,7 +17,7 @@ import pytest
 from tdx import Pipeline
 from tdx.cli.interrupts import heard_interrupts
 from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
-from tdx.rollouts.streaming import Progress
+from tdx.rollouts.recording.stream import Progress
 from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY, ROOT
 from tests.rollouts.exported import assert_same_dump

@@ -11,8 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import Pipeline, open_dump, write_pipeline
 from tdx.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.episodes import EpisodeIndex, Flags
-from tdx.rollouts.writer import all_keys, new_dump
+from tdx.rollouts.dump.creation import new_dump
+from tdx.rollouts.dump.entries import all_keys
+from tdx.rollouts.dump.episodes import EpisodeIndex, Flags
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

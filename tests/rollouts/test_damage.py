@@ -13,8 +13,8 @@ import torch
 
 from tdx import StorageError, TdxError, open_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
-from tdx.rollouts.episodes import EpisodeIndex
-from tdx.rollouts.sealed import seal
+from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.json_fields import seal
 from tests.rollouts.recorded import CutError, cut_after, record, request
 
 
@@ -46,7 +46,7 @@ def unnoticed_flips(
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dump with little text."""
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
     record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)", chunk_steps=5, **options)
     assert verify(tmp_path / "dump").is_fine
@@ -70,7 +70,7 @@ def test_every_changed_byte_is_noticed(small: Path, name: str, masks: tuple[int,
 def test_every_changed_byte_of_an_unfinished_dump_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     folder = tmp_path / "dump"
     asked = request("tdx/Pendulum", bare=True, keys=("reward",), goal=Goal(steps=12), chunk_steps=5)
     with pytest.raises(CutError):

@@ -14,9 +14,9 @@ from tensordict import TensorDictBase
 
 from tdx import EnvError, Pipeline, build_env, open_dump, write_pipeline
 from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, verify
-from tdx.rollouts.chunks import Chunk, ChunkList
-from tdx.rollouts.streaming import flags_of
-from tdx.rollouts.writer import new_dump
+from tdx.rollouts.dump.creation import new_dump
+from tdx.rollouts.dump.index import Chunk, ChunkList
+from tdx.rollouts.recording.stream import flags_of
 from tests.rollouts.recorded import (
     CutError,
     assert_same_dump,
@@ -193,7 +193,7 @@ def test_partial_chunk_stays_until_its_repetition_is_complete(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tdx.rollouts.writer.append_entry", failing)
+        patched.setattr("tdx.rollouts.dump.writer.append_entry", failing)
         with pytest.raises(KeyboardInterrupt):
             resume(partial, allow_code=True)
     assert Manifest.load(partial) == before

@@ -11,7 +11,7 @@ import pytest
 from tdx import ArgumentError, StorageError, export_dump, open_dump
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, list_dumps, replay, resume, roll_out, verify
-from tdx.rollouts.writer import DumpWriter
+from tdx.rollouts.dump.writer import DumpWriter
 from tests.rollouts.recorded import CutError, cut_after, record, request
 
 CONTENT = b"precious"

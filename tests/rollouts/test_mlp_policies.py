@@ -18,9 +18,9 @@ from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, s
 from tdx.core.planned.policies import keyed_policy
 from tdx.envs import EnvBase, GymEnv
 from tdx.pipeline.policy_source import ACTIVATIONS
-from tdx.rollouts.mlp_files import MODULES
-from tdx.rollouts.mlp_policies import _head
-from tdx.rollouts.policies import named_policy
+from tdx.rollouts.policies.mlp_files import MODULES
+from tdx.rollouts.policies.networks import _head
+from tdx.rollouts.policies.policy import named_policy
 from tdx.specs import (
     Binary,
     Bounded,

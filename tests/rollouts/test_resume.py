@@ -13,7 +13,8 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
-from tdx.rollouts import Goal, Manifest, resume, roll_out, run, verify
+from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
+from tdx.rollouts.recording import run
 from tests.rollouts.recorded import (
     CHUNK,
     CutError,
@@ -80,7 +81,7 @@ def test_resumed_equals_undisturbed(
     chosen = stages[: 4 if "num_envs" not in options else 3]
     record(tmp_path / "whole", env, *chosen, **options)
     if not snapshot:
-        monkeypatch.setattr("tdx.rollouts.border.env_state", lambda env: None)
+        monkeypatch.setattr("tdx.rollouts.recording.checkpoint.env_state", lambda env: None)
     with pytest.raises(CutError):
         roll_out(request(env, *chosen, **options), tmp_path / "cut", on_chunk=cut_after(2))
     if snapshot:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tdx import Binary, Bounded, Composite, EnvBase, OneHot, TensorSpec, Unbounded
-from tdx.rollouts.spec_entries import spec_entries
-from tdx.rollouts.value_checks import spec_violation
+from tdx.rollouts.dump.specs import spec_entries, spec_violation
 
 
 def entry_of(spec: TensorSpec) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from tdx.cli.output.terminal import UNLIMITED, table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.inspection.spec_text import shape_text
 from tdx.keys import format_key
-from tdx.rollouts.estimating import Estimate
-from tdx.rollouts.manifest import Manifest
-from tdx.rollouts.overview import Histogram, Listed, Overview, Spread, summary
-from tdx.rollouts.verification import Verification
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.reading import Histogram, Listed, Overview, Spread, summary
+from tdx.rollouts.dump.verification import Verification
+from tdx.rollouts.recording.request import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"
 _EPISODES = 20

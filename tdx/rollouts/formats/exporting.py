@@ -1,4 +1,4 @@
-"""Export a dump to the files of others."""
+"""Export a dump to another format."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import IO
 
 from tdx.errors import ArgumentError
-from tdx.rollouts.dump import Dump, open_dump
+from tdx.rollouts.dump.reading import Dump, open_dump
 from tdx.rollouts.formats import jsonl
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.plan import Plan
+from tdx.rollouts.formats.interface import Exported, Options
 from tdx.rollouts.formats.registry import Format, find_format, format_for
-from tdx.rollouts.formats.results import Exported
 from tdx.rollouts.formats.stored import Stored, folder_bytes
 from tdx.rollouts.formats.target import check_free, replaced
-from tdx.rollouts.streaming import Progress, silent
+from tdx.rollouts.recording.stream import Progress, silent
 
 
 def export_dump(
@@ -75,7 +73,7 @@ def export_dump(
     check_free(target, kind, is_folder, force)
     stored = Stored(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
     module = kind.module
-    plan = module.plan(stored, options) if hasattr(module, "plan") else Plan.of(stored)
+    plan = module.plan(stored, options) if hasattr(module, "plan") else stored.plan()
     notes = (*_left_out(opened, stored, kind), *plan.notes)
     size = plan.size
     if not dry_run:

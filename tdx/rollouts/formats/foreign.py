@@ -1,4 +1,4 @@
-"""A file by somebody else as a dump: entries named after its columns, specs read off the values."""
+"""Import a file that tdx did not export: entries named after its columns, specs inferred."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
-from tdx.rollouts.episodes import EpisodeIndex, Flags
-from tdx.rollouts.formats.reader import Found, Reader
-from tdx.rollouts.formats.untrusted_files import check_key, is_numeric
-from tdx.rollouts.formats.wire import from_array
-from tdx.rollouts.manifest import DATA, Chunk, Goal, Manifest, package_versions
-from tdx.rollouts.streaming import Progress
-from tdx.rollouts.track import Parts, Track
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.episodes import EpisodeIndex, Flags
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.dump.index import Chunk
+from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import Found, from_array, is_numeric
+from tdx.rollouts.formats.interface import Reader
+from tdx.rollouts.formats.untrusted_files import check_key
+from tdx.rollouts.recording.stream import Progress
 
 UNKNOWN = "unknown"
+
+
 _BLOCK = 2**23
+
+
 _MOST_NAMES = 5
+
+
 _FLAGS = ("terminated", "truncated", "done")
+
+
 _KNOWN: dict[str, Parts] = {
     "observations": ("observation",),
     "obs": ("observation",),
@@ -47,6 +58,8 @@ _KNOWN: dict[str, Parts] = {
     "dones": ("next", "done"),
 }
 """What others call the entries that tdx has names for."""
+
+
 _HINT = "a row of numbers a step is needed in each column"
 
 

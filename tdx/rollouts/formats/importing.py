@@ -1,4 +1,4 @@
-"""Make a dump of the files of others."""
+"""Import a file of another format as a dump."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import ArgumentError, StorageError, UnknownNameError
-from tdx.rollouts.chunks import ChunkList
+from tdx.rollouts.dump.creation import check_target
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.index import ChunkList
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.reading import summary
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import from_array
 from tdx.rollouts.formats.foreign import Foreign
-from tdx.rollouts.formats.reader import Reader
+from tdx.rollouts.formats.interface import Imported, Reader
 from tdx.rollouts.formats.registry import Format, export_formats, find_format, format_of
-from tdx.rollouts.formats.results import Imported
 from tdx.rollouts.formats.target import check_no_link, replaced
 from tdx.rollouts.formats.untrusted_files import check_columns, check_regular_file
-from tdx.rollouts.formats.wire import from_array
-from tdx.rollouts.manifest import Goal, Manifest
-from tdx.rollouts.overview import summary
-from tdx.rollouts.streaming import Progress, silent
-from tdx.rollouts.track import Parts, Track
-from tdx.rollouts.writer import check_target
+from tdx.rollouts.recording.stream import Progress, silent
 
 
 def import_dump(

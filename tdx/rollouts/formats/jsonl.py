@@ -1,8 +1,7 @@
-"""JSON lines: a line for each step of each env, with the numbers exactly as they are.
+"""JSON lines: one line per step of each env, bit for bit.
 
-A float is written with as many digits as make it unmistakable; what JSON has no number for is the
-text ``"nan"``, ``"inf"`` or ``"-inf"``, and a nan with other bits than the usual ones
-``"nan:7fc00001"``.
+A float is written with enough digits to restore it. Values that JSON cannot represent become text:
+``"nan"``, ``"inf"`` and ``"-inf"``, and ``"nan:7fc00001"`` for a NaN with an unusual bit pattern.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import numpy as np
 import torch
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.formats.arrays import Array, Found, array_form, to_array
+from tdx.rollouts.formats.interface import NOTE, Options, Reader, checked_note
 from tdx.rollouts.formats.parquet import index_names
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
 from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
 from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.manifest import DATA, Manifest
-from tdx.rollouts.track import Parts
 from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
 
 

@@ -1,4 +1,4 @@
-"""Minari: an episode at a time, with T+1 observations and T of all else, images as they are."""
+"""Minari datasets: one episode at a time, with T+1 observations and T of everything else."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.episodes import Episode
-from tdx.rollouts.formats.minari_checks import check_dataset
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.formats.arrays import to_array
+from tdx.rollouts.formats.interface import NOTE, Options, Plan, Reader
 from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, Layout, nested, nested_space
-from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.plan import Plan
-from tdx.rollouts.formats.reader import NOTE, Reader
+from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader, check_dataset
 from tdx.rollouts.formats.stored import Stored
 from tdx.rollouts.formats.target import check_room
-from tdx.rollouts.formats.wire import to_array
-from tdx.rollouts.manifest import Manifest
 
 if TYPE_CHECKING:
     from minari.data_collector import EpisodeBuffer
 
+
 _FILE = "main_data.hdf5"
+
+
 _EPISODE = 2**11
 """Bytes that HDF5 takes for an entry of an episode, beside its numbers."""
+
+
 _ROOT_FOLDER = "MINARI_DATASETS_PATH"
 
 

@@ -1,4 +1,4 @@
-"""Which entry of a dump is what in a Minari dataset."""
+"""Places of a dump's entries in a Minari dataset."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from torch import Tensor
 from tdx.data.saved import DTYPES
 from tdx.errors import ArgumentError
 from tdx.keys import format_key, normal_key
-from tdx.rollouts.formats.stored import Column, Stored, columns_of
-from tdx.rollouts.formats.wire import Array, array_form
-from tdx.rollouts.manifest import DATA
-from tdx.rollouts.track import Parts
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.arrays import Array, array_form
+from tdx.rollouts.formats.interface import Column
+from tdx.rollouts.formats.stored import Stored, columns_of
 
 ROOT, NEXT = "[:-1]", "[1:]"
 """Which of the T+1 observations stand before a step, and which after it."""
+
+
 REWARD, TERMINATED, TRUNCATED, DONE = (
     ("next", name) for name in ("reward", "terminated", "truncated", "done")
 )
+
+
 INFOS = "infos/"
+
+
 ONE_HOT = "one_hot"
 """What the note says of actions that became numbers."""
 

@@ -1,4 +1,4 @@
-"""``.npz``: an array an entry, written and read piece by piece, and never with pickle."""
+"""``.npz``: one array per entry, written and read in pieces, and never with pickle."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from typing import IO, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
+from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, is_numeric, to_array
+from tdx.rollouts.formats.interface import NOTE, Options, Reader, read_note
 from tdx.rollouts.formats.stored import Stored, columns_of
 from tdx.rollouts.formats.untrusted_files import (
     DEFLATE_RATIO,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
-    array_bytes,
     check_expansion,
-    is_numeric,
 )
-from tdx.rollouts.formats.wire import Array, array_form, to_array
 from tdx.untrusted import checked_shape
 
 
@@ -162,4 +159,6 @@ def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]
 
 
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
 _SAVE = "save it with np.savez or np.savez_compressed"

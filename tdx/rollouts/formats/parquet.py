@@ -1,4 +1,4 @@
-"""Parquet: a row for each step of each env, with the number of its episode and its step in it."""
+"""Parquet: one row per step of each env, with its episode and its step in the episode."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Column, EpisodeClock, Stored, columns_of
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, is_numeric, to_array
+from tdx.rollouts.formats.interface import NOTE, Column, Options, Reader, read_note
+from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
 from tdx.rollouts.formats.untrusted_files import (
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
     ZSTD_RATIO,
-    array_bytes,
     check_expansion,
-    is_numeric,
 )
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.manifest import DATA
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 _READ_ROWS, _READ_BYTES = 4096, 2**26
+
+
 _PANDAS_INDEX = "__index_level_"
 
 

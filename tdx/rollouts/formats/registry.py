@@ -1,4 +1,4 @@
-"""The formats there are, declared here and nowhere else; loads neither torch nor any library."""
+"""Formats that dumps are exported to and imported from. Loads neither torch nor any library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``.safetensors``: a length, a header in JSON, and raw numbers; every dtype of torch but a few.
+"""``.safetensors``: a length, a JSON header, and raw numbers.
 
-The file is simple enough to be written and read piece by piece without the library, which would
-hold all of it in memory.
+The format is simple enough to be written and read in pieces without the library, which would hold
+the whole file in memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Column, Stored, columns_of
+from tdx.rollouts.formats.arrays import Array, Found, to_array
+from tdx.rollouts.formats.interface import NOTE, Column, Options, Reader, read_note
+from tdx.rollouts.formats.stored import Stored, columns_of
 from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
-from tdx.rollouts.formats.wire import Array, to_array
 from tdx.untrusted import checked_shape, parse_json
 
 _NAMES = {
@@ -43,8 +42,14 @@ _NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
+
+
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
 _LONGEST_HEADER = 100_000_000
+
+
 _ALIGNED = 8
 
 

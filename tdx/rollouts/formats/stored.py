@@ -1,11 +1,11 @@
-"""A dump as exporters see it: its entries, chunk after chunk, and all that is to go with them."""
+"""A dump as the source of an export: its entries in blocks, and its note."""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,18 @@ from torch import Tensor
 
 from tdx.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.keys import format_key, normal_key
-from tdx.rollouts.dump import Dump
-from tdx.rollouts.episodes import Episode
-from tdx.rollouts.formats.results import Entry
-from tdx.rollouts.formats.wire import Array
-from tdx.rollouts.manifest import DATA, RAW, Manifest
-from tdx.rollouts.streaming import Progress, silent
-from tdx.rollouts.track import Parts, Track, open_data
-from tdx.rollouts.writer import names_of
+from tdx.rollouts.dump.entries import Parts, names_of
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.folder import DATA, RAW, open_data
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.reading import Dump
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import Array
+from tdx.rollouts.formats.interface import VERSION, Column, Entry, Plan
+from tdx.rollouts.recording.stream import Progress, silent
 
-VERSION = 1
 _BLOCK = 2**23
 """Bytes that are read at a time, where chunks are smaller than that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """An entry and what it is called in a file.
-
-    Args:
-        track: ``data``, or ``raw`` for what the env itself gave.
-        path: its key.
-        name: in the file.
-    """
-
-    track: str
-    path: Parts
-    name: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"track": self.track, "key": list(self.path), "name": self.name}
 
 
 def columns_of(manifest: Manifest, taken: Sequence[str] = ()) -> list[Column]:
@@ -143,6 +124,11 @@ class Stored:
             inner = tuple(shape[len(self.batch_size) :])
             found.append(Entry(key, each.name, inner, str(dtype).removeprefix("torch.")))
         return tuple(found)
+
+    def plan(self) -> Plan:
+        """Return the plan to export all entries under their own names."""
+        columns = columns_of(self.manifest)
+        return Plan(self.entries(columns), len(self.episodes), self.manifest.size)
 
     def track(self, name: str) -> tuple[Track, int]:
         """A track of that name, and its number of steps."""

@@ -15,8 +15,12 @@ from tdx.files import atomic_folder, atomic_path, check_replaceable
 from tdx.rollouts.formats.registry import Format
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 _SPARE = 2**18
 """Bytes for what a library writes beside the numbers."""
+
+
 _FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
 
 

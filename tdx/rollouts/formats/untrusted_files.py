@@ -1,39 +1,53 @@
-"""Checks on files from strangers, before a library opens them or an array is allocated."""
+"""Checks on untrusted files, before a library opens them or an array is allocated."""
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.found import Found
-from tdx.untrusted import checked_shape
+from tdx.rollouts.formats.arrays import Found, array_bytes, is_numeric
 
 DEFLATE_RATIO = 1100
 """Expansion that deflate (gzip, zip) can reach: 1032 to 1."""
+
+
 ZSTD_RATIO = 33_000
 """Expansion that Zstandard, Blosc and the run lengths of Parquet reach on constant data."""
+
+
 FREE_BYTES = 2**24
 """Bytes that a file may declare without storing them, such as arrays of a fill value."""
+
+
 MAX_STEP_BYTES = 2**30
 """Size of one step in one column."""
+
+
 MAX_CHUNK_BYTES = 2**28
 """Size of a chunk that is decompressed as a whole."""
+
+
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
+
+
 MAX_COLUMNS = 10_000
+
+
 MAX_FILES = 1_000_000
+
+
 MAX_NAME_BYTES = 200
 """Part of a key, which becomes a file name."""
 
+
 _FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+
+
 _COPY = "copy the data into the folder, or do not use it"
 
 
@@ -77,15 +91,6 @@ def check_folder(folder: Path) -> dict[str, int]:
                         f"{folder} has more than {MAX_FILES:,} files", hint="use larger chunks"
                     )
     return sizes
-
-
-def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
-    """Return the size of an array that a header declares.
-
-    Raises:
-        StorageError: The shape is impossible.
-    """
-    return math.prod(checked_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
@@ -140,15 +145,6 @@ def check_columns(columns: Mapping[str, Found], source: Path, target: Path) -> N
             f"{source} needs {total:,} bytes as a dump, {free:,} are free at {place}",
             hint="make room, or name another place",
         )
-
-
-def is_numeric(dtype: Any) -> bool:
-    """True for booleans and numbers; false for objects, texts, records and subarrays."""
-    try:
-        known = np.dtype(dtype)
-    except (TypeError, ValueError):
-        return False
-    return known.kind in "biufc" and known.subdtype is None
 
 
 def check_key(parts: Iterable[str], source: Path) -> None:

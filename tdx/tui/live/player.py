@@ -183,8 +183,7 @@ class Player:
         self._times.clear()
 
     def _act(self, command: Act) -> None:
-        from tdx.rollouts.policies import check_policy, named_policy
-        from tdx.rollouts.policy_files import PolicyRequest
+        from tdx.rollouts.policies.policy import PolicyRequest, check_policy, named_policy
 
         if command.source == "hand":
             numbers = {(key, place): number for key, place, number in command.numbers}

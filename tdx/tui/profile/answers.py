@@ -13,8 +13,12 @@ from tdx.pipeline import build_env
 from tdx.profiling.marginal import marginal
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.rollouts.policies import check_length, check_policy, named_policy
-from tdx.rollouts.policy_files import PolicyRequest
+from tdx.rollouts.policies.policy import (
+    PolicyRequest,
+    check_length,
+    check_policy,
+    named_policy,
+)
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.cost_rows import costs_of, joined, with_marginals
 from tdx.tui.profile.requests import PARTLY, PROGRESS, Advise, Costs, Measure, ModeName

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from tdx import Composite, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, Unbounded
 from tdx.core.envs import EnvBase
 from tdx.errors import EnvError
-from tdx.rollouts.recording import RecordingEnv
+from tdx.rollouts.recording.raw_envs import RecordingEnv
 
 CHANGES: dict[str, tuple[str, str]] = {
     "shape": ("b", "its shape is"),
