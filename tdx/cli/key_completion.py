@@ -51,9 +51,9 @@ def _of_chain(env: EnvBase) -> list[str]:
 
 
 def _of_rollout(env: EnvBase) -> list[str]:
-    from tdx.rollouts.dump.entries import all_keys, names_of
+    from tdx.rollouts.dump.entries import key_names, list_keys
 
-    names = [name for key in all_keys(env.fake_tensordict()) for name in names_of(key)]
+    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
     return list(dict.fromkeys(names))
 
 

@@ -51,12 +51,12 @@ def acting(
     """
     from tdx.rollouts.policies.policy import (
         PolicyRequest,
-        check_length,
+        check_action_count,
         check_policy,
-        named_policy,
+        load_policy,
     )
 
-    policy = named_policy(PolicyRequest.of(pipeline, typed, allow_code), env)
+    policy = load_policy(PolicyRequest.of(pipeline, typed, allow_code), env)
     check_policy(policy, env)
-    check_length(policy, steps)
-    return policy.after(0)
+    check_action_count(policy, steps)
+    return policy.start_at(0)

@@ -172,7 +172,7 @@ def test_full_file_system(tiny: Path) -> None:
         (TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"]), "of shape (2,)", "action"),
         (TensorDictModule(nn.Linear(3, 1), ["observation"], ["act"]), "no 'action'", "out_keys"),
         ({"weights": torch.zeros(3)}, "holds dict, not a module", "torch.save(policy"),
-        (b"no module at all", "holds no policy", "torch.save"),
+        (b"no module at all", "has no policy", "torch.save"),
     ],
     ids=["key", "input", "output", "no action", "dict", "rubbish"],
 )

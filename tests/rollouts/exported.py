@@ -11,9 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import Pipeline, open_dump, write_pipeline
 from tdx.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.dump.creation import new_dump
-from tdx.rollouts.dump.entries import all_keys
-from tdx.rollouts.dump.episodes import EpisodeIndex, Flags
+from tdx.rollouts.dump.creation import create_dump
+from tdx.rollouts.dump.entries import list_keys
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -71,6 +71,7 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
         known = {"part": part, "key": [key], "kind": kind, "shape": [*batch, *shape]}
         return {**known, "dtype": dtype, "low": None, "high": None}
 
+    ends = ("done", "terminated", "truncated")
     manifest = Manifest(
         pipeline=write_pipeline(Pipeline.of("Pendulum-v1")),
         seed=1,
@@ -85,11 +86,11 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
             spec("action", "action", "OneHot", 3, dtype="int64"),
             spec("reward", "reward", "UnboundedContinuous", 1),
         ],
+        flags=EpisodeKeys(("reward",), ends),
         episodes=EpisodeIndex(torch.Size(batch).numel()),
     )
-    ends = ("done", "terminated", "truncated")
     data = odd_step_data(batch, STEPS)
-    with new_dump(folder, manifest, Flags(("reward",), ends)) as writer:
+    with create_dump(folder, manifest) as writer:
         for start, stop in ((0, 10), (10, 20), (20, STEPS)):
             writer.append(data[..., start:stop], None, None)
         writer.finish()
@@ -98,8 +99,8 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
 
 def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
     """See that two TensorDicts have the same entries, bit for bit."""
-    keys: list[NestedKey] = all_keys(one)
-    assert set(keys) == set(all_keys(other))
+    keys: list[NestedKey] = list_keys(one)
+    assert set(keys) == set(list_keys(other))
     for key in keys:
         left, right = one.get(key), other.get(key)
         assert (left.dtype, left.shape) == (right.dtype, right.shape), key

@@ -138,7 +138,7 @@ def test_verify_finds_what_is_out_of_its_spec(tmp_path: Path) -> None:
             spec["dtype"] = "float64"
     manifest.save(tmp_path / "dump")
     found = {each.file: each.message for each in verify(tmp_path / "dump").problems}
-    wrong = "'next.reward' is float32 [1], its spec says float64 [1] in chunk 0"
+    wrong = "'next.reward' is float32 [1], its spec declares float64 [1] in chunk 0"
     assert found.pop("data/next/reward.memmap") == wrong
     assert "above its spec, first at step 13" in found.pop("data/step_count.memmap")
     assert "above its spec, first at step 12" in found.pop("data/next/step_count.memmap")
@@ -178,7 +178,7 @@ def test_packed_values_come_back_as_they_were() -> None:
     assert back["number"] == 2**62
     assert back["large"] == 2**100
     assert np.isnan(back[3]["nan"])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         unpack(pack(value)[:-4])
     with pytest.raises(TypeError, match="is not packed"):
         pack({"a": object()})

@@ -273,7 +273,7 @@ def test_some_entries_only(dumps: Path, tmp_path: Path, name: str) -> None:
     assert found.manifest.keys == keys
     assert list(found.manifest.episodes) == list(whole.manifest.episodes)
     with pytest.raises(
-        UnknownNameError, match=r"no entry 'rewrd' \(did you mean reward or next.reward\?\)"
+        UnknownNameError, match=r"unknown entry 'rewrd' \(did you mean reward or next.reward\?\)"
     ):
         export_dump(dumps / "cart", tmp_path / "none", to=name, keys=["rewrd"])
 

@@ -14,9 +14,9 @@ from tensordict import TensorDictBase
 
 from tdx import EnvError, Pipeline, build_env, open_dump, write_pipeline
 from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, verify
-from tdx.rollouts.dump.creation import new_dump
+from tdx.rollouts.dump.creation import create_dump
 from tdx.rollouts.dump.index import Chunk, ChunkList
-from tdx.rollouts.recording.stream import flags_of
+from tdx.rollouts.recording.stream import find_episode_keys
 from tests.rollouts.recorded import (
     CutError,
     assert_same_dump,
@@ -78,11 +78,12 @@ def test_a_late_commit_writes_no_more_than_an_early_one(
         chunk_steps=20,
         keys=None,
         batch_size=(),
+        flags=find_episode_keys(env),
     )
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     counts = written_bytes(monkeypatch)
     per_chunk = []
-    with new_dump(tmp_path / "dump", manifest, flags_of(env)) as writer:
+    with create_dump(tmp_path / "dump", manifest) as writer:
         for _ in range(400):
             counts.clear()
             writer.append(chunk, None, None)

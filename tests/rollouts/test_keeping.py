@@ -41,7 +41,7 @@ def test_what_is_there_and_what_is_no_rollout_is_refused(tmp_path: Path) -> None
         keep_rollout(rollout, env, pipeline, tmp_path / "a")
     keep_rollout(rollout[:2], env, pipeline, tmp_path / "a", force=True)
     assert open_dump(tmp_path / "a").data.shape == (2,)
-    with pytest.raises(ArgumentError, match=r"has the shape \['T'\], this has \[0\]"):
+    with pytest.raises(ArgumentError, match=r"has shape \['T'\], this one has \[0\]"):
         keep_rollout(rollout[:0], env, pipeline, tmp_path / "b")
     with pytest.raises(ArgumentError, match=r"this has \[\]"):
         keep_rollout(rollout[0], env, pipeline, tmp_path / "b")

@@ -124,10 +124,10 @@ def test_arrays_of_another_order_are_read_as_numpy_reads_them(tmp_path: Path) ->
     [
         ("actions.npy", None, "cannot read"),
         ("actions.txt", "1 2 3", "has an unknown format"),
-        ("actions.npy", "no array", "holds no actions"),
+        ("actions.npy", "no array", "has no actions"),
         ("actions.npy", BOMB, "declares 8,000,000,000,000 bytes, but the file has only"),
-        ("actions.npy", OBJECTS, "holds Python objects"),
-        ("actions.json", "[[1, 2], [3, 4]]", "are of shape"),
+        ("actions.npy", OBJECTS, "has Python objects"),
+        ("actions.json", "[[1, 2], [3, 4]]", "have shape"),
         ("actions.json", "[[1], [0]]", "are torch.int64"),
         ("actions.json", "{1:", "is not valid JSON"),
         ("actions.json", "[" * 20_000, "nested more than"),

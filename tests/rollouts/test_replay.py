@@ -77,8 +77,8 @@ def test_actions_without_the_way_in_that_made_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (("StepCounter(max_steps=5)",), "begins an episode at step 5"),
-        (("ActionScaling",), "another 'action' at step 0"),
+        (("StepCounter(max_steps=5)",), "the chain resets at step 5"),
+        (("ActionScaling",), "'action' differs from the recording at step 0"),
     ],
 )
 def test_chain_that_asks_something_else_of_the_env(
@@ -87,22 +87,22 @@ def test_chain_that_asks_something_else_of_the_env(
     record(tmp_path / "source", "Pendulum-v1", bare=True)
     with pytest.raises(EnvError, match=message) as raised:
         replayed(tmp_path / "source", tmp_path / "replayed", *stages)
-    assert "roll the chain out itself" in (raised.value.hint or "")
+    assert "roll out the chain instead" in (raised.value.hint or "")
 
 
 def test_chain_that_goes_on_where_the_stored_one_was_reset(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", "StepCounter(max_steps=10)", raw=True)
-    with pytest.raises(EnvError, match="goes on at step 10"):
+    with pytest.raises(EnvError, match="does not reset at step 10"):
         replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
 
 
 def test_dump_that_does_not_hold_what_the_env_gave(tmp_path: Path) -> None:
     record(tmp_path / "chained", "Pendulum-v1", "RewardSum")
-    with pytest.raises(ArgumentError, match="does not hold what the env itself gave") as raised:
+    with pytest.raises(ArgumentError, match="does not have the raw steps of the env") as raised:
         replayed(tmp_path / "chained", tmp_path / "replayed", "RewardSum")
     assert "--raw" in (raised.value.hint or "")
     record(tmp_path / "some", "Pendulum-v1", bare=True, keys=("observation",))
-    with pytest.raises(ArgumentError, match="holds some entries only"):
+    with pytest.raises(ArgumentError, match="has only some of the entries"):
         replayed(tmp_path / "some", tmp_path / "replayed", "RewardSum")
     assert not (tmp_path / "replayed").exists()
 
@@ -122,7 +122,7 @@ def test_replay_that_fails_leaves_what_was_there(tmp_path: Path, exists: bool) -
     if exists:
         record(tmp_path / "replayed", "CartPole-v1", bare=True)
     stages = (parse_stage("StepCounter(max_steps=30)"),)
-    with pytest.raises(EnvError, match="begins an episode at step 30"):
+    with pytest.raises(EnvError, match="the chain resets at step 30"):
         replay(open_dump(tmp_path / "source"), stages, tmp_path / "replayed", force=exists)
     names = sorted(each.name for each in tmp_path.iterdir())
     assert names == ["replayed", "source"][not exists :]

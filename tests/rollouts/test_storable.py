@@ -15,7 +15,7 @@ from tdx.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, replay, verify
-from tdx.rollouts.dump.entries import NotStoredWarning, not_stored
+from tdx.rollouts.dump.entries import NotStoredWarning, list_skipped
 from tdx.rollouts.recording.run import record_dump
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -87,7 +87,7 @@ def test_the_entries_that_are_tensors_are_stored(
     assert "action" in dump.data.keys()
     assert dump.manifest.complete
     assert verify(tmp_path / "dump").is_fine
-    (kept,) = not_stored(dump.manifest.specs).values()
+    (kept,) = list_skipped(dump.manifest.specs).values()
     assert kept == kind
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import Binary, Bounded, Composite, EnvBase, OneHot, TensorSpec, Unbounded
-from tdx.rollouts.dump.specs import spec_entries, spec_violation
+from tdx.rollouts.dump.specs import describe_specs, describe_violation
 
 
 def entry_of(spec: TensorSpec) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def entry_of(spec: TensorSpec) -> dict[str, Any]:
             super().__init__()
             self.observation_spec = Composite(seen=spec)
 
-    return next(entry for entry in spec_entries(Env()) if entry["key"] == ["seen"])
+    return next(entry for entry in describe_specs(Env()) if entry["key"] == ["seen"])
 
 
 BOUNDED = Bounded(-1.0, 1.0, (2,))
@@ -44,7 +44,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_float_values(spec: TensorSpec, rows: list[list[float]], problem: str | None) -> None:
-    found = spec_violation(torch.tensor(rows), entry_of(spec))
+    found = describe_violation(torch.tensor(rows), entry_of(spec))
     assert found is None if problem is None else str(found).startswith(problem)
 
 
@@ -66,11 +66,11 @@ def test_float_values(spec: TensorSpec, rows: list[list[float]], problem: str | 
     ],
 )
 def test_integer_values(spec: TensorSpec, rows: list[list[int]], problem: str | None) -> None:
-    found = spec_violation(torch.tensor(rows), entry_of(spec))
+    found = describe_violation(torch.tensor(rows), entry_of(spec))
     assert found is None if problem is None else str(found).startswith(problem)
 
 
 def test_another_shape_or_dtype() -> None:
     spec = entry_of(BOUNDED)
     for values in (torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.float64)):
-        assert "its spec says float32 [2]" in str(spec_violation(values, spec))
+        assert "its spec declares float32 [2]" in str(describe_violation(values, spec))

@@ -10,7 +10,7 @@ from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, 
 from tdx.inspection.spec_text import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.dump.reading import Histogram, Listed, Overview, Spread, summary
+from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
 from tdx.rollouts.dump.verification import Verification
 from tdx.rollouts.recording.request import Estimate
 
@@ -26,7 +26,7 @@ def summary_view(path: str, manifest: Manifest) -> View:
         path: where to.
         manifest: what is there now.
     """
-    data = summary(path, manifest)
+    data = summarize(path, manifest)
 
     def blocks(width: int) -> list[Block]:
         return [dump_head(data), dump_facts(data)]
@@ -160,7 +160,7 @@ def bars(histogram: Histogram | None) -> str:
     )
 
 
-def _entries(entries: Sequence[Spread], width: int) -> Iterator[Block]:
+def _entries(entries: Sequence[EntryStatistics], width: int) -> Iterator[Block]:
     titles = ("key", "shape", "dtype", "min", "mean", "max", "nan", "histogram")
     nans = any(each.nans for each in entries)
     for dropped in ((), ("dtype",), ("dtype", "shape"), ("dtype", "shape", "histogram")):
@@ -172,7 +172,7 @@ def _entries(entries: Sequence[Spread], width: int) -> Iterator[Block]:
     yield table
 
 
-def _entry(each: Spread) -> dict[str, Cell]:
+def _entry(each: EntryStatistics) -> dict[str, Cell]:
     histogram = each.histogram
     return {
         "key": Cell(format_key(each.key), "name"),

@@ -8,7 +8,7 @@ from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.dump_view import dump_facts, dump_head, flat_summary, size_text
 from tdx.inspection.spec_text import shape_text
-from tdx.rollouts.formats.interface import Entry, Exported, Imported
+from tdx.rollouts.formats.interface import Exported, ExportedEntry, Imported
 
 
 def export_view(found: Exported) -> View:
@@ -57,7 +57,7 @@ def _entries(found: Exported, width: int) -> Table:
     return table
 
 
-def _entry(each: Entry) -> dict[str, Cell]:
+def _entry(each: ExportedEntry) -> dict[str, Cell]:
     return {
         "key": Cell(each.key, "name"),
         "in the file": Cell(each.place),

@@ -1,4 +1,4 @@
-"""Create a dump, replace one, or lock an interrupted one to continue it."""
+"""Create a dump, replace an existing one, or lock an interrupted one to continue it."""
 
 from __future__ import annotations
 
@@ -13,48 +13,43 @@ from tdx.files import (
     open_folder,
     sync_path,
 )
-from tdx.rollouts.dump.episodes import Flags
 from tdx.rollouts.dump.folder import (
-    _TEMPORARY,
     DATA,
     INDEX,
-    KEPT_FILES,
     MANIFEST,
+    POLICY_COPIES,
     RAW,
     STATE,
-    check_unwritten,
-    only_writer,
+    TEMPORARY_FILE,
+    check_not_locked,
+    lock_for_writing,
 )
 from tdx.rollouts.dump.index import Position
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
-from tdx.rollouts.dump.writer import DumpWriter, _writing
+from tdx.rollouts.dump.writer import RESUME_HINT, DumpWriter, report_write_errors
 
-_PARTS = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, *KEPT_FILES})
-
-
-_AGAIN = "make room, then run the command again"
-
-
-_OTHERWISE = "--resume continues it, --force replaces it"
+_FILES = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, *POLICY_COPIES})
+_RERUN = "make room, then run the command again"
+_EXISTING = "--resume continues it, --force replaces it"
 
 
-def check_target(folder: Path, force: bool, hint: str = _OTHERWISE) -> None:
-    """Make sure that nothing is overwritten, before any work is done.
+def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+    """Check that a dump may be written, before any work is done.
 
     Args:
         folder: Folder of the dump.
         force: Whether an existing dump may be replaced.
-        hint: What to do about one.
+        hint: Hint of the error about an existing dump.
 
     Raises:
-        ArgumentError: A dump exists and may not be replaced, or is being written, or something
-            else has that name.
+        ArgumentError: A dump exists and may not be replaced, another process is writing it,
+            or the folder has something else.
     """
-    check_unwritten(folder)
+    check_not_locked(folder)
     _check_free(folder, force, hint)
 
 
-def _check_free(folder: Path, force: bool, hint: str = _OTHERWISE) -> None:
+def _check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
     if not has_dump(folder):
         if os.path.lexists(folder) and not _is_empty(folder):
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
@@ -69,7 +64,7 @@ def _check_free(folder: Path, force: bool, hint: str = _OTHERWISE) -> None:
     others = sorted(
         each.name
         for each in folder.iterdir()
-        if each.name not in _PARTS and not _TEMPORARY.fullmatch(each.name)
+        if each.name not in _FILES and not TEMPORARY_FILE.fullmatch(each.name)
     )
     if others:
         raise ArgumentError(
@@ -79,89 +74,78 @@ def _check_free(folder: Path, force: bool, hint: str = _OTHERWISE) -> None:
 
 
 def has_dump(folder: Path) -> bool:
-    """True if there is something that claims to be a dump."""
+    """Return True if the folder has a manifest."""
     return os.path.lexists(folder / MANIFEST)
 
 
 def _is_empty(folder: Path) -> bool:
-    """True if there is nothing, or only what a dump has before its manifest."""
+    """Return True if the folder has nothing but what precedes the manifest of a dump."""
     if not folder.is_dir():
         return False
     return all(
-        _TEMPORARY.fullmatch(each.name) or (each.name == INDEX and not each.lstat().st_size)
+        TEMPORARY_FILE.fullmatch(each.name) or (each.name == INDEX and not each.lstat().st_size)
         for each in folder.iterdir()
     )
 
 
 @contextmanager
-def new_dump(
-    folder: Path, manifest: Manifest, flags: Flags, *, force: bool = False
+def create_dump(
+    folder: Path, manifest: Manifest, *, force: bool = False, atomic: bool = False
 ) -> Iterator[DumpWriter]:
-    """Create a dump that grows in its place, and lock it.
-
-    An existing dump is exchanged for an empty one in a single step.
+    """Create a dump, and lock it; an existing dump is exchanged in a single step.
 
     Args:
         folder: Folder of the dump.
-        manifest: Of a dump without a step.
-        flags: Keys of rewards and ends.
+        manifest: Manifest of a dump without steps, with ``flags``.
         force: Whether an existing dump may be replaced.
+        atomic: True: the dump appears complete, or not at all. False: it grows in its folder.
 
     Raises:
         ArgumentError: A dump exists and may not be replaced, or another process writes it.
         OutputError: It cannot be written.
     """
     check_target(folder, force)
-    manifest.flags = flags
+    create, hint = (_create_atomically, _RERUN) if atomic else (_create_growing, RESUME_HINT)
+    with (
+        create(folder, manifest) as root,
+        DumpWriter(root, folder, manifest, manifest.start(), hint) as writer,
+    ):
+        yield writer
+
+
+@contextmanager
+def _create_growing(folder: Path, manifest: Manifest) -> Iterator[int]:
+    """Create an empty dump; yields the descriptor of its locked folder."""
     with ExitStack() as stack:
-        with _writing(folder, _AGAIN):
+        with report_write_errors(folder, _RERUN):
             if has_dump(folder):
-                with only_writer(folder), atomic_folder(os.path.abspath(folder)) as part:
+                with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
                     manifest.save(part)
-                root = stack.enter_context(only_writer(folder))
+                root = stack.enter_context(lock_for_writing(folder))
             else:
                 folder.mkdir(parents=True, exist_ok=True)
-                root = stack.enter_context(only_writer(folder))
+                root = stack.enter_context(lock_for_writing(folder))
                 _check_free(folder, False)
                 manifest.save(folder)
                 sync_path(folder.absolute().parent)
-        writer = DumpWriter(root, folder, manifest, flags, manifest.start())
-        yield stack.enter_context(writer)
+        yield root
 
 
 @contextmanager
-def whole_dump(
-    folder: Path, manifest: Manifest, flags: Flags, *, force: bool = False
-) -> Iterator[DumpWriter]:
-    """Create a dump that appears complete, or not at all.
-
-    Args:
-        folder: Folder of the dump.
-        manifest: Of a dump without a step.
-        flags: Keys of rewards and ends.
-        force: Whether an existing dump may be replaced.
-
-    Raises:
-        ArgumentError: A dump exists and may not be replaced, or another process writes it.
-        OutputError: It cannot be written.
-    """
-    check_target(folder, force)
-    manifest.flags = flags
-    with _writing(folder, _AGAIN), ExitStack() as stack:
+def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[int]:
+    """Create an empty dump in a temporary folder, which is renamed when the block ends."""
+    with report_write_errors(folder, _RERUN), ExitStack() as stack:
         if has_dump(folder):
-            stack.enter_context(only_writer(folder))
+            stack.enter_context(lock_for_writing(folder))
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
         manifest.save(part)
-        root = stack.enter_context(open_folder(part))
-        start = manifest.start()
-        writer = DumpWriter(root, folder, manifest, flags, start, _AGAIN)
-        yield stack.enter_context(writer)
+        yield stack.enter_context(open_folder(part))
 
 
 @contextmanager
-def resumed_dump(folder: Path) -> Iterator[tuple[int, Manifest, Position]]:
-    """Lock an interrupted dump, and read it without a chunk in which the env failed.
+def lock_interrupted_dump(folder: Path) -> Iterator[tuple[int, Manifest, Position]]:
+    """Lock an interrupted dump, and read it without a partial chunk.
 
     Yields:
         The folder's descriptor, the manifest, and the end of the index.
@@ -170,6 +154,6 @@ def resumed_dump(folder: Path) -> Iterator[tuple[int, Manifest, Position]]:
         ArgumentError: Another process writes it.
         StorageError: It is damaged.
     """
-    with only_writer(folder) as root:
+    with lock_for_writing(folder) as root:
         manifest, end = load_manifest(root, folder, without_partial=True)
         yield root, manifest, end

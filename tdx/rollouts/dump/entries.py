@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,8 +18,7 @@ from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import new_tensordict
 
 Parts = tuple[str, ...]
-
-
+"""Key of an entry as a tuple of names."""
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -30,17 +29,20 @@ DTYPES = {
         *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
     )
 }
-"""What an entry may consist of."""
+"""Dtypes that a dump can store, by name."""
+LEAVE_OUT = "exclude it: --keys names the entries to store"
+_SPEC_PARTS = ("observation", "state", "action", "reward", "done")
 
 
-_LEAVE_OUT = "leave it out: --keys names what is stored"
+class NotStoredWarning(UserWarning):
+    """A dump excludes entries that are not tensors."""
 
 
-def tensors_of(data: TensorDictBase) -> Leaves:
-    """Every entry by its path.
+def flatten_tensors(data: TensorDictBase) -> Leaves:
+    """Return every entry by its path.
 
     Raises:
-        ArgumentError: one is no tensor.
+        ArgumentError: An entry is not a tensor.
     """
     found: Leaves = {}
     _collect(data, (), found)
@@ -55,167 +57,159 @@ def _collect(data: TensorDictBase, path: Parts, found: Leaves) -> None:
         elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
             _collect(value, here, found)
         else:
-            where = Where(key=normal_key(here))
             raise ArgumentError(
-                "an entry that is no tensor cannot be stored", where=where, hint=_LEAVE_OUT
+                "only tensors can be stored", where=Where(key=normal_key(here)), hint=LEAVE_OUT
             )
 
 
-def from_tensors(leaves: Mapping[Parts, Tensor], batch: Any, groups: Any) -> TensorDictBase:
-    """A TensorDict ``[*batch]`` of entries by their path."""
-    known = {**{path[:-1]: () for path in leaves if len(path) > 1}, **groups}
-    return _level(leaves, known, (), torch.Size(batch))
+def unflatten_tensors(
+    leaves: Mapping[Parts, Tensor], batch: Iterable[int], groups: Mapping[Parts, tuple[int, ...]]
+) -> TensorDictBase:
+    """Return a TensorDict of entries by their path.
+
+    Args:
+        leaves: The entries.
+        batch: Batch size of the TensorDict.
+        groups: Batch dimensions that nested TensorDicts have in addition, by path.
+    """
+    every_group = {**{path[:-1]: () for path in leaves if len(path) > 1}, **groups}
+    return _unflatten(leaves, every_group, (), torch.Size(batch))
 
 
-def _level(
+def _unflatten(
     leaves: Mapping[Parts, Tensor],
     groups: Mapping[Parts, tuple[int, ...]],
     path: Parts,
     batch: torch.Size,
 ) -> TensorDictBase:
+    depth = len(path)
     entries: dict[str, Any] = {each[-1]: leaf for each, leaf in leaves.items() if each[:-1] == path}
-    below = {each[: len(path) + 1] for each in groups if len(each) > len(path) == _same(each, path)}
-    for each in sorted(below):
-        entries[each[-1]] = _level(leaves, groups, each, batch)
+    children = {each[: depth + 1] for each in groups if len(each) > depth and each[:depth] == path}
+    for child in sorted(children):
+        entries[child[-1]] = _unflatten(leaves, groups, child, batch)
     size = torch.Size((*batch, *groups.get(path, ())))
     return new_tensordict(entries, size, torch.device("cpu"))
 
 
-def _same(path: Parts, start: Parts) -> int:
-    return len(start) if path[: len(start)] == start else -1
-
-
-def selected(chunk: TensorDictBase, names: Iterable[str]) -> TensorDictBase:
-    """The entries of these names, each at the root and below ``next``."""
-    known = set(names)
-    return chunk.select(*[key for key in all_keys(chunk) if known & set(names_of(key))])
-
-
-def all_keys(tensordict: TensorDictBase) -> list[NestedKey]:
-    """The keys of all entries."""
+def list_keys(tensordict: TensorDictBase) -> list[NestedKey]:
+    """Return the keys of all entries."""
     return [normal_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
-
-
-def names_of(key: NestedKey) -> tuple[str, ...]:
-    """What an entry is called: ``next.reward`` is also ``reward``."""
-    parts = key_parts(key)
-    whole = format_key(key)
-    return (whole, format_key(parts[1:])) if parts[0] == "next" and parts[1:] else (whole,)
 
 
 def _is_leaf(kind: type) -> bool:
     return not issubclass(kind, TensorDictBase)
 
 
-_SPEC_PARTS = ("observation", "state", "action", "reward", "done")
+def key_names(key: NestedKey) -> tuple[str, ...]:
+    """Return the names that select an entry: ``next.reward`` is also ``reward``."""
+    parts = key_parts(key)
+    whole = format_key(key)
+    return (whole, format_key(parts[1:])) if parts[0] == "next" and parts[1:] else (whole,)
 
 
-class NotStoredWarning(UserWarning):
-    """A dump leaves out entries that are no tensors."""
+def select_entries(chunk: TensorDictBase, names: Iterable[str]) -> TensorDictBase:
+    """Return the entries of these names, each at the root and below ``next``."""
+    wanted = set(names)
+    return chunk.select(*[key for key in list_keys(chunk) if wanted & set(key_names(key))])
 
 
-def unstorable_entries(env: EnvBase) -> dict[NestedKey, str]:
-    """The entries of an env that are no tensors, with the kind of their space.
+def space_kind(leaf: TensorSpec) -> str:
+    """Return the kind of space that a spec represents.
+
+    Example:
+        >>> space_kind(NonTensor())
+        'NonTensor'
+    """
+    return str(getattr(leaf, "space_kind", None) or type(leaf).__name__)
+
+
+def find_unstorable(env: EnvBase) -> dict[NestedKey, str]:
+    """Return the entries of an env that are not tensors, with the kind of their space.
 
     Args:
         env: The env, with its chain.
 
     Returns:
-        Kinds such as ``Text`` by key; ``NonTensor`` where no Gymnasium space is known.
+        Kinds such as ``Text`` by key; ``NonTensor`` if no Gymnasium space is known.
     """
     found: dict[NestedKey, str] = {}
     for part in _SPEC_PARTS:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
             if isinstance(leaf, NonTensor):
-                found[normal_key(key)] = kind_of(leaf)
+                found[normal_key(key)] = space_kind(leaf)
     return found
 
 
-def kind_of(leaf: TensorSpec) -> str:
-    """The kind of space that a spec stands for.
-
-    Example:
-        >>> kind_of(NonTensor())
-        'NonTensor'
-    """
-    return str(getattr(leaf, "space_kind", None) or type(leaf).__name__)
-
-
 def check_storable(env: EnvBase, names: Iterable[str] | None) -> None:
-    """Warn of the entries that a dump leaves out.
+    """Warn about the entries that a dump excludes.
 
     Args:
         env: The env, with its chain.
-        names: The entries that the user wants stored, as ``--keys`` names them. ``None``: all
-            that can be stored.
+        names: Entries to store, as ``--keys`` names them. ``None``: all that can be stored.
 
     Raises:
-        ArgumentError: The user names one that cannot be stored.
+        ArgumentError: One of ``names`` cannot be stored.
     """
-    entries = unstorable_entries(env)
+    entries = find_unstorable(env)
     if names is None:
         if entries:
             listed = ", ".join(f"{format_key(key)!r} ({kind})" for key, kind in entries.items())
-            message = f"not stored, because values of their space are no tensors: {listed}"
+            message = f"not stored, because values of their space are not tensors: {listed}"
             warnings.warn(message, NotStoredWarning, stacklevel=2)
         return
     wanted = {name.removeprefix("next.") for name in names}
     for key, kind in entries.items():
         if format_key(key) in wanted:
             raise ArgumentError(
-                f"it cannot be stored: values of a {kind} space are no tensors",
+                f"it cannot be stored: values of a {kind} space are not tensors",
                 hint="leave it out of --keys",
                 where=Where(key=key),
             )
 
 
-def storable(data: TensorDictBase) -> TensorDictBase:
-    """The entries of a TensorDict ``[*B, T]`` that are tensors; itself where all are."""
-    odd = list(_unstorable_paths(data, ()))
-    return data.exclude(*odd) if odd else data
+def select_storable(data: TensorDictBase) -> TensorDictBase:
+    """Return the entries of ``data`` that are tensors; ``data`` itself if all are."""
+    excluded = list(_unstorable_paths(data, ()))
+    return data.exclude(*excluded) if excluded else data
 
 
-def _unstorable_paths(data: TensorDictBase, path: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+def _unstorable_paths(data: TensorDictBase, path: Parts) -> Iterator[Parts]:
     for name in data.keys():
         value, here = data.get(name), (*path, name)
         if isinstance(value, Tensor):
             continue
-        if not isinstance(value, TensorDictBase) or getattr(value, "_is_non_tensor", False):
+        if not isinstance(value, TensorDictBase) or is_non_tensor(value):
             yield here
             continue
-        odd = list(_unstorable_paths(value, here))
-        # A group of which nothing is left goes too.
-        yield from [here] if odd and not _has_tensors(value) else odd
+        excluded = list(_unstorable_paths(value, here))
+        # A group that would be empty is excluded as a whole.
+        yield from [here] if excluded and not _has_tensors(value) else excluded
 
 
 def _has_tensors(data: TensorDictBase) -> bool:
     return any(
         isinstance(value, Tensor)
-        or (
-            isinstance(value, TensorDictBase)
-            and not getattr(value, "_is_non_tensor", False)
-            and _has_tensors(value)
-        )
+        or (isinstance(value, TensorDictBase) and not is_non_tensor(value) and _has_tensors(value))
         for value in map(data.get, data.keys())
     )
 
 
-def storable_spec(spec: Composite) -> Composite:
-    """The leaves of a spec that are tensors."""
-    kept: Any = spec.clone()
+def select_storable_spec(spec: Composite) -> Composite:
+    """Return a copy of a spec without the leaves that are not tensors."""
+    copied: Any = spec.clone()
     for key, leaf in list(spec.items(True, True)):
         if isinstance(leaf, NonTensor):
-            del kept[key]
-    result: Composite = kept
+            del copied[key]
+    result: Composite = copied
     return result
 
 
-def not_stored(specs: Iterable[dict[str, Any]]) -> dict[NestedKey, str]:
-    """The entries that a dump has left out, with the kind of their space.
+def list_skipped(specs: Iterable[dict[str, Any]]) -> dict[NestedKey, str]:
+    """Return the entries that a dump excludes, with the kind of their space.
 
     Args:
-        specs: The spec entries of its manifest.
+        specs: Spec entries of its manifest.
     """
     return {
         normal_key(tuple(map(str, entry["key"]))): str(entry["kind"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,52 +16,14 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.keys import NestedKey, key_parts, normal_key
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields
+from tdx.rollouts.dump.json_fields import DAMAGED, Fields, PlainData
 
 MAX_ROWS = 2**24
 """Largest number of batch elements that is accepted."""
-
-
 _TYPES = {"row": "i", "start": "q", "length": "q", "return": "d", "terminated": "b"}
-
-
 _PER_CHUNK = ("row", "length", "return", "terminated")
-
-
 Columns = dict[str, NDArray[Any]]
 """Episodes by column: ``row``, ``start``, ``length``, ``return`` and ``terminated``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One episode.
-
-    Args:
-        row: Batch element, counted through all batch dimensions.
-        start: Its first step in the rollout, from 0.
-        length: Number of steps.
-        total_reward: Sum of its rewards.
-        terminated: True if the env terminated it; else it was truncated.
-        finished: True if it ended within the rollout.
-    """
-
-    row: int
-    start: int
-    length: int
-    total_reward: float
-    terminated: bool
-    finished: bool = True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "row": self.row,
-            "start": self.start,
-            "length": self.length,
-            "return": plain_number(self.total_reward),
-            "terminated": self.terminated,
-            "finished": self.finished,
-        }
 
 
 def plain_number(number: float) -> float | str:
@@ -69,8 +31,29 @@ def plain_number(number: float) -> float | str:
     return number if np.isfinite(number) else str(number)
 
 
+@dataclass(frozen=True, slots=True)
+class Episode(PlainData):
+    """One episode.
+
+    Args:
+        row: Index of the batch element in the flattened batch.
+        start: First step in the rollout, from 0.
+        length: Number of steps.
+        total_reward: Sum of its rewards.
+        terminated: Whether the env terminated it; otherwise it was truncated.
+        finished: Whether it ended within the rollout.
+    """
+
+    row: int
+    start: int
+    length: int
+    total_reward: float = field(metadata={"json": "return", "convert": plain_number})
+    terminated: bool
+    finished: bool = True
+
+
 class EpisodeIndex:
-    """The episodes so far in compact columns, and the running one of each row.
+    """Compact columns of the episodes so far, and the running episode of each row.
 
     Args:
         rows: Number of batch elements.
@@ -135,11 +118,11 @@ class EpisodeIndex:
             "terminated": flags[row, step],
         }
         # Of repeated rows the last assignment counts.
-        gone = np.zeros(self.rows)
-        gone[row_of] = total_of
+        ended = np.zeros(self.rows)
+        ended[row_of] = total_of
         self.sums = np.where(ends.any(1).numpy(), 0.0, self.sums)
         if totals.shape[1]:
-            self.sums = self.sums + (totals[:, -1] - gone)
+            self.sums = self.sums + (totals[:, -1] - ended)
         self.starts = self.starts.copy()
         self.starts[row_of] = self.steps + step_of + 1
         self.steps += totals.shape[1]
@@ -173,19 +156,19 @@ class EpisodeIndex:
 
     @classmethod
     def from_dict(cls, data: object, rows: int, steps: int) -> EpisodeIndex:
-        """Return the index that :meth:`to_dict` described.
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            StorageError: It is none, or its episodes contradict each other.
+            StorageError: A column is invalid, or episodes contradict each other.
         """
         fields = Fields(data, "episodes")
         running = fields.object("running")
-        index = cls(checked_rows(rows))
+        index = cls(check_row_count(rows))
         index.extend(_plain_columns(fields), steps, running.list("return"), "episodes")
         if fields.list("start") != index.column("start").tolist():
             raise StorageError("the starts of the episodes contradict their lengths", hint=DAMAGED)
         if running.list("start") != index.starts.tolist():
-            raise StorageError("the running episodes start elsewhere", hint=DAMAGED)
+            raise StorageError("the running episodes have other starts", hint=DAMAGED)
         return index
 
     def extend(self, columns: Columns, steps: int, running: list[Any] | None, source: str) -> None:
@@ -195,7 +178,7 @@ class EpisodeIndex:
             columns: ``row``, ``length``, ``return`` and ``terminated``.
             steps: Number of steps up to the end of the chunk.
             running: Rewards of the episodes that run then, by row; ``None``: unknown.
-            source: What an error message calls them.
+            source: Name of the columns in error messages.
 
         Raises:
             StorageError: They cannot be the episodes of these steps.
@@ -237,32 +220,32 @@ class EpisodeIndex:
             yield {name: column[begin:end] for name, column in columns.items()}
 
 
-def checked_rows(rows: int) -> int:
-    """Return the number of batch elements if it can be that.
+def check_row_count(rows: int) -> int:
+    """Return the number of batch elements after checking it.
 
     Raises:
         StorageError: It is too large.
     """
     if rows > MAX_ROWS:
         raise StorageError(
-            f"the batch has {rows:,} elements; {MAX_ROWS:,} at most are possible", hint=DAMAGED
+            f"the batch has {rows:,} elements, the limit is {MAX_ROWS:,}", hint=DAMAGED
         )
     return rows
 
 
 def line_columns(columns: Columns) -> dict[str, list[Any]]:
-    """Return what a line of the index says of the episodes that ended in a chunk."""
+    """Return the episodes that ended in a chunk as plain data for the index."""
     found = {name: columns[name].tolist() for name in _PER_CHUNK}
     found["return"] = list(map(plain_number, found["return"]))
     found["terminated"] = list(map(int, found["terminated"]))
     return found
 
 
-def columns_of_line(fields: Fields) -> Columns:
-    """Return the columns that :func:`line_columns` described.
+def parse_line_columns(fields: Fields) -> Columns:
+    """Parse the output of :func:`line_columns`.
 
     Raises:
-        StorageError: They are none.
+        StorageError: A column is invalid.
     """
     return _plain_columns(fields)
 
@@ -277,18 +260,18 @@ def _plain_columns(fields: Fields) -> Columns:
     if len({len(each) for each in columns.values()}) > 1:
         raise StorageError(f"{fields.source}: the columns differ in length", hint=DAMAGED)
     if not np.isin(columns["terminated"], (0, 1)).all():
-        raise fields.wrong("terminated", "a list of 0 and 1")
+        raise fields.invalid("terminated", "a list of 0 and 1")
     return columns
 
 
 def _whole(fields: Fields, name: str) -> NDArray[np.int64]:
     found = fields.list(name)
     if not set(map(type, found)) <= {int, bool}:
-        raise fields.wrong(name, "a list of whole numbers")
+        raise fields.invalid(name, "a list of whole numbers")
     try:
         return np.array(found, np.int64)
     except OverflowError:
-        raise fields.wrong(name, "a list of 64-bit numbers") from None
+        raise fields.invalid(name, "a list of 64-bit numbers") from None
 
 
 def _numbers(values: list[Any], source: str) -> NDArray[np.float64]:
@@ -299,7 +282,7 @@ def _numbers(values: list[Any], source: str) -> NDArray[np.float64]:
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """True where a sorted row number differs from the one before it."""
+    """Return a mask of the sorted row numbers that differ from the preceding one."""
     first = np.ones(len(rows), np.bool_)
     first[1:] = rows[1:] != rows[:-1]
     return first
@@ -318,12 +301,12 @@ def _unsorted(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
-    """Keys of the rewards, and of the flags that end an episode; below ``next`` in a rollout.
+class EpisodeKeys:
+    """Keys of the rewards and done flags, which are below ``next`` in a rollout.
 
     Args:
         rewards: Keys of the rewards.
-        ends: Keys of all flags that end an episode.
+        ends: Keys of all done flags.
     """
 
     rewards: tuple[NestedKey, ...]
@@ -370,11 +353,11 @@ class Flags:
         }
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> Flags:
-        """Return the flags that :meth:`to_dict` described.
+    def from_fields(cls, fields: Fields) -> EpisodeKeys:
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            StorageError: They are none.
+            StorageError: A key is invalid.
         """
         return cls(_keys(fields, "rewards"), _keys(fields, "ends"))
 
@@ -383,5 +366,5 @@ def _keys(fields: Fields, name: str) -> tuple[NestedKey, ...]:
     found = fields.list(name)
     for key in found:
         if not isinstance(key, list) or not key or not all(isinstance(p, str) for p in key):
-            raise fields.wrong(name, "a list of keys")
+            raise fields.invalid(name, "a list of keys")
     return tuple(normal_key(tuple(key)) for key in found)

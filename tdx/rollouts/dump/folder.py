@@ -9,25 +9,30 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from tdx.errors import ArgumentError, StorageError, TdxError
-from tdx.files import (
-    open_below,
-    open_folder,
-    subfolder,
-)
+from tdx.files import open_below, open_folder, subfolder
 from tdx.untrusted import MAX_NESTING
 
-if TYPE_CHECKING:
-    pass
-
-
 MANIFEST = "manifest.json"
+INDEX = "chunks.jsonl"
+DATA, RAW = "data", "raw"
+TRACKS = (DATA, RAW)
+STATE = "state"
+POLICY_COPY = "policy"
+"""Name, without suffix, of the copy of a policy's file."""
+POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors", ".npy", ".json"))
+"""Names that the copy of a policy's file can have."""
+TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+"""Name of an unfinished file; see :mod:`tdx.files`."""
+_MAX_FILES = 100_000
+_NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
+_LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[int]:
+def open_dump_folder(folder: Path) -> Iterator[int]:
     """Open the folder of a dump for reading; yields its descriptor.
 
     Raises:
@@ -39,7 +44,7 @@ def reading(folder: Path) -> Iterator[int]:
     except TdxError:
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise _no_dump(folder) from None
+        raise missing_dump(folder) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise StorageError(
@@ -47,35 +52,12 @@ def reading(folder: Path) -> Iterator[int]:
         ) from error
 
 
-def _no_dump(folder: Path) -> StorageError:
+def missing_dump(folder: Path) -> StorageError:
+    """Return the error for a folder without a manifest."""
     return StorageError(
-        f"there is no dump in {folder}: {MANIFEST} is missing",
+        f"{folder} has no dump: {MANIFEST} is missing",
         hint="`tdx list dumps DIR` lists those below a folder",
     )
-
-
-INDEX = "chunks.jsonl"
-
-
-DATA, RAW = "data", "raw"
-
-
-TRACKS = (DATA, RAW)
-
-
-STATE = "state"
-
-
-KEPT = "policy"
-"""Name, without suffix, of the copy of a policy's file in a dump."""
-
-
-KEPT_FILES = frozenset(f"{KEPT}{suffix}" for suffix in (".safetensors", ".npy", ".json"))
-"""Names that the copy of a policy's file can have in a dump."""
-
-
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-"""Name of a file that was not finished; see :mod:`tdx.files`."""
 
 
 @contextmanager
@@ -112,29 +94,20 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         left, offset = left[count:], offset + count
 
 
-_SEARCHED = ("data", "raw", "state")
-
-
-_MAX_FILES = 100_000
-
-
-_NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
-
-
 def check_links(root: int, folder: Path) -> None:
-    """Refuse a dump in which anything is neither a regular file nor a folder.
+    """Refuse a dump that contains anything but regular files and folders.
 
     Args:
         root: Descriptor of the dump's folder.
-        folder: What an error message calls it.
+        folder: Name of the folder in error messages.
 
     Raises:
-        StorageError: Something is.
+        StorageError: There is a link, a device, or an implausible number of files.
     """
     count = 0
-    waiting = [("", 0)]
-    while waiting:
-        name, depth = waiting.pop()
+    pending = [("", 0)]
+    while pending:
+        name, depth = pending.pop()
         with subfolder(root, name) as inner, os.scandir(inner) as entries:
             for entry in entries:
                 count += 1
@@ -142,22 +115,19 @@ def check_links(root: int, folder: Path) -> None:
                 if count > _MAX_FILES or depth > MAX_NESTING:
                     raise StorageError(f"{folder} has too many files for a dump", hint=_NOT_OURS)
                 if entry.is_dir(follow_symlinks=False):
-                    if name or path in _SEARCHED:
-                        waiting.append((path, depth + 1))
+                    if name or path in (*TRACKS, STATE):
+                        pending.append((path, depth + 1))
                 elif not entry.is_file(follow_symlinks=False):
                     kind = "a symbolic link" if entry.is_symlink() else "not a regular file"
                     raise StorageError(f"{folder / path} is {kind}", hint=_NOT_OURS)
 
 
-_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
-
-
 @contextmanager
-def only_writer(folder: Path) -> Iterator[int]:
+def lock_for_writing(folder: Path) -> Iterator[int]:
     """Keep other processes from writing a dump.
 
-    The folder itself is locked, so no lock file is left behind, whatever ends the process. On a
-    file system without locks nobody is kept from anything.
+    The folder itself is locked, so no lock file remains, however the process ends. A file system
+    without locks does not protect the dump.
 
     Args:
         folder: An existing folder.
@@ -172,26 +142,26 @@ def only_writer(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _TAKEN:
-                raise _is_written(folder) from None
+            if error.errno in _LOCKED:
+                raise _locked_error(folder) from None
         if not os.path.samestat(os.fstat(root), os.stat(folder)):
-            raise _is_written(folder)
+            raise _locked_error(folder)
         yield root
 
 
-def _is_written(folder: Path) -> ArgumentError:
+def _locked_error(folder: Path) -> ArgumentError:
     return ArgumentError(
         f"another process is writing {folder}",
         hint="name another folder, or wait: --resume continues where it stopped",
     )
 
 
-def check_unwritten(folder: Path) -> None:
-    """Make sure that nobody writes a dump at this moment.
+def check_not_locked(folder: Path) -> None:
+    """Check that no other process is writing a dump.
 
     Raises:
-        ArgumentError: Another process does.
+        ArgumentError: Another process is.
     """
     if folder.is_dir() and os.access(folder, os.R_OK):
-        with only_writer(folder):
+        with lock_for_writing(folder):
             pass

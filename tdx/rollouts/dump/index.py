@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import IO, Any, overload
 
 from tdx.errors import StorageError
-from tdx.rollouts.dump.episodes import Columns, columns_of_line, line_columns
+from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
 from tdx.rollouts.dump.folder import RAW, TRACKS, write_all
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, is_crc32, seal, seal_of
+from tdx.rollouts.dump.json_fields import DAMAGED, Fields, is_crc32, read_seal, seal
 from tdx.rollouts.dump.state_files import StateFile
 from tdx.rollouts.dump.track import Track
 from tdx.untrusted import parse_json
@@ -26,13 +26,13 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A block of steps that was written at once.
+    """A block of steps that is written at once.
 
     Args:
         steps: Number of steps of the rollout.
-        raw_steps: Number of steps of the env itself, if these are stored.
-        crc32: Checksum of its part of each file, by file.
-        partial: True if the env failed in it; such a chunk is the last one.
+        raw_steps: Number of raw steps, if they are stored.
+        crc32: Checksum of its block in each file, by file.
+        partial: Whether the env failed in it; such a chunk is the last one.
     """
 
     steps: int
@@ -47,10 +47,14 @@ class Chunk:
 
 
 class ChunkList(Sequence[Chunk]):
-    """Chunks in order, in a few bytes each; the total number of steps is known at once.
+    """Compact list of chunks.
 
     Args:
-        chunks: To begin with.
+        chunks: Initial chunks.
+
+    Attributes:
+        steps: Number of steps of all chunks.
+        raw_steps: Number of raw steps of all chunks.
     """
 
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
@@ -116,22 +120,20 @@ class ChunkList(Sequence[Chunk]):
 
 
 _MAX_LINE = 2**28
-
-
 _START = b'{"steps": '
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One line of the index.
 
     Args:
         chunk: Lengths and checksums.
-        episodes: Those that ended in the chunk.
+        episodes: Episodes that ended in the chunk.
         running: Rewards so far of the episodes that run after it, as plain data, by row.
-        tracks: The tracks that begin with this chunk.
-        transforms: Running state of the stages after it; ``None``: as before.
-        state: What is needed to resume after it.
+        tracks: Tracks that start with this chunk.
+        transforms: Running state of the stages after it; ``None``: unchanged.
+        state: State file to resume from after it.
     """
 
     chunk: Chunk
@@ -158,8 +160,8 @@ class Entry:
         return found
 
 
-def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]) -> Entry:
-    """Return the entry that a line describes.
+def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]) -> IndexEntry:
+    """Parse a line of the index.
 
     Args:
         fields: The parsed line.
@@ -167,16 +169,16 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
         batch: Batch size of the dump.
 
     Raises:
-        StorageError: It describes none.
+        StorageError: A field is invalid.
     """
     raw_steps = fields.count("raw_steps")
-    begun: list[Track] = []
+    new: list[Track] = []
     if "tracks" in fields.data:
         for name in fields.object("tracks").data:
             if name not in TRACKS or name in tracks:
-                raise fields.wrong("tracks", "new tracks")
-            begun.append(Track.from_dict(name, batch, fields.data["tracks"][name]))
-    known = {**tracks, **{track.name: track for track in begun}}
+                raise fields.invalid("tracks", "new tracks")
+            new.append(Track.from_dict(name, batch, fields.data["tracks"][name]))
+    known = {**tracks, **{track.name: track for track in new}}
     files = [
         track.file(path)
         for name, track in known.items()
@@ -185,14 +187,14 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
     ]
     sums = fields.texts("crc32")
     if len(sums) != len(files) or not all(map(is_crc32, sums)):
-        raise fields.wrong("crc32", f"{len(files)} checksums")
+        raise fields.invalid("crc32", f"{len(files)} checksums")
     crc32 = dict(zip(files, sums, strict=True))
-    partial = "partial" in fields.data and fields.is_true("partial")
-    return Entry(
+    partial = "partial" in fields.data and fields.boolean("partial")
+    return IndexEntry(
         Chunk(fields.count("steps", least=1), raw_steps, crc32, partial),
-        columns_of_line(fields.object("episodes")),
+        parse_line_columns(fields.object("episodes")),
         None if fields.value("running") is None else fields.list("running"),
-        tuple(begun),
+        tuple(new),
         fields.object("transforms").data if "transforms" in fields.data else None,
         StateFile.from_fields(fields.optional_object("state")),
     )
@@ -200,12 +202,12 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place between two lines of the index.
+    """Position between two lines of the index.
 
     Args:
-        check: Checksum of the line before it; of the manifest before the first one.
-        offset: Bytes before it.
-        lines: Lines before it.
+        check: Checksum of the preceding line, or of the manifest for the first line.
+        offset: Number of preceding bytes.
+        lines: Number of preceding lines.
     """
 
     check: int
@@ -220,22 +222,22 @@ class Position:
 def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[Fields, Position]]:
     """Yield each complete line and the position after it.
 
-    A line that a kill cut short is ignored.
+    An incomplete last line, left by a killed process, is ignored.
 
     Args:
         file: The index.
-        start: Its beginning.
-        source: What an error message calls it.
+        start: Start of the index.
+        source: Name of the file in error messages.
 
     Raises:
         StorageError: A line was changed, removed or moved.
     """
     place = start
     while text := file.readline(_MAX_LINE):
-        check = seal_of(text, place.check)
+        check = read_seal(text, place.check)
         number = place.lines + 1
         if check is None:
-            if _is_torn(text, place.check):
+            if _is_incomplete(text, place.check):
                 return
             raise StorageError(f"line {number} of {source} was changed", hint=DAMAGED)
         fields = Fields(parse_json(text, source), f"{source}, line {number}")
@@ -243,28 +245,30 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
         yield fields, place
 
 
-def _is_torn(text: bytes, check: int) -> bool:
-    """True if this is the beginning of a line whose writing was cut short."""
+def _is_incomplete(text: bytes, check: int) -> bool:
+    """Return True if this is the start of a line that was not completed."""
     if text.endswith(b"\n") or len(text) == _MAX_LINE:
         return False
-    if seal_of(text[:-1] + b"\n", check) is not None:
-        # A whole line, and its newline is another character.
+    if read_seal(text[:-1] + b"\n", check) is not None:
+        # A whole line whose newline was replaced.
         return False
-    begun = text.rstrip(b"\0")
-    return begun[: len(_START)] == _START[: len(begun)]
+    start = text.rstrip(b"\0")
+    return start[: len(_START)] == _START[: len(start)]
 
 
-def append_entry(descriptor: int, entry: Entry, place: Position, *, sync: bool = True) -> Position:
+def append_entry(
+    descriptor: int, entry: IndexEntry, place: Position, *, sync: bool = True
+) -> Position:
     """Write a line at a position of the index, and wait until it is on the disk.
 
     Args:
         descriptor: The index, open for writing.
-        entry: What to write.
-        place: Where; what follows there is cut off.
+        entry: Content of the line.
+        place: Position of the line; whatever follows is overwritten.
         sync: Whether to wait.
 
     Returns:
-        The position after it.
+        The position after the line.
 
     Raises:
         OSError: It cannot be written.

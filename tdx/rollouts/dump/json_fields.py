@@ -1,4 +1,4 @@
-"""JSON files of a dump: typed access to their fields, and text with a checksum of itself.
+"""JSON in a dump: typed access to untrusted fields, and text with its own checksum.
 
 A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before it,
 in eight hexadecimal digits. CRC-32 detects every change within four successive bytes. Passing the
@@ -11,21 +11,16 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from tdx.errors import StorageError
 from tdx.untrusted import checked_shape
 
 MAX_COUNT = 2**48
-"""Largest number of steps, bytes or episodes that is accepted."""
-
-
+"""Largest number of steps, bytes or episodes."""
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
-
-
 _SHOWN = 60
-
-
 _SEED_RANGE = (-(2**63), 2**64 - 1)
 
 
@@ -34,94 +29,94 @@ class Fields:
 
     Args:
         data: Parsed JSON.
-        source: What an error message calls it, usually the file.
+        source: Name of the object in error messages, usually the file.
     """
 
     def __init__(self, data: object, source: str) -> None:
         if not isinstance(data, dict):
-            raise StorageError(f"{source} is not a JSON object: {_shown(data)}", hint=DAMAGED)
+            raise StorageError(f"{source} is not a JSON object: {_abbreviate(data)}", hint=DAMAGED)
         self.data: dict[str, Any] = data
         self.source = source
 
     def value(self, name: str) -> Any:
-        """Any value."""
+        """Return any value."""
         if name not in self.data:
             raise StorageError(f"{self.source} has no {name!r}", hint=DAMAGED)
         return self.data[name]
 
     def text(self, name: str) -> str:
-        """Text."""
+        """Return text."""
         return str(self._checked(name, str, "text"))
 
     def optional_text(self, name: str) -> str | None:
-        """Text or null."""
+        """Return text or ``None``."""
         return None if self.value(name) is None else self.text(name)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """List of texts."""
+        """Return a list of texts."""
         found = self.list(name)
         if not all(isinstance(each, str) for each in found):
-            raise self.wrong(name, "a list of texts")
+            raise self.invalid(name, "a list of texts")
         return tuple(found)
 
-    def is_true(self, name: str) -> bool:
-        """True or false."""
+    def boolean(self, name: str) -> bool:
+        """Return true or false."""
         return bool(self._checked(name, bool, "true or false"))
 
     def count(self, name: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
-        """Whole number from ``least`` to ``most``."""
+        """Return a whole number from ``least`` to ``most``."""
         number = self.value(name)
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-            raise self.wrong(name, f"a whole number from {least} to {most}")
+            raise self.invalid(name, f"a whole number from {least} to {most}")
         return number
 
     def optional_count(self, name: str) -> int | None:
-        """Whole number or null."""
+        """Return a whole number or ``None``."""
         return None if self.value(name) is None else self.count(name)
 
     def crc32(self, name: str) -> str:
-        """Checksum in eight hexadecimal digits."""
+        """Return a checksum in eight hexadecimal digits."""
         text = self.text(name)
         if not is_crc32(text):
-            raise self.wrong(name, "a checksum")
+            raise self.invalid(name, "a checksum")
         return text
 
     def seed(self, name: str) -> int:
-        """Seed of a random number generator."""
+        """Return the seed of a random number generator."""
         least, most = _SEED_RANGE
         return self.count(name, least=least, most=most)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of an array."""
+        """Return the shape of an array."""
         return checked_shape(self.value(name), f"{self.source}: {name!r}")
 
     def list(self, name: str) -> list[Any]:
-        """List of anything."""
+        """Return a list."""
         found: list[Any] = self._checked(name, list, "a list")
         return found
 
     def object(self, name: str) -> Fields:
-        """JSON object."""
+        """Return a JSON object."""
         return Fields(self.value(name), f"{self.source}: {name!r}")
 
     def optional_object(self, name: str) -> Fields | None:
-        """JSON object or null."""
+        """Return a JSON object or ``None``."""
         return None if self.value(name) is None else self.object(name)
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """List of JSON objects."""
+        """Yield the JSON objects of a list."""
         for index, each in enumerate(self.list(name)):
             yield Fields(each, f"{self.source}: {name}[{index}]")
 
-    def wrong(self, name: str, wanted: str) -> StorageError:
-        """The error for a field that is not what it should be."""
-        found = _shown(self.data.get(name))
+    def invalid(self, name: str, wanted: str) -> StorageError:
+        """Return the error for an invalid field."""
+        found = _abbreviate(self.data.get(name))
         return StorageError(f"{self.source}: {name!r} is not {wanted}: {found}", hint=DAMAGED)
 
     def _checked(self, name: str, kind: type, wanted: str) -> Any:
         found = self.value(name)
         if not isinstance(found, kind):
-            raise self.wrong(name, wanted)
+            raise self.invalid(name, wanted)
         return found
 
 
@@ -130,7 +125,7 @@ def is_crc32(text: str) -> bool:
     return len(text) == 8 and all(each in "0123456789abcdef" for each in text)
 
 
-def _shown(value: object) -> str:
+def _abbreviate(value: object) -> str:
     if isinstance(value, (list, dict)) and len(value) > _SHOWN:
         return f"{len(value):,} values"
     try:
@@ -141,8 +136,6 @@ def _shown(value: object) -> str:
 
 
 _END = b', "check": "%08x"}\n'
-
-
 _LENGTH = len(_END % 0)
 
 
@@ -163,7 +156,7 @@ def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> t
     return body + _END % check, check
 
 
-def seal_of(text: bytes, seed: int = 0) -> int | None:
+def read_seal(text: bytes, seed: int = 0) -> int | None:
     """Return the checksum of a sealed text, or ``None`` if the text was changed.
 
     Args:
@@ -172,3 +165,29 @@ def seal_of(text: bytes, seed: int = 0) -> int | None:
     """
     check = zlib.crc32(text[:-_LENGTH], seed)
     return check if text[-_LENGTH:] == _END % check else None
+
+
+class PlainData:
+    """Base of dataclasses that are printed as JSON."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the fields in order, with tuples as lists.
+
+        The metadata of a field may have a ``json`` name, ``None`` to leave the field out, and a
+        function ``convert`` for its value.
+        """
+        found: dict[str, Any] = {}
+        for each in fields(self):  # type: ignore[arg-type]
+            name = each.metadata.get("json", each.name)
+            if name is not None:
+                convert = each.metadata.get("convert", _to_plain)
+                found[name] = convert(getattr(self, each.name))
+        return found
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, PlainData):
+        return value.to_dict()
+    return [_to_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""Manifest of a dump: what is known of it besides its numbers."""
+"""Manifest of a dump: how it was recorded, and the index of its chunks and episodes."""
 
 from __future__ import annotations
 
@@ -14,43 +14,40 @@ from typing import Any
 
 from tdx.errors import StorageError
 from tdx.files import open_folder, write_below
-from tdx.rollouts.dump.episodes import EpisodeIndex, Flags, checked_rows
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     TRACKS,
-    _no_dump,
     check_links,
+    missing_dump,
     open_data,
-    reading,
+    open_dump_folder,
 )
 from tdx.rollouts.dump.index import (
     Chunk,
     ChunkList,
-    Entry,
+    IndexEntry,
     Position,
     append_entry,
     parse_entry,
     read_lines,
 )
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, seal, seal_of
+from tdx.rollouts.dump.json_fields import DAMAGED, Fields, read_seal, seal
+from tdx.rollouts.dump.specs import parse_spec_entries
 from tdx.rollouts.dump.state_files import StateFile
 from tdx.rollouts.dump.track import Track
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
 FORMAT, VERSION = "tdx-dump", 2
-
-
 _PACKAGES = ("tdx", "torch", "tensordict", "gymnasium", "numpy")
-
-
 _CHANGING = ("complete", "index", "check")
-"""Fields of the file that are not the same at the beginning and at the end of a rollout."""
+"""Fields of the file that change while the dump grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Length of a rollout: one of the two.
+    """Length of a rollout, as one of two numbers.
 
     Args:
         steps: Number of steps of each env.
@@ -67,29 +64,29 @@ class Goal:
 
 @dataclass(slots=True)
 class Manifest:
-    """All that is known of a dump besides its numbers.
+    """Description of a dump: how it was recorded, its tracks, chunks and episodes.
 
     Args:
         pipeline: The pipeline as YAML.
         seed: Seed of the env and of the actions.
-        policy: As the user named it: ``"random"``, ``"module:FILE"``, ...
+        policy: Policy as the user named it: ``"random"``, ``"module:FILE"``, ...
         policy_sha256: Hash of its file, if it has one.
         goal: Length of the rollout.
         chunk_steps: Number of steps of every chunk but the last.
         keys: Entries that are stored; ``None``: all.
         batch_size: ``[*B]``.
         specs: Spec of each entry, as plain data.
-        versions: Versions of the packages that made it.
-        source: The dump that was replayed, if it is a replay.
-        data: The rollout's entries; ``None``: no step yet.
-        raw: What the env itself returned, if that is stored.
-        keeps_raw: True if that is to be stored.
-        flags: Keys by which episodes were found; ``None``: unknown.
-        chunks: In order.
-        episodes: Where they start and end, and their returns.
+        versions: Versions of the packages that recorded it.
+        source: Dump that was replayed, if it is a replay.
+        data: Track of the rollout; ``None``: no steps yet.
+        raw: Track of the raw steps of the base env, if they are stored.
+        keeps_raw: Whether raw steps are stored.
+        flags: Keys of rewards and of episode ends; ``None``: unknown.
+        chunks: Chunks in order.
+        episodes: Starts, lengths and returns of the episodes.
         transforms: Running state of ``VecNorm`` and the like, by stage and name.
-        state: The file with what ``--resume`` needs.
-        complete: True if the goal is reached.
+        state: State file that ``--resume`` needs.
+        complete: Whether the goal was reached.
     """
 
     pipeline: str
@@ -106,7 +103,7 @@ class Manifest:
     data: Track | None = None
     raw: Track | None = None
     keeps_raw: bool = False
-    flags: Flags | None = None
+    flags: EpisodeKeys | None = None
     chunks: ChunkList = field(default_factory=ChunkList)
     episodes: EpisodeIndex = field(default_factory=lambda: EpisodeIndex(1))
     transforms: dict[str, Any] = field(default_factory=dict)
@@ -120,12 +117,12 @@ class Manifest:
 
     @property
     def raw_steps(self) -> int:
-        """Number of steps of the env itself that are stored."""
+        """Number of raw steps that are stored."""
         return self.chunks.raw_steps
 
     @property
     def tracks(self) -> list[tuple[Track, int]]:
-        """What is stored, each with its number of steps."""
+        """Tracks, each with its number of steps."""
         both = ((self.data, self.steps), (self.raw, self.raw_steps))
         return [(track, steps) for track, steps in both if track is not None]
 
@@ -157,7 +154,7 @@ class Manifest:
         }
 
     def _header(self) -> dict[str, Any]:
-        """Return what stays the same from the first step to the last."""
+        """Return the fields that do not change while the dump grows."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -178,7 +175,7 @@ class Manifest:
     # Writing
 
     def start(self) -> Position:
-        """Return the beginning of this manifest's index."""
+        """Return the start of the index."""
         return _start(self._header())
 
     def save_header(self, root: int, end: Position) -> None:
@@ -186,14 +183,14 @@ class Manifest:
 
         Args:
             root: Descriptor of the dump's folder.
-            end: End of the index, which a complete dump's manifest states.
+            end: End of the index, which the manifest of a complete dump records.
         """
         index = end.to_dict() if self.complete else None
         text, _ = seal({**self._header(), "complete": self.complete, "index": index}, indent=1)
         write_below(root, MANIFEST, text)
 
     def save(self, folder: Path) -> None:
-        """Write manifest and index of a dump whose numbers are written.
+        """Write the manifest and index of a dump whose data is written.
 
         Raises:
             OSError: They cannot be written.
@@ -207,14 +204,14 @@ class Manifest:
                 os.fsync(file.fileno())
             self.save_header(root, place)
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[IndexEntry]:
         tracks = tuple(track for track, _ in self.tracks)
         ends = list(accumulate(chunk.steps for chunk in self.chunks))
         parts = self.episodes.split(ends)
         for index, (chunk, episodes) in enumerate(zip(self.chunks, parts, strict=True)):
             crc32 = {file: chunk.crc32[file] for file in self.files(chunk.raw_steps)}
             is_last = index == len(ends) - 1
-            yield Entry(
+            yield IndexEntry(
                 replace(chunk, crc32=crc32),
                 episodes,
                 self.episodes.running() if is_last else None,
@@ -227,50 +224,50 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
-        """Read manifest and index of a dump.
+        """Read the manifest and index of a dump.
 
         Args:
-            folder: The dump's folder. It may be a link; below it, links are refused.
+            folder: The dump's folder. It may be a symbolic link; links below it are refused.
 
         Raises:
-            StorageError: There is no dump, it is of another version, damaged, or has links.
+            StorageError: The dump is missing, damaged, of another version, or has links.
         """
-        with reading(folder) as root:
+        with open_dump_folder(folder) as root:
             return load_manifest(root, folder)[0]
 
     @classmethod
     def from_dict(cls, data: object) -> Manifest:
-        """Return the manifest that :meth:`to_dict` described.
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            StorageError: It is none, or its parts contradict each other.
+            StorageError: A field is invalid, or fields contradict each other.
         """
         fields = Fields(data, "the manifest")
         manifest = cls._of_header(fields)
         tracks = fields.object("tracks")
         for name in tracks.data:
             if name not in TRACKS:
-                raise fields.wrong("tracks", "the tracks data and raw")
+                raise fields.invalid("tracks", "the tracks data and raw")
             track = Track.from_dict(name, manifest.batch_size, tracks.data[name])
             setattr(manifest, name, track)
         for each in fields.objects("chunks"):
             crc32 = each.object("crc32")
             sums = {file: crc32.crc32(file) for file in crc32.data}
             steps, raw_steps = each.count("steps"), each.count("raw_steps")
-            manifest.chunks.append(Chunk(steps, raw_steps, sums, each.is_true("partial")))
+            manifest.chunks.append(Chunk(steps, raw_steps, sums, each.boolean("partial")))
             if sums.keys() != set(manifest.files(raw_steps)):
-                raise each.wrong("crc32", "the checksums of all files")
+                raise each.invalid("crc32", "the checksums of all files")
         manifest._check_steps()
         rows = prod(manifest.batch_size)
         manifest.episodes = EpisodeIndex.from_dict(fields.value("episodes"), rows, manifest.steps)
         manifest.transforms = fields.object("transforms").data
         manifest.state = StateFile.from_fields(fields.optional_object("state"))
-        manifest.complete = fields.is_true("complete")
+        manifest.complete = fields.boolean("complete")
         return manifest
 
     @classmethod
     def _of_header(cls, fields: Fields) -> Manifest:
-        """Return a manifest without a step."""
+        """Return a manifest without steps."""
         policy, goal = fields.object("policy"), fields.object("goal")
         flags, batch = fields.optional_object("flags"), fields.shape("batch_size")
         return cls(
@@ -285,9 +282,9 @@ class Manifest:
             specs=parse_spec_entries(fields),
             versions=fields.object("versions").data,
             source=fields.optional_text("source"),
-            keeps_raw=fields.is_true("keeps_raw"),
-            flags=None if flags is None else Flags.from_fields(flags),
-            episodes=EpisodeIndex(checked_rows(prod(batch))),
+            keeps_raw=fields.boolean("keeps_raw"),
+            flags=None if flags is None else EpisodeKeys.from_fields(flags),
+            episodes=EpisodeIndex(check_row_count(prod(batch))),
         )
 
     def files(self, raw_steps: int) -> list[str]:
@@ -303,10 +300,10 @@ class Manifest:
         for track, steps in self.tracks:
             track.check_steps(steps)
         if self.chunks and self.data is None:
-            raise StorageError("the manifest has steps without an entry", hint=DAMAGED)
+            raise StorageError("the manifest has steps without entries", hint=DAMAGED)
 
-    def _add(self, entry: Entry, source: str) -> None:
-        """Add what a line of the index says."""
+    def _add(self, entry: IndexEntry, source: str) -> None:
+        """Add a line of the index."""
         chunk = entry.chunk
         for track in entry.tracks:
             setattr(self, track.name, track)
@@ -322,25 +319,25 @@ class Manifest:
 def load_manifest(
     root: int, folder: Path, *, without_partial: bool = False
 ) -> tuple[Manifest, Position]:
-    """Read manifest and index of a dump.
+    """Read the manifest and index of a dump.
 
     Args:
         root: Descriptor of the dump's folder.
-        folder: What an error message calls it.
-        without_partial: Whether a last chunk in which the env failed is left out.
+        folder: Name of the folder in error messages.
+        without_partial: Whether to exclude a partial last chunk.
 
     Returns:
         The manifest, and the end of the index.
 
     Raises:
-        StorageError: There is no dump, it is of another version, damaged, or has links.
+        StorageError: The dump is missing, damaged, of another version, or has links.
     """
     check_links(root, folder)
     fields = _read_header(root, folder)
     manifest = Manifest._of_header(fields)
     end = _start(fields.data)
     source = str(folder / INDEX)
-    waiting: Entry | None = None
+    pending: IndexEntry | None = None
     is_open = False
     tracks: dict[str, Track] = {}
     try:
@@ -348,23 +345,23 @@ def load_manifest(
             for line, after in read_lines(file, end, source):
                 end = after
                 entry = parse_entry(line, tracks, manifest.batch_size)
-                waiting = entry if entry.chunk.partial else None
-                if waiting is None:
+                pending = entry if entry.chunk.partial else None
+                if pending is None:
                     manifest._add(entry, line.source)
                     is_open = entry.running is None
                     tracks.update((track.name, track) for track in entry.tracks)
-            if waiting is not None and not without_partial:
-                manifest._add(waiting, source)
-                is_open = waiting.running is None
+            if pending is not None and not without_partial:
+                manifest._add(pending, source)
+                is_open = pending.running is None
             length = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         raise StorageError(f"{source} is missing", hint=DAMAGED) from None
     manifest._check_steps()
     if manifest.chunks and is_open:
         raise StorageError(f"{source} does not state the running episodes", hint=DAMAGED)
-    manifest.complete = fields.is_true("complete")
+    manifest.complete = fields.boolean("complete")
     if manifest.complete:
-        # Nobody resumes it: the file that the last line names is gone.
+        # The state file that the last line names was removed.
         manifest.state = None
     if manifest.complete and (fields.value("index"), length) != (end.to_dict(), end.offset):
         raise StorageError(f"{source} does not have the lines that {MANIFEST} states", hint=DAMAGED)
@@ -377,36 +374,16 @@ def _read_header(root: int, folder: Path) -> Fields:
         with open_data(root, MANIFEST) as stream:
             text = stream.read(MAX_HEADER_BYTES + 1)
     except FileNotFoundError:
-        raise _no_dump(folder) from None
+        raise missing_dump(folder) from None
     if len(text) > MAX_HEADER_BYTES:
         raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
     fields = Fields(parse_json(text, file), str(file))
     if fields.data.get("format") != FORMAT:
         raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
     _check_version(fields.value("version"), folder)
-    if seal_of(text) is None:
+    if read_seal(text) is None:
         raise StorageError(f"{file} was changed after it was written", hint=DAMAGED)
     return fields
-
-
-def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
-    """Return the specs of the entries.
-
-    Raises:
-        StorageError: They are none.
-    """
-    found = []
-    for each in fields.objects("specs"):
-        for name in ("part", "kind", "dtype"):
-            each.text(name)
-        each.shape("shape")
-        if not each.texts("key"):
-            raise each.wrong("key", "a key")
-        for name in ("low", "high"):
-            if isinstance(each.value(name), dict):
-                raise each.wrong(name, "a bound")
-        found.append(each.data)
-    return found
 
 
 def _check_version(found: object, folder: Path) -> None:
@@ -428,7 +405,7 @@ def _start(header: Mapping[str, Any]) -> Position:
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of what a dump is made with."""
+    """Return the versions of Python and of the packages that record a dump."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,15 @@ from torch import Tensor
 from tdx.errors import StorageError, TdxError
 from tdx.keys import NestedKey, format_key, key_parts
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
-from tdx.rollouts.dump.entries import all_keys, not_stored
+from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import MANIFEST
+from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest
+
+_BINS = 20
+_MAX_VALUES = 2_000_000
+"""Number of values of an entry that statistics are computed from, evenly spread over the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,10 @@ class Dump:
     """A rollout on disk.
 
     Args:
-        path: its folder.
-        manifest: all that is known of it.
-        data: the rollout, ``[*B, T]``, read from the disk where it is looked at.
-        raw: what the env itself gave and took, ``[*B, T]``, where that is stored.
+        path: Folder of the dump.
+        manifest: Description of the rollout.
+        data: Entries of the rollout, ``[*B, T]``, memory-mapped.
+        raw: Raw steps of the base env, ``[*B, T]``, if they are stored.
     """
 
     path: Path
@@ -39,18 +44,18 @@ class Dump:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The env and the chain that it was made with."""
+        """Env and chain that the dump was recorded with."""
         return read_pipeline(self.manifest.pipeline, str(self.path / MANIFEST))
 
 
 def open_dump(path: str | Path) -> Dump:
-    """Open a dump; no number is read before it is looked at.
+    """Open a dump; data is read from the disk on access.
 
     Args:
-        path: its folder.
+        path: Folder of the dump.
 
     Raises:
-        StorageError: there is no dump, it is of a newer version, or a file of it is missing.
+        StorageError: The dump is missing, of a newer version, or lacks a file.
 
     Example:
         >>> import tempfile
@@ -72,21 +77,14 @@ def open_dump(path: str | Path) -> Dump:
     return Dump(folder, manifest, manifest.data.open(folder, manifest.steps), raw)
 
 
-_BINS = 20
-
-
-_MOST_VALUES = 2_000_000
-"""Of an entry that are looked at; of a longer one evenly spread steps are."""
-
-
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """How often values fall where.
+class Histogram(PlainData):
+    """Histogram of values.
 
     Args:
-        low: the smallest value.
-        high: the largest one.
-        counts: of equally wide bins from ``low`` to ``high``.
+        low: Smallest value.
+        high: Largest value.
+        counts: Number of values in bins of equal width from ``low`` to ``high``.
     """
 
     low: float
@@ -95,7 +93,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Tensor) -> Histogram | None:
-        """The histogram of all finite values; none where there are none."""
+        """Return the histogram of all finite values; ``None`` if there are none."""
         finite = values[values.isfinite()].to(torch.float64)
         if not len(finite):
             return None
@@ -105,55 +103,40 @@ class Histogram:
         counts = torch.histc(finite, _BINS, low, high).to(torch.int64).tolist()
         return cls(low, high, tuple(counts))
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"low": self.low, "high": self.high, "counts": list(self.counts)}
-
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The values of one entry.
+class EntryStatistics(PlainData):
+    """Statistics of the values of one entry.
 
     Args:
-        key: the entry.
-        shape: in one step.
-        dtype: such as ``"float32"``.
-        mean: of all finite values.
-        nans: how many are no number.
-        histogram: none where there is no finite value.
+        key: Key of the entry.
+        shape: Shape in one step.
+        dtype: Name such as ``"float32"``.
+        mean: Mean of all finite values; ``None`` if there are none.
+        nans: Number of NaN values.
+        histogram: Histogram of all finite values; ``None`` if there are none.
     """
 
-    key: NestedKey
+    key: NestedKey = field(metadata={"convert": format_key})
     shape: tuple[int, ...]
     dtype: str
     mean: float | None
-    nans: int
+    nans: int = field(metadata={"json": "nan"})
     histogram: Histogram | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "key": format_key(self.key),
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "mean": self.mean,
-            "nan": self.nans,
-            "histogram": None if self.histogram is None else self.histogram.to_dict(),
-        }
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A dump at a glance.
+    """Summary of a dump.
 
     Args:
-        path: its folder.
-        manifest: all that is known of it.
-        calls: the stages of its chain, as the user would write them.
-        episodes: every one, those that still ran last.
-        returns: of the episodes that ended.
-        lengths: of the episodes that ended.
-        entries: the values of each.
+        path: Folder of the dump.
+        manifest: Description of the rollout.
+        calls: Stages of its chain, as the user would type them.
+        episodes: All episodes; those still running are the last.
+        returns: Returns of the episodes that ended.
+        lengths: Lengths of the episodes that ended.
+        entries: Statistics of each entry.
     """
 
     path: str
@@ -162,17 +145,17 @@ class Overview:
     episodes: tuple[Episode, ...]
     returns: Histogram | None
     lengths: Histogram | None
-    entries: tuple[Spread, ...]
+    entries: tuple[EntryStatistics, ...]
 
     @property
     def ended(self) -> list[Episode]:
-        """The episodes that ended."""
+        """Episodes that ended."""
         return [each for each in self.episodes if each.finished]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
-            **summary(self.path, self.manifest),
+            **summarize(self.path, self.manifest),
             "calls": list(self.calls),
             "versions": self.manifest.versions,
             "transforms": self.manifest.transforms,
@@ -183,8 +166,8 @@ class Overview:
         }
 
 
-def summary(path: str, manifest: Manifest) -> dict[str, Any]:
-    """What a list of dumps says of each, as plain data."""
+def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
+    """Return the row of a dump in a list of dumps, as plain data."""
     index = manifest.episodes
     returns = torch.from_numpy(index.column("return"))
     finite = bool(len(returns)) and bool(returns.isfinite().all())
@@ -198,7 +181,7 @@ def summary(path: str, manifest: Manifest) -> dict[str, Any]:
         "batch_size": list(manifest.batch_size),
         "episodes_ended": len(index),
         "not_stored": [
-            f"{format_key(key)} ({kind})" for key, kind in not_stored(manifest.specs).items()
+            f"{format_key(key)} ({kind})" for key, kind in list_skipped(manifest.specs).items()
         ],
         "mean_return": returns.mean().item() if finite else None,
         "mean_length": lengths.mean().item() if len(lengths) else None,
@@ -211,15 +194,11 @@ def summary(path: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def look_at(dump: Dump) -> Overview:
-    """Look at all that is in a dump.
-
-    Args:
-        dump: the dump.
-    """
+    """Summarize a dump: its episodes, and the values of each entry."""
     episodes = tuple(dump.manifest.episodes)
     ended = [each for each in episodes if each.finished]
     data = dump.data
-    keys = [key for key in all_keys(data) if _is_shown(key, all_keys(data))]
+    keys = list_keys(data)
     return Overview(
         str(dump.path),
         dump.manifest,
@@ -227,29 +206,33 @@ def look_at(dump: Dump) -> Overview:
         episodes,
         Histogram.of(torch.tensor([each.total_reward for each in ended], dtype=torch.float64)),
         Histogram.of(torch.tensor([each.length for each in ended], dtype=torch.float64)),
-        tuple(_spread(key, data.get(key), data.ndim) for key in keys),
+        tuple(
+            _compute_statistics(key, data.get(key), data.ndim)
+            for key in keys
+            if _is_shown(key, keys)
+        ),
     )
 
 
 def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
-    """Whether an entry is shown: what is below ``next`` too is shown once."""
+    """Return False for a key at the root that is below ``next`` as well."""
     parts = key_parts(key)
     return parts[0] == "next" or ("next", *parts) not in [key_parts(each) for each in keys]
 
 
-def _spread(key: NestedKey, values: Tensor, dims: int) -> Spread:
+def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
     steps = values.shape[dims - 1]
-    stride = max(1, -(-values.numel() // _MOST_VALUES))
+    stride = max(1, -(-values.numel() // _MAX_VALUES))
     index = (*[slice(None)] * (dims - 1), slice(0, steps, stride))
-    looked = values[index].reshape(-1).to(torch.float64)
-    finite = looked[looked.isfinite()]
-    return Spread(
+    sample = values[index].reshape(-1).to(torch.float64)
+    finite = sample[sample.isfinite()]
+    return EntryStatistics(
         key,
         (*values.shape[: dims - 1], *values.shape[dims:]),
         str(values.dtype).removeprefix("torch."),
         finite.mean().item() if len(finite) else None,
-        int(looked.isnan().sum()),
-        Histogram.of(looked),
+        int(sample.isnan().sum()),
+        Histogram.of(sample),
     )
 
 
@@ -258,9 +241,9 @@ class Listed:
     """One of the dumps below a folder.
 
     Args:
-        path: its folder.
-        summary: what is known of it, as plain data; none where it cannot be read.
-        problem: why not.
+        path: Folder of the dump.
+        summary: Result of :func:`summarize`; ``None`` if the dump cannot be read.
+        problem: Why it cannot be read.
     """
 
     path: str
@@ -268,23 +251,23 @@ class Listed:
     problem: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {**(self.summary or {"path": self.path}), "problem": self.problem}
 
 
 def list_dumps(folder: str | Path) -> list[Listed]:
-    """Every dump in a folder and below it, by path.
+    """List the dumps in a folder and below it, by path.
 
     Raises:
-        StorageError: there is no such folder.
+        StorageError: The folder does not exist.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise StorageError(f"there is no folder {root}", hint="name a folder that has dumps")
+        raise StorageError(f"{root} is not a folder", hint="name a folder that has dumps")
     found = []
     for path in sorted(Path(each) for each, _, files in os.walk(root) if MANIFEST in files):
         try:
-            found.append(Listed(str(path), summary(str(path), Manifest.load(path)), None))
+            found.append(Listed(str(path), summarize(str(path), Manifest.load(path)), None))
         except TdxError as error:
             found.append(Listed(str(path), None, error.message))
     return found

@@ -22,11 +22,7 @@ from tdx.files import (
     subfolder,
 )
 from tdx.rollouts.dump.entries import DTYPES
-from tdx.rollouts.dump.folder import (
-    _TEMPORARY,
-    STATE,
-    open_data,
-)
+from tdx.rollouts.dump.folder import STATE, TEMPORARY_FILE, open_data
 from tdx.rollouts.dump.json_fields import Fields
 from tdx.untrusted import checked_shape, parse_json
 
@@ -35,11 +31,11 @@ _STATE_SUFFIX = ".state"
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """The file with what is needed to resume after a chunk.
+    """File with the state to resume from after a chunk.
 
     Args:
-        name: Its name in the folder ``state``.
-        crc32: Its checksum.
+        name: Name in the folder ``state``.
+        crc32: Checksum of the file.
     """
 
     name: str
@@ -47,7 +43,7 @@ class StateFile:
 
     @property
     def path(self) -> str:
-        """Where it is, relative to the dump's folder."""
+        """Path of the file, relative to the dump's folder."""
         return f"{STATE}/{self.name}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,21 +52,21 @@ class StateFile:
 
     @classmethod
     def from_fields(cls, fields: Fields | None) -> StateFile | None:
-        """Return what :meth:`to_dict` described.
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            StorageError: It is none, or its name leads elsewhere.
+            StorageError: A field is invalid, or the name is that of another file.
         """
         if fields is None:
             return None
         name = fields.text("file")
         if "/" in name or "\0" in name or not name.endswith(_STATE_SUFFIX) or name[0] == ".":
-            raise fields.wrong("file", "the name of a state file")
+            raise fields.invalid("file", "the name of a state file")
         return cls(name, fields.crc32("crc32"))
 
     @classmethod
     def after(cls, steps: int, crc32: int) -> StateFile:
-        """Return the state file after so many steps."""
+        """Return the state file after a number of steps."""
         return cls(f"{steps:012}{_STATE_SUFFIX}", f"{crc32:08x}")
 
 
@@ -83,7 +79,7 @@ def read_state(root: int, state: StateFile) -> bytes:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It was changed.
+        ValueError: Its checksum differs.
         StorageError: It is a link.
     """
     with open_data(root, state.path) as file:
@@ -104,13 +100,13 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
     with suppress(FileNotFoundError):
         with subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
-                if name != kept and (_TEMPORARY.fullmatch(name) or name.endswith(".state")):
+                if name != kept and (TEMPORARY_FILE.fullmatch(name) or name.endswith(".state")):
                     os.unlink(name, dir_fd=folder)
         if kept is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
     for name in os.listdir(root):
-        if _TEMPORARY.fullmatch(name):
+        if TEMPORARY_FILE.fullmatch(name):
             with suppress(OSError):
                 os.unlink(name, dir_fd=root)
 
@@ -119,38 +115,38 @@ _ARRAY, _TENSOR, _TUPLE, _MAP = "$array", "$tensor", "$tuple", "$map"
 
 
 def pack(value: Any) -> bytes:
-    """A tree of numbers, texts, lists, tuples, dicts, arrays and tensors as bytes.
+    """Encode a tree of numbers, texts, lists, tuples, dicts, arrays and tensors as bytes.
 
     Raises:
-        TypeError: something else is in it.
+        TypeError: It has a value of another type.
 
     Example:
         >>> unpack(pack({"count": 3, "rows": (1.5, None)}))
         {'count': 3, 'rows': (1.5, None)}
     """
     blocks: list[bytes] = []
-    head = json.dumps(_encoded(value, blocks)).encode()
+    head = json.dumps(_encode(value, blocks)).encode()
     return len(head).to_bytes(8, "little") + head + b"".join(blocks)
 
 
 def unpack(data: bytes) -> Any:
-    """Return what :func:`pack` packed.
+    """Decode the output of :func:`pack`.
 
     Raises:
-        ValueError: It is something else, or cut short.
+        ValueError: It is invalid or truncated.
     """
     end = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or end > len(data):
-        raise ValueError("the block is cut short")
+        raise ValueError("the block is truncated")
     try:
-        return _decoded(parse_json(data[8:end], "its header"), memoryview(data)[end:])
+        return _decode(parse_json(data[8:end], "its header"), memoryview(data)[end:])
     except StorageError as error:
         raise ValueError(error.message) from error
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError("its header does not describe packed values") from error
 
 
-def _encoded(value: Any, blocks: list[bytes]) -> Any:
+def _encode(value: Any, blocks: list[bytes]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value if type(value) is not np.float64 else float(value)
     if isinstance(value, Tensor):
@@ -161,18 +157,18 @@ def _encoded(value: Any, blocks: list[bytes]) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.hasobject or array.dtype.names:
-            raise TypeError(f"an array of {array.dtype} is not packed")
+            raise TypeError(f"an array of {array.dtype} cannot be packed")
         scalar = isinstance(value, np.generic)
         place = _place(array.tobytes(), blocks)
         return {_ARRAY: [array.dtype.str, list(array.shape), *place, scalar]}
     if isinstance(value, tuple):
-        return {_TUPLE: [_encoded(each, blocks) for each in value]}
+        return {_TUPLE: [_encode(each, blocks) for each in value]}
     if isinstance(value, list):
-        return [_encoded(each, blocks) for each in value]
+        return [_encode(each, blocks) for each in value]
     if isinstance(value, dict):
-        pairs = [[_encoded(key, blocks), _encoded(each, blocks)] for key, each in value.items()]
+        pairs = [[_encode(key, blocks), _encode(each, blocks)] for key, each in value.items()]
         return {_MAP: pairs}
-    raise TypeError(f"{type(value).__name__} is not packed")
+    raise TypeError(f"{type(value).__name__} cannot be packed")
 
 
 def _place(data: bytes, blocks: list[bytes]) -> tuple[int, int]:
@@ -181,16 +177,16 @@ def _place(data: bytes, blocks: list[bytes]) -> tuple[int, int]:
     return start, len(data)
 
 
-def _decoded(node: Any, blocks: memoryview) -> Any:
+def _decode(node: Any, blocks: memoryview) -> Any:
     if isinstance(node, list):
-        return [_decoded(each, blocks) for each in node]
+        return [_decode(each, blocks) for each in node]
     if not isinstance(node, dict):
         return node
     ((kind, held),) = node.items()
     if kind == _TUPLE:
-        return tuple(_decoded(each, blocks) for each in held)
+        return tuple(_decode(each, blocks) for each in held)
     if kind == _MAP:
-        return {_key(_decoded(key, blocks)): _decoded(each, blocks) for key, each in held}
+        return {_key(_decode(key, blocks)): _decode(each, blocks) for key, each in held}
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
     dtype, sizes, start, size, *scalar = held
@@ -199,7 +195,7 @@ def _decoded(node: Any, blocks: memoryview) -> Any:
         raise ValueError("a place is negative")
     data = bytearray(blocks[start : start + size])
     if len(data) != size:
-        raise ValueError("the block is cut short")
+        raise ValueError("the block is truncated")
     if kind == _TENSOR:
         return _tensor(data, DTYPES[dtype], shape)
     found = np.dtype(dtype)

@@ -24,33 +24,25 @@ from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.files import open_below, open_folder, subfolder, unlink_below, write_below
 from tdx.keys import format_key, normal_key
-from tdx.rollouts.dump.entries import (
-    _LEAVE_OUT,
-    DTYPES,
-    Parts,
-    _level,
-    tensors_of,
-)
+from tdx.rollouts.dump.entries import DTYPES, LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 from tdx.rollouts.dump.folder import open_data, write_all
 from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT, Fields
 from tdx.untrusted import MAX_NESTING
 
 _DESCRIPTION = "meta.json"
-
-
 _FREE_STEPS = 2**24
-"""Number of steps that is accepted of a track whose entries have no bytes."""
+"""Largest number of steps of a track whose entries have no bytes."""
 
 
 @dataclass(slots=True)
 class Track:
-    """What the columns of a rollout look like, and where their files are.
+    """Columns of a rollout, each in one file.
 
     Args:
-        name: of its folder.
+        name: Name of the track's folder.
         batch_size: ``[*B]``.
-        leaves: dtype and shape in one step of every entry, ``[*B, ...]``, by its path.
-        groups: the dims that a nested group has beyond the batch, by its path.
+        leaves: Dtype and shape of each entry in one step, ``[*B, ...]``, by path.
+        groups: Batch dimensions that nested TensorDicts have in addition, by path.
     """
 
     name: str
@@ -60,21 +52,19 @@ class Track:
 
     @classmethod
     def of(cls, name: str, data: TensorDictBase, dim: int) -> Track:
-        """The track for chunks such as ``data``, ``[*B, T]``, with ``dim`` batch dims."""
-        layout = Layout.of(data, tensors_of(data), dim + 1)
+        """Return the track for chunks like ``data``, ``[*B, T]``, with ``dim`` batch dimensions."""
+        layout = Layout.of(data, flatten_tensors(data), dim + 1)
         batch = tuple(data.batch_size[:dim])
         leaves = {p: (layout.dtypes[p], (*batch, *shape)) for p, shape in layout.shapes.items()}
         groups = {path: tuple(size) for path, size in layout.groups.items() if path}
         for path in leaves:
             if not all(map(_is_name, path)):
                 where = Where(key=normal_key(path))
-                raise ArgumentError(
-                    "a key that is no file name cannot be stored", where=where, hint=_LEAVE_OUT
-                )
+                raise ArgumentError("the key cannot be a file name", where=where, hint=LEAVE_OUT)
         return cls(name, batch, leaves, groups)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         leaves = [
             {
                 "key": list(path),
@@ -89,17 +79,17 @@ class Track:
 
     @classmethod
     def from_dict(cls, name: str, batch: tuple[int, ...], data: object) -> Track:
-        """Return the track that :meth:`to_dict` described.
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            StorageError: It is none.
+            StorageError: A field is invalid, or fields contradict each other.
         """
         fields = Fields(data, f"track {name!r}")
         leaves, groups = {}, {}
         for each in fields.objects("leaves"):
             dtype = each.text("dtype")
             if dtype not in DTYPES:
-                raise each.wrong("dtype", "a dtype that can be stored")
+                raise each.invalid("dtype", "a dtype that can be stored")
             leaves[_path(each)] = (DTYPES[dtype], each.shape("shape"))
         for each in fields.objects("groups"):
             groups[_path(each)] = each.shape("batch")
@@ -127,35 +117,35 @@ class Track:
                 raise StorageError(f"{fields.source} is impossibly large", hint=DAMAGED)
 
     def file(self, path: Parts) -> str:
-        """Where an entry is, from the dump's folder on."""
+        """Return the file of an entry, relative to the dump's folder."""
         return "/".join([self.name, *path[:-1], f"{path[-1]}.memmap"])
 
     def step_bytes(self, path: Parts) -> int:
-        """How many bytes an entry takes in a step."""
+        """Return the number of bytes of an entry per step."""
         dtype, shape = self.leaves[path]
         return torch.Size(shape).numel() * dtype.itemsize
 
     # Writing
 
     def columns(self, data: TensorDictBase) -> Leaves:
-        """The entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``.
+        """Return the entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``.
 
         Raises:
-            ArgumentError: they are not those of the chunks before.
+            ArgumentError: They differ from those of the preceding chunks.
         """
         dim = len(self.batch_size)
-        columns = {path: leaf.movedim(dim, 0) for path, leaf in tensors_of(data).items()}
+        columns = {path: leaf.movedim(dim, 0) for path, leaf in flatten_tensors(data).items()}
         found = {path: (leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in columns.items()}
         if found != self.leaves:
             odd = sorted(format_key(p) for p, _ in found.items() ^ self.leaves.items())
             raise ArgumentError(
-                f"{odd[0]!r} changes its shape or dtype, or comes and goes, during the rollout",
-                hint=_LEAVE_OUT,
+                f"{odd[0]!r} changes its shape or dtype, or is not in every step, of the rollout",
+                hint=LEAVE_OUT,
             )
         return columns
 
     def append(self, folder: Path, columns: Leaves, start: int) -> dict[str, str]:
-        """Write a chunk after ``start`` steps of a dump that nobody else reads or writes yet.
+        """Write a chunk after ``start`` steps of a dump that no other process uses.
 
         Returns:
             Checksum of each entry, by its file.
@@ -166,15 +156,15 @@ class Track:
     def write(
         self, root: int, columns: Leaves, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
-        """Write a chunk after ``start`` steps; bytes that exist there are overwritten.
+        """Write a chunk after ``start`` steps, over existing bytes.
 
-        A file never shrinks: others may have mapped it.
+        A file never shrinks: other processes may have mapped it.
 
         Args:
             root: Descriptor of the dump's folder.
             columns: The entries, ``[T, *B, ...]``.
             start: Number of steps before the chunk.
-            pool: Writes the files concurrently, and waits until they are on the disk.
+            pool: Executor that writes the files concurrently, and flushes them to the disk.
 
         Returns:
             Checksum of each entry, by its file.
@@ -208,7 +198,7 @@ class Track:
         return "/".join([self.name, *path])
 
     def descriptions(self, steps: int) -> dict[str, str]:
-        """Return the text of each file that ``TensorDict.load_memmap`` reads, by its name."""
+        """Return the text of each file that ``TensorDict.load_memmap`` reads, by name."""
         found, folders = {}, self._folders()
         for path in folders:
             entries: dict[str, Any] = {}
@@ -235,7 +225,7 @@ class Track:
             write_below(root, name, text)
 
     def remove_descriptions(self, root: int) -> None:
-        """Remove what :meth:`write_descriptions` wrote, which more steps make wrong."""
+        """Remove the files of :meth:`write_descriptions`, before steps are added."""
         for name in self.descriptions(0):
             with suppress(FileNotFoundError):
                 unlink_below(root, name)
@@ -243,7 +233,7 @@ class Track:
     # Reading
 
     def check_steps(self, steps: int) -> None:
-        """Refuse a number of steps that no file can prove.
+        """Refuse an implausible number of steps without a byte.
 
         Raises:
             StorageError: There are too many.
@@ -253,8 +243,8 @@ class Track:
                 f"track {self.name!r} declares {steps:,} steps without a byte", hint=DAMAGED
             )
 
-    def problem(self, root: int, path: Parts, steps: int) -> str | None:
-        """Return what is wrong with an entry's file, without reading it; ``None``: nothing.
+    def find_problem(self, root: int, path: Parts, steps: int) -> str | None:
+        """Return the problem of an entry's file, without reading it; ``None`` if it has none.
 
         Raises:
             StorageError: The file is a link, or not a regular file.
@@ -268,46 +258,45 @@ class Track:
         return f"has {found} bytes, {wanted} are needed" if found < wanted else None
 
     def check_files(self, root: int, folder: Path, steps: int) -> None:
-        """Raise an error if a file is missing or too short.
+        """Check that no file is missing or too short.
 
         Raises:
-            StorageError: One is.
+            StorageError: A file is.
         """
         for path in self.leaves:
-            problem = self.problem(root, path, steps)
+            problem = self.find_problem(root, path, steps)
             if problem:
                 raise StorageError(
                     f"{folder / self.file(path)} {problem}",
-                    hint=f"`tdx verify {folder}` lists what is wrong",
+                    hint=f"`tdx verify {folder}` lists all problems",
                 )
 
     def open(self, folder: Path, steps: int) -> TensorDictBase:
-        """Return every entry as memory-mapped files, ``[*B, T]``; nothing is read yet.
+        """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them.
 
         Raises:
             StorageError: A file is missing, too short, or a link.
         """
         with open_folder(folder) as root:
             self.check_files(root, folder, steps)
-            leaves = {path: self._mapped(root, path, steps) for path in self.leaves}
-        return self._nested(leaves, steps)
+            leaves = {path: self._map(root, path, steps) for path in self.leaves}
+        return self._unflatten(leaves, steps)
 
-    def _mapped(self, root: int, path: Parts, steps: int) -> Tensor:
+    def _map(self, root: int, path: Parts, steps: int) -> Tensor:
         dtype, shape = self.leaves[path]
         full = torch.Size((steps, *shape))
         if not full.numel():
             mapped = torch.empty(full, dtype=dtype)
         else:
-            # The path of the descriptor: the file that was checked, whatever its name leads to now.
+            # Map the file that was checked, even if its name was replaced since.
             with open_data(root, self.file(path)) as file:
                 name = f"/proc/self/fd/{file.fileno()}"
                 flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
             mapped = flat.reshape(full)
         return mapped.movedim(0, len(self.batch_size))
 
-    def _nested(self, leaves: Mapping[Parts, Tensor], steps: int) -> TensorDictBase:
-        groups = {**{path[:-1]: () for path in leaves if len(path) > 1}, **self.groups}
-        return _level(leaves, groups, (), torch.Size((*self.batch_size, steps)))
+    def _unflatten(self, leaves: Mapping[Parts, Tensor], steps: int) -> TensorDictBase:
+        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
 
 
 def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -317,7 +306,7 @@ def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
 def _path(fields: Fields) -> Parts:
     path = fields.texts("key")
     if not 0 < len(path) < MAX_NESTING or not all(map(_is_name, path)):
-        raise fields.wrong("key", "a key")
+        raise fields.invalid("key", "a key")
     return path
 
 
@@ -326,7 +315,7 @@ def _is_name(part: str) -> bool:
 
 
 def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = False) -> str:
-    """Write numbers into a file at an offset; returns their checksum."""
+    """Write a column into a file at an offset; returns its checksum."""
     data = _bytes_of(column)
     descriptor = open_below(root, file, os.O_WRONLY | os.O_CREAT)
     try:
@@ -344,7 +333,7 @@ def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = Fa
 
 
 def checksum(column: Tensor) -> str:
-    """The checksum of an entry's numbers."""
+    """Return the checksum of a column."""
     return f"{zlib.crc32(_bytes_of(column)):08x}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -16,96 +16,74 @@ from torch import Tensor
 
 from tdx.keys import format_key, key_parts
 from tdx.rollouts.dump.entries import Parts
-from tdx.rollouts.dump.episodes import EpisodeIndex, Flags
-from tdx.rollouts.dump.folder import DATA, INDEX, KEPT_FILES, open_data, reading
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+from tdx.rollouts.dump.folder import DATA, INDEX, POLICY_COPIES, open_data, open_dump_folder
+from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
-from tdx.rollouts.dump.specs import spec_violation
+from tdx.rollouts.dump.specs import describe_violation
 from tdx.rollouts.dump.state_files import read_state
 from tdx.rollouts.dump.track import Track
 
 _BLOCK = 2**23
-"""Bytes that are read at a time."""
-
-
+"""Number of bytes that are read at a time."""
 _NO_BYTES = "00000000"
-
-
 Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Something in a dump that is not as its manifest says.
+class Problem(PlainData):
+    """A part of a dump that differs from its manifest.
 
     Args:
-        kind: what it is.
-        file: where.
-        chunk: in which chunk, from 0.
-        message: in words.
+        kind: Kind of the problem.
+        file: File that has it.
+        chunk: Index of the chunk, from 0.
+        message: Description for the user.
     """
 
-    kind: Kind
+    kind: Kind = field(metadata={"json": "problem"})
     file: str
     chunk: int | None
     message: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "problem": self.kind,
-            "file": self.file,
-            "chunk": self.chunk,
-            "message": self.message,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """What was found.
+class Verification(PlainData):
+    """Result of a verification.
 
     Args:
-        path: the dump.
-        chunks: how many were read.
-        size: how many bytes.
-        complete: True if the rollout reached its goal.
-        source: The dump that was replayed, if it is a replay.
-        problems: all that is wrong.
+        path: Folder of the dump.
+        chunks: Number of chunks that were read.
+        size: Number of bytes that were read.
+        complete: Whether the rollout reached its goal.
+        source: Dump that was replayed, if it is a replay.
+        problems: All problems.
     """
 
     path: str
     chunks: int
-    size: int
+    size: int = field(metadata={"json": "bytes"})
     complete: bool
-    source: str | None
+    source: str | None = field(metadata={"json": None})
     problems: tuple[Problem, ...]
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "path": self.path,
-            "chunks": self.chunks,
-            "bytes": self.size,
-            "complete": self.complete,
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
 
 
 def verify(path: str | Path) -> Verification:
     """Read a whole dump and compare it with its manifest, in constant memory.
 
     Args:
-        path: Its folder.
+        path: Folder of the dump.
 
     Raises:
-        StorageError: There is no dump, its manifest or index is damaged, or it has links.
+        StorageError: The dump is missing, its manifest or index is damaged, or it has links.
     """
     folder = Path(path)
-    with reading(folder) as root:
+    with open_dump_folder(folder) as root:
         manifest, _ = load_manifest(root, folder)
         found = [
             *_state_problems(root, folder, manifest),
@@ -114,15 +92,15 @@ def verify(path: str | Path) -> Verification:
         ]
         for track, steps in manifest.tracks:
             for leaf in track.leaves:
-                problem = track.problem(root, leaf, steps)
+                problem = track.find_problem(root, leaf, steps)
                 if problem is None:
-                    found += _wrong_values(root, manifest, track, leaf)
+                    found += _value_problems(root, manifest, track, leaf)
                     continue
                 kind: Kind = "missing" if problem == "is missing" else "short"
                 file = track.file(leaf)
                 found.append(Problem(kind, file, None, f"{file} {problem}"))
         if not any(each.kind in ("missing", "short", "checksum") for each in found):
-            found += _wrong_episodes(root, manifest)
+            found += _episode_problems(root, manifest)
     return Verification(
         str(path),
         len(manifest.chunks),
@@ -140,7 +118,7 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
     try:
         read_state(root, state)
     except FileNotFoundError:
-        # A writer may have committed another chunk meanwhile.
+        # A writer may have committed another chunk in the meantime.
         if load_manifest(root, folder)[0].state == state:
             yield Problem("missing", state.path, None, f"{state.path} is missing")
     except ValueError:
@@ -148,7 +126,7 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
 
 
 def _policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
-    for name in sorted(KEPT_FILES):
+    for name in sorted(POLICY_COPIES):
         try:
             with open_data(root, name) as file:
                 digest = sha256()
@@ -163,7 +141,7 @@ def _policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
 def _description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each ``meta.json`` that does not describe the entries.
 
-    While a rollout is unfinished there need not be any.
+    An unfinished dump does not need to have them.
     """
     for track, steps in manifest.tracks:
         for name, wanted in track.descriptions(steps).items():
@@ -178,36 +156,36 @@ def _description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem("checksum", name, None, f"{name} does not describe the entries")
 
 
-def _wrong_values(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
+def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
     file = track.file(leaf)
     spec = _spec_of(manifest, leaf) if track.name == DATA else None
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
-    at_once = max(1, _BLOCK // max(size, 1))
-    has_told, first = False, 0
+    block_steps = max(1, _BLOCK // max(size, 1))
+    is_reported, first = False, 0
     with open_data(root, file) as stream:
         for index, chunk in enumerate(manifest.chunks):
             steps = chunk.steps if track.name == DATA else chunk.raw_steps
-            crc, wrong = 0, None
-            for begin in range(0, steps if size else 0, at_once):
-                count = min(at_once, steps - begin)
+            crc, violation = 0, None
+            for begin in range(0, steps if size else 0, block_steps):
+                count = min(block_steps, steps - begin)
                 data = stream.read(count * size)
                 crc = zlib.crc32(data, crc)
-                if spec is not None and wrong is None and not has_told:
+                if spec is not None and violation is None and not is_reported:
                     values = torch.frombuffer(bytearray(data), dtype=dtype)
-                    wrong = _violation(values.reshape(count, *shape), spec, first + begin)
+                    violation = _find_violation(values.reshape(count, *shape), spec, first + begin)
             if f"{crc:08x}" != chunk.crc32.get(file, _NO_BYTES):
                 message = f"the checksum of chunk {index} in {file} differs"
                 yield Problem("checksum", file, index, message)
-            elif wrong:
-                has_told = True
-                message = f"{format_key(leaf)!r} {wrong} in chunk {index}"
+            elif violation:
+                is_reported = True
+                message = f"{format_key(leaf)!r} {violation} in chunk {index}"
                 yield Problem("spec", file, index, message)
             first += steps
 
 
-def _wrong_episodes(root: int, manifest: Manifest) -> Iterator[Problem]:
-    """Find the episodes again in the stored flags and rewards, as far as these are stored."""
+def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+    """Compare the index with the episodes in the stored flags and rewards, if they are stored."""
     track, flags = manifest.data, manifest.flags
     if track is None or flags is None:
         return
@@ -215,7 +193,7 @@ def _wrong_episodes(root: int, manifest: Manifest) -> Iterator[Problem]:
     has_rewards = all(paths[key] in track.leaves for key in flags.rewards)
     if not all(paths[key] in track.leaves for key in flags.ends):
         return
-    read = Flags(flags.rewards if has_rewards else (), flags.ends)
+    read = EpisodeKeys(flags.rewards if has_rewards else (), flags.ends)
     rows, start = prod(manifest.batch_size), 0
     found = EpisodeIndex(rows)
     for chunk in manifest.chunks:
@@ -266,8 +244,8 @@ def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
     return next((spec for spec in manifest.specs if spec["key"] == key), None)
 
 
-def _violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
+def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
     try:
-        return spec_violation(values, spec, start)
+        return describe_violation(values, spec, start)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return "cannot be compared with the bounds of its spec"

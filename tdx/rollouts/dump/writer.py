@@ -1,4 +1,4 @@
-"""Append chunks to a dump, so that it opens with every finished one whatever happens."""
+"""Append chunks to a dump, which can be opened with every finished chunk after any crash."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tdx.files import (
     unlink_below,
     write_below,
 )
-from tdx.rollouts.dump.entries import selected, storable
-from tdx.rollouts.dump.episodes import Columns, Flags
+from tdx.rollouts.dump.entries import select_entries, select_storable
+from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
     DATA,
     INDEX,
     RAW,
 )
-from tdx.rollouts.dump.index import Chunk, Entry, Position, append_entry
+from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.state_files import (
     StateFile,
@@ -37,11 +37,9 @@ from tdx.rollouts.dump.state_files import (
 )
 from tdx.rollouts.dump.track import Track, checksum
 
-_AT_ONCE = 8
-"""Number of files that are written at the same time."""
-
-
-_RESUME = "make room, then --resume continues after the last finished chunk"
+_MAX_THREADS = 8
+"""Number of files that are written concurrently."""
+RESUME_HINT = "make room, then --resume continues after the last finished chunk"
 
 
 class DumpWriter:
@@ -52,24 +50,19 @@ class DumpWriter:
 
     Args:
         root: Descriptor of the dump's folder.
-        folder: What an error message calls it.
-        manifest: What exists already.
-        flags: Keys of rewards and ends.
+        folder: Name of the folder in error messages.
+        manifest: Manifest of the steps so far, with ``flags``.
         end: End of the index.
-        hint: What to do if the disk is full.
+        hint: Hint of the error if the disk is full.
     """
 
     def __init__(
-        self,
-        root: int,
-        folder: Path,
-        manifest: Manifest,
-        flags: Flags,
-        end: Position,
-        hint: str = _RESUME,
+        self, root: int, folder: Path, manifest: Manifest, end: Position, hint: str = RESUME_HINT
     ) -> None:
+        if manifest.flags is None:
+            raise ValueError("the manifest has no flags")
         self.folder, self.manifest = folder, manifest
-        self._root, self._flags, self._end, self._hint = root, flags, end, hint
+        self._root, self._flags, self._end, self._hint = root, manifest.flags, end, hint
         self._dim = len(manifest.batch_size)
         self._tracks = {track.name for track, _ in manifest.tracks}
         self._transforms = manifest.transforms
@@ -77,11 +70,11 @@ class DumpWriter:
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
-        self._pool = self._resources.enter_context(ThreadPoolExecutor(_AT_ONCE, "tdx-sync"))
-        with _writing(self.folder, self._hint):
+        self._pool = self._resources.enter_context(ThreadPoolExecutor(_MAX_THREADS, "tdx-sync"))
+        with report_write_errors(self.folder, self._hint):
             self._index = open_below(self._root, INDEX, os.O_WRONLY | os.O_CREAT)
             self._resources.callback(os.close, self._index)
-            # What a kill left of a line.
+            # Cut off the incomplete line of a killed process.
             os.ftruncate(self._index, self._end.offset)
         return self
 
@@ -100,29 +93,29 @@ class DumpWriter:
 
         Args:
             chunk: The rollout's entries.
-            raw: What the env itself returned, if that is stored.
-            state: What is needed to resume after it; ``None`` if nobody will.
-            partial: True if the env failed in it, so that a resumed rollout repeats it.
+            raw: Raw steps of the base env, if they are stored.
+            state: State to resume from after the chunk; ``None``: the rollout cannot be resumed.
+            partial: True if the env failed in the chunk, so that a resumed rollout repeats it.
 
         Raises:
             OutputError: The disk is full, or cannot be written to.
         """
         manifest = self.manifest
-        with _writing(self.folder, self._hint):
+        with report_write_errors(self.folder, self._hint):
             self._remove_descriptions()
-            sums, raw_steps = self._write(DATA, self._selected(chunk), manifest.steps), 0
+            sums, raw_steps = self._write(DATA, self._select(chunk), manifest.steps), 0
             if raw is not None:
                 raw_steps = raw.shape[self._dim]
                 sums |= self._write(RAW, raw, manifest.raw_steps)
-            begun = [track for track, _ in manifest.tracks if track.name not in self._tracks]
-            for track in begun:
+            new = [track for track, _ in manifest.tracks if track.name not in self._tracks]
+            for track in new:
                 track.sync_folders(self._root)
             ended = manifest.episodes.add(*self._flags.read(chunk, self._dim))
             before = manifest.state
             if not partial:
                 manifest.state = self._save_state(state, manifest.steps + chunk.shape[self._dim])
             added = Chunk(chunk.shape[self._dim], raw_steps, sums, partial)
-            self._commit(added, ended, tuple(begun))
+            self._commit(added, ended, tuple(new))
             if partial:
                 self._describe()
             if before is not None and before != manifest.state:
@@ -136,20 +129,20 @@ class DumpWriter:
             setattr(self.manifest, name, track)
         return track.write(self._root, track.columns(data), start, self._pool)
 
-    def _commit(self, chunk: Chunk, ended: Columns, begun: tuple[Track, ...]) -> None:
+    def _commit(self, chunk: Chunk, ended: Columns, new: tuple[Track, ...]) -> None:
         manifest = self.manifest
         changed = manifest.transforms != self._transforms
-        entry = Entry(
+        entry = IndexEntry(
             chunk,
             ended,
             manifest.episodes.running(),
-            begun,
+            new,
             manifest.transforms if changed or not manifest.chunks else None,
             None if chunk.partial else manifest.state,
         )
         self._end = append_entry(self._index, entry, self._end)
         self._transforms = manifest.transforms
-        self._tracks.update(track.name for track in begun)
+        self._tracks.update(track.name for track in new)
         manifest.chunks.append(chunk)
 
     def _save_state(self, state: dict[str, Any] | None, steps: int) -> StateFile | None:
@@ -163,7 +156,7 @@ class DumpWriter:
     def finish(self) -> None:
         """Mark the dump as complete."""
         self.manifest.complete = True
-        with _writing(self.folder, self._hint):
+        with report_write_errors(self.folder, self._hint):
             self._describe()
             self.manifest.state = None
             self.manifest.save_header(self._root, self._end)
@@ -174,7 +167,7 @@ class DumpWriter:
             track.write_descriptions(self._root, steps)
 
     def _remove_descriptions(self) -> None:
-        """Remove those of a dump that gets more steps."""
+        """Remove the descriptions of a dump that gets more steps."""
         if self._has_descriptions:
             for track, _ in self.manifest.tracks:
                 track.remove_descriptions(self._root)
@@ -184,11 +177,11 @@ class DumpWriter:
         """Return the checksums that a chunk's entries would have."""
         track = self.manifest.data
         assert track is not None
-        columns = track.columns(self._selected(chunk))
+        columns = track.columns(self._select(chunk))
         return {track.file(path): checksum(column) for path, column in columns.items()}
 
-    def state(self) -> dict[str, Any] | None:
-        """Return what :meth:`append` was given with the last finished chunk.
+    def read_state(self) -> dict[str, Any] | None:
+        """Return the state that was saved with the last finished chunk.
 
         Raises:
             StorageError: Its file is missing or damaged.
@@ -205,14 +198,23 @@ class DumpWriter:
             raise StorageError(f"cannot read {file}: {error}", hint=hint) from error
         return found
 
-    def _selected(self, chunk: TensorDictBase) -> TensorDictBase:
+    def _select(self, chunk: TensorDictBase) -> TensorDictBase:
         if self.manifest.keys is None:
-            return storable(chunk)
-        return selected(chunk, self.manifest.keys)
+            return select_storable(chunk)
+        return select_entries(chunk, self.manifest.keys)
 
 
 @contextmanager
-def _writing(folder: Path, full_hint: str) -> Iterator[None]:
+def report_write_errors(folder: Path, full_hint: str) -> Iterator[None]:
+    """Turn errors of the system into an :class:`OutputError`.
+
+    Args:
+        folder: Folder that is written.
+        full_hint: Hint of the error if the disk is full.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
     try:
         yield
     except OSError as error:

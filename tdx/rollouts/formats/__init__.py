@@ -2,5 +2,5 @@
 
 A format's module has ``write(stored, target, options)``, which returns what is worth saying about
 the result, and, where it can be imported, ``read(path)``, a context manager with a
-:class:`~tdx.rollouts.formats.interface.Reader`.
+:class:`~tdx.rollouts.formats.interface.ColumnReader`.
 """

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileColumn:
     """A column of a file.
 
     Args:
@@ -75,7 +75,9 @@ def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
     return array
 
 
-def array_form(dtype: torch.dtype, *, splits_complex: bool = False) -> tuple[Any, tuple[int, ...]]:
+def array_format(
+    dtype: torch.dtype, *, splits_complex: bool = False
+) -> tuple[Any, tuple[int, ...]]:
     """The dtype of the array that :func:`to_array` makes, and the dims that it adds."""
     array = to_array(torch.empty((0,), dtype=dtype), splits_complex=splits_complex)
     return array.dtype, array.shape[1:]

@@ -10,11 +10,11 @@ from typing import IO
 from tdx.errors import ArgumentError
 from tdx.rollouts.dump.reading import Dump, open_dump
 from tdx.rollouts.formats import jsonl
-from tdx.rollouts.formats.interface import Exported, Options
-from tdx.rollouts.formats.registry import Format, find_format, format_for
-from tdx.rollouts.formats.stored import Stored, folder_bytes
-from tdx.rollouts.formats.target import check_free, replaced
-from tdx.rollouts.recording.stream import Progress, silent
+from tdx.rollouts.formats.interface import Exported, ExportOptions
+from tdx.rollouts.formats.registry import Format, find_format, format_of_suffix
+from tdx.rollouts.formats.stored import ExportSource, measure_bytes
+from tdx.rollouts.formats.target import check_export_target, replace_atomically
+from tdx.rollouts.recording.stream import Progress, ignore_progress
 
 
 def export_dump(
@@ -29,7 +29,7 @@ def export_dump(
     lossy: bool = False,
     force: bool = False,
     dry_run: bool = False,
-    on_rows: Callable[[Progress], None] = silent,
+    on_rows: Callable[[Progress], None] = ignore_progress,
 ) -> Exported:
     """Write a dump in another format: its numbers bit for bit, and all that the dump knows of them.
 
@@ -65,21 +65,25 @@ def export_dump(
         (250, 1)
     """
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
-    kind = find_format(to) if to is not None else format_for(None if path is None else Path(path))
-    options = Options(None if episodes is None else tuple(episodes), fps, split, lossy)
+    kind = (
+        find_format(to)
+        if to is not None
+        else format_of_suffix(None if path is None else Path(path))
+    )
+    options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
     _check_options(kind, options)
     target = Path(path) if path is not None else _beside(opened.path, kind, split)
     is_folder = kind.is_folder or split
-    check_free(target, kind, is_folder, force)
-    stored = Stored(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
+    check_export_target(target, kind, is_folder, force)
+    stored = ExportSource(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
     module = kind.module
     plan = module.plan(stored, options) if hasattr(module, "plan") else stored.plan()
     notes = (*_left_out(opened, stored, kind), *plan.notes)
     size = plan.size
     if not dry_run:
-        with replaced(target, folder=is_folder) as part:
+        with replace_atomically(target, folder=is_folder) as part:
             notes += module.write(stored, part, replace(options, name=target.name))
-            size = folder_bytes(part)
+            size = measure_bytes(part)
     return Exported(
         source=str(opened.path),
         path=str(target),
@@ -107,10 +111,10 @@ def export_lines(
         stream: where to.
         keys: the entries to export; all by default.
     """
-    jsonl.write_lines(Stored(open_dump(dump), keys, raw=False), stream)
+    jsonl.write_lines(ExportSource(open_dump(dump), keys, raw=False), stream)
 
 
-def _check_options(kind: Format, options: Options) -> None:
+def _check_options(kind: Format, options: ExportOptions) -> None:
     if kind.has_frames:
         if options.lossy and kind.name != "mp4":
             raise ArgumentError("--lossy is for mp4", hint=f"leave it out for {kind.name}")
@@ -127,7 +131,7 @@ def _beside(folder: Path, kind: Format, split: bool) -> Path:
     return folder.parent / name if folder.name else place.parent / name
 
 
-def _left_out(dump: Dump, stored: Stored, kind: Format) -> tuple[str, ...]:
+def _left_out(dump: Dump, stored: ExportSource, kind: Format) -> tuple[str, ...]:
     notes = []
     if dump.raw is not None and stored.manifest.raw is None and not kind.has_frames:
         notes.append(

@@ -15,28 +15,20 @@ from torch import Tensor
 from tdx.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts
-from tdx.rollouts.dump.episodes import EpisodeIndex, Flags
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.arrays import Found, from_array, is_numeric
-from tdx.rollouts.formats.interface import Reader
+from tdx.rollouts.formats.arrays import FileColumn, from_array, is_numeric
+from tdx.rollouts.formats.interface import ColumnReader
 from tdx.rollouts.formats.untrusted_files import check_key
 from tdx.rollouts.recording.stream import Progress
 
 UNKNOWN = "unknown"
-
-
 _BLOCK = 2**23
-
-
 _MOST_NAMES = 5
-
-
 _FLAGS = ("terminated", "truncated", "done")
-
-
 _KNOWN: dict[str, Parts] = {
     "observations": ("observation",),
     "obs": ("observation",),
@@ -58,8 +50,6 @@ _KNOWN: dict[str, Parts] = {
     "dones": ("next", "done"),
 }
 """What others call the entries that tdx has names for."""
-
-
 _HINT = "a row of numbers a step is needed in each column"
 
 
@@ -73,7 +63,7 @@ class _Leaf:
     shape: tuple[int, ...]
 
 
-class Foreign:
+class ForeignImport:
     """A file by somebody else.
 
     Args:
@@ -85,7 +75,7 @@ class Foreign:
         StorageError: its columns are no rollout.
     """
 
-    def __init__(self, reader: Reader, source: Path, env: str | None) -> None:
+    def __init__(self, reader: ColumnReader, source: Path, env: str | None) -> None:
         self._reader, self._source = reader, source
         every = reader.columns()
         found = {name: each for name, each in every.items() if each.shape and _torch_dtype(each)}
@@ -113,7 +103,7 @@ class Foreign:
         self._env = env or (reader.env[0] if reader.env else UNKNOWN)
         self._kwargs = dict(reader.env[1]) if reader.env and env is None else {}
 
-    def _common_length(self, found: Mapping[str, Found]) -> int:
+    def _common_length(self, found: Mapping[str, FileColumn]) -> int:
         lengths = {name: each.shape[0] for name, each in found.items()}
         counts = set(lengths.values())
         if len(counts) > 1:
@@ -128,7 +118,7 @@ class Foreign:
             raise StorageError(f"{self._source} holds no step", hint=_HINT)
         return counts.pop()
 
-    def _leaf(self, name: str, path: Parts, found: Found) -> _Leaf:
+    def _leaf(self, name: str, path: Parts, found: FileColumn) -> _Leaf:
         dtype = _torch_dtype(found)
         assert dtype is not None
         shape = found.shape[1:]
@@ -219,7 +209,7 @@ class Foreign:
         return (*notes, *self._reader.notes())
 
 
-def _torch_dtype(found: Found) -> torch.dtype | None:
+def _torch_dtype(found: FileColumn) -> torch.dtype | None:
     """The dtype of the entry that a column becomes; none where it holds no numbers."""
     if not is_numeric(found.dtype):
         return None
@@ -234,7 +224,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _paths(found: Mapping[str, Found]) -> dict[str, Parts]:
+def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
     """The key that each column becomes."""
     parts = {name: tuple(part for part in re.split(r"[./]", name) if part) for name in found}
     if any(path[:1] == ("next",) for path in parts.values()):
@@ -263,10 +253,10 @@ def _specs(track: Track) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _flags(track: Track) -> Flags:
+def _flags(track: Track) -> EpisodeKeys:
     """Return the keys that :func:`_ends` reads."""
     rewards = ("reward",) if ("next", "reward") in track.leaves else ()
-    return Flags(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
+    return EpisodeKeys(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
 
 
 def _ends(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, to_array
-from tdx.rollouts.formats.interface import NOTE, Column, Options, Reader, read_note
-from tdx.rollouts.formats.stored import Stored
-from tdx.rollouts.formats.target import check_room
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format, to_array
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import ExportSource
+from tdx.rollouts.formats.target import check_free_space
 from tdx.rollouts.formats.untrusted_files import (
     DEFLATE_RATIO,
     FREE_BYTES,
@@ -33,10 +39,10 @@ _CHUNK = 2**18
 """Bytes that are compressed together."""
 
 
-def grouped_columns(stored: Stored) -> list[Column]:
+def name_grouped_columns(stored: ExportSource) -> list[ExportColumn]:
     """Each entry with its path through the groups: ``data/next/reward``."""
     return [
-        Column(track.name, path, "/".join((track.name, *path)))
+        ExportColumn(track.name, path, "/".join((track.name, *path)))
         for track, _ in stored.manifest.tracks
         for path in track.leaves
     ]
@@ -49,16 +55,16 @@ def chunk_shape(shape: tuple[int, ...], dtype: Any, most: int = _CHUNK) -> tuple
     return (steps, *(max(1, size) for size in shape[1:]))
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one dataset an entry, time first and compressed, and the note as a text."""
     import h5py
 
-    columns = grouped_columns(stored)
+    columns = name_grouped_columns(stored)
     with h5py.File(target, "w", track_order=True) as file:
         for column in columns:
             track, steps = stored.track(column.track)
             dtype, shape = track.leaves[column.path]
-            kind, more = array_form(dtype)
+            kind, more = array_format(dtype)
             full = (steps, *shape, *more)
             packed = (
                 {}
@@ -72,24 +78,24 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
                 if array.size:
                     # HDF5 brings the process down where it cannot write what it holds back.
                     file.flush()
-                    check_room(target, array.nbytes)
+                    check_free_space(target, array.nbytes)
                     dataset[start : start + len(array)] = array
                 start += len(array)
         text = stored.note_text(columns)
         file.flush()
-        check_room(target, len(text))
+        check_free_space(target, len(text))
         file.create_dataset(NOTE, data=text, dtype=h5py.string_dtype())
     return ()
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; no number is read yet."""
     with open_hdf5(path) as file:
-        yield _Reader(path, checked_datasets(path, file))
+        yield _Reader(path, find_datasets(path, file))
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, datasets: dict[str, Any]) -> None:
         import h5py
 
@@ -97,10 +103,12 @@ class _Reader(Reader):
         note = datasets.get(NOTE)
         if note is not None and not note.shape and h5py.check_string_dtype(note.dtype):
             del datasets[NOTE]
-            self.note = read_note(self._read(NOTE, note, ()), path)
+            self.note = parse_note(self._read(NOTE, note, ()), path)
 
-    def columns(self) -> Mapping[str, Found]:
-        return {name: Found(each.dtype, each.shape or ()) for name, each in self._datasets.items()}
+    def columns(self) -> Mapping[str, FileColumn]:
+        return {
+            name: FileColumn(each.dtype, each.shape or ()) for name, each in self._datasets.items()
+        }
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         return {name: self._rows(name, start, stop) for name in names}
@@ -122,22 +130,12 @@ class _Reader(Reader):
 
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32_000: "lzf"}
 """Filters that are part of HDF5 or h5py; any other one would load a plugin."""
-
-
 _DEFLATE = 1
-
-
 _SMALL_CHUNK = 2**18
 """Compressed bytes that deflate cannot expand beyond a harmless size."""
-
-
 _CHECKSUM = 4
 """Bytes that fletcher32 adds to a chunk."""
-
-
 _NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not use it"
-
-
 _FORGED = "the file is damaged or was made to look larger than it is; do not use it"
 
 
@@ -159,9 +157,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def checked_datasets(
-    path: Path, file: h5py.File, most: int = MAX_COLUMNS
-) -> dict[str, h5py.Dataset]:
+def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[str, h5py.Dataset]:
     """Find every dataset without following any link, and check where and how it is stored.
 
     Args:

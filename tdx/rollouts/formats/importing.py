@@ -12,15 +12,15 @@ from tdx.rollouts.dump.creation import check_target
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.index import ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest
-from tdx.rollouts.dump.reading import summary
+from tdx.rollouts.dump.reading import summarize
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.formats.arrays import from_array
-from tdx.rollouts.formats.foreign import Foreign
-from tdx.rollouts.formats.interface import Imported, Reader
-from tdx.rollouts.formats.registry import Format, export_formats, find_format, format_of
-from tdx.rollouts.formats.target import check_no_link, replaced
+from tdx.rollouts.formats.foreign import ForeignImport
+from tdx.rollouts.formats.interface import ColumnReader, Imported
+from tdx.rollouts.formats.registry import Format, detect_format, export_formats, find_format
+from tdx.rollouts.formats.target import check_no_link, replace_atomically
 from tdx.rollouts.formats.untrusted_files import check_columns, check_regular_file
-from tdx.rollouts.recording.stream import Progress, silent
+from tdx.rollouts.recording.stream import Progress, ignore_progress
 
 
 def import_dump(
@@ -30,7 +30,7 @@ def import_dump(
     format: str | None = None,
     env: str | None = None,
     force: bool = False,
-    on_rows: Callable[[Progress], None] = silent,
+    on_rows: Callable[[Progress], None] = ignore_progress,
 ) -> Imported:
     """Make a dump of a file in another format.
 
@@ -68,10 +68,10 @@ def import_dump(
     check_no_link(folder)
     check_target(folder, force, hint="--force overwrites it")
     module = kind.module
-    with module.read(source) as reader, replaced(folder, folder=True) as part:
+    with module.read(source) as reader, replace_atomically(folder, folder=True) as part:
         check_columns(reader.columns(), source, folder)
         if reader.note is None:
-            manifest, notes = Foreign(reader, source, env).write(part, on_rows)
+            manifest, notes = ForeignImport(reader, source, env).write(part, on_rows)
         else:
             if env is not None:
                 raise ArgumentError(
@@ -81,11 +81,11 @@ def import_dump(
         for track, steps in manifest.tracks:
             track.describe(part, steps)
         manifest.save(part)
-    return Imported(str(source), kind.name, str(folder), summary(str(folder), manifest), notes)
+    return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
 
 def _format(source: Path, name: str | None) -> Format:
-    kind = format_of(source) if name is None else find_format(name)
+    kind = detect_format(source) if name is None else find_format(name)
     if not kind.can_import:
         names = ", ".join(each.name for each in export_formats() if each.can_import)
         raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
@@ -96,7 +96,7 @@ def _format(source: Path, name: str | None) -> Format:
 
 
 def _as_it_was(
-    reader: Reader,
+    reader: ColumnReader,
     note: Mapping[str, Any],
     source: Path,
     folder: Path,
@@ -122,7 +122,7 @@ def _as_it_was(
 
 
 def _check_columns(
-    reader: Reader, track: Track, places: Mapping[Parts, str], steps: int, source: Path
+    reader: ColumnReader, track: Track, places: Mapping[Parts, str], steps: int, source: Path
 ) -> None:
     found = reader.columns()
     for path in track.leaves:
@@ -135,7 +135,7 @@ def _check_columns(
 
 
 def _copy(
-    reader: Reader,
+    reader: ColumnReader,
     manifest: Manifest,
     track: Track,
     places: Mapping[Parts, str],

@@ -12,13 +12,13 @@ from typing import Any
 from tdx.errors import ArgumentError, StorageError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, Found
+from tdx.rollouts.formats.arrays import Array, FileColumn
 from tdx.rollouts.formats.untrusted_files import check_key
 from tdx.untrusted import MAX_ENVS, checked_shape, parse_json
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ExportOptions:
     """What can be asked of an export, beside where and what.
 
     Args:
@@ -37,7 +37,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExportedEntry:
     """An entry of a dump, and where it is in the file.
 
     Args:
@@ -82,7 +82,7 @@ class Exported:
     batch_size: tuple[int, ...]
     episodes: int
     size: int | None
-    entries: tuple[Entry, ...]
+    entries: tuple[ExportedEntry, ...]
     notes: tuple[str, ...]
     written: bool
 
@@ -134,7 +134,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExportColumn:
     """An entry and what it is called in a file.
 
     Args:
@@ -157,7 +157,7 @@ NOTE = "tdx"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """What an export is going to write.
 
     Args:
@@ -167,13 +167,13 @@ class Plan:
         notes: what is worth knowing.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ExportedEntry, ...]
     episodes: int
     size: int | None
     notes: tuple[str, ...] = ()
 
 
-class Reader(ABC):
+class ColumnReader(ABC):
     """A file that is read from its first step to its last.
 
     Attributes:
@@ -185,7 +185,7 @@ class Reader(ABC):
     env: tuple[str, Mapping[str, Any]] | None = None
 
     @abstractmethod
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         """Every column by its name."""
 
     @abstractmethod
@@ -204,16 +204,16 @@ class Reader(ABC):
         return ()
 
 
-def read_note(text: str | bytes, path: Path) -> dict[str, Any]:
-    """Parse the note of a file; see :func:`checked_note`."""
+def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:
+    """Parse the note of a file; see :func:`check_note`."""
     try:
         note = parse_json(text, path)
     except StorageError as error:
         raise _unclear(path) from error
-    return checked_note(note, path)
+    return check_note(note, path)
 
 
-def checked_note(note: Any, path: Path) -> dict[str, Any]:
+def check_note(note: Any, path: Path) -> dict[str, Any]:
     """Validate the note of a file.
 
     Raises:

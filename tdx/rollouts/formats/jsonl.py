@@ -20,32 +20,32 @@ from tdx.errors import StorageError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, Found, array_form, to_array
-from tdx.rollouts.formats.interface import NOTE, Options, Reader, checked_note
-from tdx.rollouts.formats.parquet import index_names
-from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_format, to_array
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.parquet import name_index_columns
+from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES
 from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write a line a step; the first one has the note as well."""
     with target.open("wb") as file:
         write_lines(stored, file)
     return ()
 
 
-def write_lines(stored: Stored, stream: IO[bytes]) -> None:
+def write_lines(stored: ExportSource, stream: IO[bytes]) -> None:
     """Write the lines to a stream.
 
     Args:
         stored: what to write.
         stream: where to.
     """
-    columns = columns_of(stored.manifest)
+    columns = name_columns(stored.manifest)
     roots = [NOTE, *(each.path[0] for each in columns)]
-    index = index_names(roots, bool(stored.batch_size))
-    clock = EpisodeClock(stored.episodes, stored.rows)
+    index = name_index_columns(roots, bool(stored.batch_size))
+    clock = EpisodeLookup(stored.episodes, stored.rows)
     first: dict[str, Any] = {_free(NOTE, roots[1:]): stored.note(columns)}
     for start, leaves in stored.blocks(DATA):
         steps = len(next(iter(leaves.values())))
@@ -69,7 +69,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def _rows(stored: Stored, leaf: torch.Tensor) -> list[Any]:
+def _rows(stored: ExportSource, leaf: torch.Tensor) -> list[Any]:
     """The values of each step of each env, as JSON has them."""
     array = to_array(leaf, splits_complex=True)
     dims = 1 + len(stored.batch_size)
@@ -77,7 +77,7 @@ def _rows(stored: Stored, leaf: torch.Tensor) -> list[Any]:
     listed: list[Any] = flat.tolist()
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         bits = flat.view(f"u{flat.dtype.itemsize}").tolist()
-        return _told(listed, bits, _usual_nan(flat.dtype), flat.dtype.itemsize * 2)
+        return _write_special_floats(listed, bits, _usual_nan(flat.dtype), flat.dtype.itemsize * 2)
     return listed
 
 
@@ -85,10 +85,10 @@ def _usual_nan(dtype: Any) -> int:
     return int(np.array(np.nan, dtype).view(f"u{dtype.itemsize}"))
 
 
-def _told(value: Any, bits: Any, usual: int, digits: int) -> Any:
+def _write_special_floats(value: Any, bits: Any, usual: int, digits: int) -> Any:
     if isinstance(value, list):
         pairs = zip(value, bits, strict=True)
-        return [_told(each, its_bits, usual, digits) for each, its_bits in pairs]
+        return [_write_special_floats(each, its_bits, usual, digits) for each, its_bits in pairs]
     if value != value:
         return "nan" if bits == usual else f"nan:{bits:0{digits}x}"
     return value if abs(value) != float("inf") else str(value)
@@ -101,13 +101,13 @@ def _put(line: dict[str, Any], path: Parts, value: Any) -> None:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; of one by somebody else every line is looked at."""
     with path.open("rb") as file:
         yield _Reader(path, file)
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file, self._number = path, file, 0
         self._envs = 1
@@ -116,7 +116,7 @@ class _Reader(Reader):
             name for name in first if name.rstrip("_") == NOTE and "export" in _map(first[name])
         ]
         if found:
-            self.note = checked_note(first[found[-1]], path)
+            self.note = check_note(first[found[-1]], path)
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
             self._columns = self._noted(self.note, manifest)
@@ -149,17 +149,19 @@ class _Reader(Reader):
             )
         return line
 
-    def _noted(self, note: Mapping[str, Any], manifest: Manifest) -> dict[str, tuple[Parts, Found]]:
+    def _noted(
+        self, note: Mapping[str, Any], manifest: Manifest
+    ) -> dict[str, tuple[Parts, FileColumn]]:
         assert manifest.data is not None
         names = {tuple(each["key"]): each["name"] for each in note["columns"]}
         found = {}
         for path, (dtype, shape) in manifest.data.leaves.items():
             checked_shape(shape, f"{names[path]!r} in {self._path}")
-            kind, more = array_form(dtype, splits_complex=True)
-            found[names[path]] = (path, Found(kind, (manifest.steps, *shape, *more)))
+            kind, more = array_format(dtype, splits_complex=True)
+            found[names[path]] = (path, FileColumn(kind, (manifest.steps, *shape, *more)))
         return found
 
-    def _scanned(self, first: dict[str, Any]) -> dict[str, tuple[Parts, Found]]:
+    def _scanned(self, first: dict[str, Any]) -> dict[str, tuple[Parts, FileColumn]]:
         """The columns of a file by somebody else: each line must have them all."""
         kinds: dict[Parts, tuple[Any, tuple[int, ...]]] = {}
         steps, line = 0, first or None
@@ -183,7 +185,7 @@ class _Reader(Reader):
                 kinds[path] = (np.promote_types(kind, array.dtype), shape)
             steps, line = steps + 1, self._line()
         return {
-            "/".join(path): (path, Found(kind, (steps, *shape)))
+            "/".join(path): (path, FileColumn(kind, (steps, *shape)))
             for path, (kind, shape) in kinds.items()
         }
 
@@ -201,7 +203,7 @@ class _Reader(Reader):
             hint="every line needs the same keys, with numbers of the same shape",
         )
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return {name: found for name, (_, found) in self._columns.items()}
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:

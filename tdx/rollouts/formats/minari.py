@@ -19,45 +19,41 @@ from tdx.errors import StorageError
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.arrays import to_array
-from tdx.rollouts.formats.interface import NOTE, Options, Plan, Reader
-from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, Layout, nested, nested_space
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, ExportPlan
+from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, MinariLayout, nest, nest_space
 from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader, check_dataset
-from tdx.rollouts.formats.stored import Stored
-from tdx.rollouts.formats.target import check_room
+from tdx.rollouts.formats.stored import ExportSource
+from tdx.rollouts.formats.target import check_free_space
 
 if TYPE_CHECKING:
     from minari.data_collector import EpisodeBuffer
 
 
 _FILE = "main_data.hdf5"
-
-
 _EPISODE = 2**11
 """Bytes that HDF5 takes for an entry of an episode, beside its numbers."""
-
-
 _ROOT_FOLDER = "MINARI_DATASETS_PATH"
 
 
-def plan(stored: Stored, options: Options) -> Plan:
+def plan(stored: ExportSource, options: ExportOptions) -> ExportPlan:
     """Which entry goes where."""
-    layout = Layout.of(stored)
+    layout = MinariLayout.of(stored)
     entries = stored.entries(layout.columns)
-    return Plan(entries, len(stored.episodes), stored.manifest.size, tuple(layout.notes))
+    return ExportPlan(entries, len(stored.episodes), stored.manifest.size, tuple(layout.notes))
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write a dataset; its folder is what Minari calls by the dataset's id."""
     import minari
 
-    layout = Layout.of(stored)
+    layout = MinariLayout.of(stored)
     name = dataset_id(options.name)
     with _quiet(), _datasets_in(target):
         dataset = minari.create_dataset_from_buffers(
             name,
             _episodes(stored, layout, target / name / "data" / _FILE),
-            observation_space=nested_space(layout.observations),
-            action_space=nested_space(layout.actions),
+            observation_space=nest_space(layout.observations),
+            action_space=nest_space(layout.actions),
             algorithm_name=stored.manifest.policy,
             jpeg_encoding=False,
         )
@@ -119,7 +115,7 @@ def _env_spec(manifest: Manifest) -> str | None:
     return None
 
 
-def _episodes(stored: Stored, layout: Layout, file: Path) -> Iterator[EpisodeBuffer]:
+def _episodes(stored: ExportSource, layout: MinariLayout, file: Path) -> Iterator[EpisodeBuffer]:
     from minari.data_collector import EpisodeBuffer
 
     step_bytes = sum(map(stored.data.step_bytes, stored.data.leaves)) // stored.rows
@@ -130,13 +126,13 @@ def _episodes(stored: Stored, layout: Layout, file: Path) -> Iterator[EpisodeBuf
         span = _Span(stored, each)
         steps = each.length
         # HDF5 brings the process down where it cannot write what it holds back.
-        check_room(file, (steps + 1) * step_bytes + _EPISODE * len(places))
+        check_free_space(file, (steps + 1) * step_bytes + _EPISODE * len(places))
         ends = span.flags(("next", "terminated"), ("next", "done"))
         cuts = span.flags(("next", "truncated"))
         rewards = span.total(("next", "reward"))
         yield EpisodeBuffer(
-            observations=nested({path: span.whole(path) for path in layout.observations}),
-            actions=nested({path: span.action(path, layout) for path in layout.actions}),
+            observations=nest({path: span.whole(path) for path in layout.observations}),
+            actions=nest({path: span.action(path, layout) for path in layout.actions}),
             rewards=span.line(by_place["rewards"]) if "rewards" in by_place else rewards,
             terminations=ends,
             truncations=cuts if cuts is not None else np.zeros(steps, bool),
@@ -152,7 +148,7 @@ def _episodes(stored: Stored, layout: Layout, file: Path) -> Iterator[EpisodeBuf
 class _Span:
     """The entries of one episode, read from the disk as they are asked for."""
 
-    def __init__(self, stored: Stored, episode: Episode) -> None:
+    def __init__(self, stored: ExportSource, episode: Episode) -> None:
         self._stored, self._row = stored, episode.row
         self._start, self._stop = episode.start, episode.start + episode.length
 
@@ -170,7 +166,7 @@ class _Span:
         last = self._stored.span(("next", *path), self._row, self._stop - 1, self._stop)
         return to_array(torch.cat([self.tensor(path), last]), splits_complex=True)
 
-    def action(self, path: tuple[str, ...], layout: Layout) -> Any:
+    def action(self, path: tuple[str, ...], layout: MinariLayout) -> Any:
         from gymnasium.spaces import Discrete
 
         if isinstance(layout.actions[path], Discrete):
@@ -190,7 +186,7 @@ class _Span:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a dataset; an episode is read when a step of it is needed."""
     from minari.dataset.minari_storage import MinariStorage
 

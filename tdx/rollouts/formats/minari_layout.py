@@ -16,28 +16,22 @@ from tdx.errors import ArgumentError
 from tdx.keys import format_key, normal_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.arrays import Array, array_form
-from tdx.rollouts.formats.interface import Column
-from tdx.rollouts.formats.stored import Stored, columns_of
+from tdx.rollouts.formats.arrays import Array, array_format
+from tdx.rollouts.formats.interface import ExportColumn
+from tdx.rollouts.formats.stored import ExportSource, name_columns
 
 ROOT, NEXT = "[:-1]", "[1:]"
 """Which of the T+1 observations stand before a step, and which after it."""
-
-
 REWARD, TERMINATED, TRUNCATED, DONE = (
     ("next", name) for name in ("reward", "terminated", "truncated", "done")
 )
-
-
 INFOS = "infos/"
-
-
 ONE_HOT = "one_hot"
 """What the note says of actions that became numbers."""
 
 
 @dataclass(slots=True)
-class Layout:
+class MinariLayout:
     """Which entry of a dump is what in a Minari dataset; what has no place goes into the infos.
 
     Args:
@@ -50,12 +44,12 @@ class Layout:
 
     observations: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
     actions: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ExportColumn] = field(default_factory=list)
     one_hot: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, stored: Stored) -> Layout:
+    def of(cls, stored: ExportSource) -> MinariLayout:
         """The layout for a dump.
 
         Raises:
@@ -84,9 +78,9 @@ class Layout:
             places[path] = _place("actions", path, made.actions)
         places |= _signals(stored)
         made.one_hot = {places[path]: count for path, count in _counts(made.actions, leaves)}
-        for each in columns_of(stored.manifest):
+        for each in name_columns(stored.manifest):
             name = places.get(each.path) or INFOS + each.name
-            made.columns.append(Column(DATA, each.path, name))
+            made.columns.append(ExportColumn(DATA, each.path, name))
         if TRUNCATED not in leaves:
             made.notes.append("no next.truncated: every end counts as terminated")
         return made
@@ -103,7 +97,7 @@ class Layout:
             )
 
     def _action_space(
-        self, stored: Stored, path: Parts, spec: Mapping[str, Any]
+        self, stored: ExportSource, path: Parts, spec: Mapping[str, Any]
     ) -> spaces.Space[Any]:
         flat_choice = len(spec["shape"]) == len(stored.batch_size) + 1
         if spec["kind"] == "OneHot" and flat_choice and _is_one_hot(stored, path):
@@ -111,7 +105,7 @@ class Layout:
         return _space(stored, path, spec)
 
 
-def _specs(stored: Stored) -> dict[Parts, dict[str, Any]]:
+def _specs(stored: ExportSource) -> dict[Parts, dict[str, Any]]:
     """What the env says of its actions and observations.
 
     What a step takes back from the step before it, such as counts and sums, is no observation,
@@ -127,7 +121,7 @@ def _specs(stored: Stored) -> dict[Parts, dict[str, Any]]:
     return plain if has_observation else found
 
 
-def nested(values: Mapping[Parts, Any]) -> Any:
+def nest(values: Mapping[Parts, Any]) -> Any:
     """Values by their keys as dicts in dicts; one alone as it is."""
     if len(values) == 1:
         return next(iter(values.values()))
@@ -140,7 +134,7 @@ def nested(values: Mapping[Parts, Any]) -> Any:
     return found
 
 
-def nested_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
+def nest_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
     """Spaces by their keys as one."""
 
     def made(value: Any) -> spaces.Space[Any]:
@@ -149,14 +143,14 @@ def nested_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]
         space: spaces.Space[Any] = value
         return space
 
-    return made(nested(values))
+    return made(nest(values))
 
 
 def _place(name: str, path: Parts, all_paths: Mapping[Parts, Any]) -> str:
     return name if len(all_paths) == 1 else "/".join((name, *path))
 
 
-def _signals(stored: Stored) -> dict[Parts, str]:
+def _signals(stored: ExportSource) -> dict[Parts, str]:
     """Rewards and flags that are one number a step, as Minari wants them."""
     dims = len(stored.batch_size)
     names = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
@@ -174,7 +168,7 @@ def _counts(actions: Mapping[Parts, spaces.Space[Any]], leaves: Mapping[Parts, A
             yield path, int(space.n)
 
 
-def _is_one_hot(stored: Stored, path: Parts) -> bool:
+def _is_one_hot(stored: ExportSource, path: Parts) -> bool:
     return all(
         bool(
             ((leaves[path] == 0) | (leaves[path] == 1)).all() and (leaves[path].sum(-1) == 1).all()
@@ -183,7 +177,7 @@ def _is_one_hot(stored: Stored, path: Parts) -> bool:
     )
 
 
-def _goes_on(stored: Stored, path: Parts) -> bool:
+def _goes_on(stored: ExportSource, path: Parts) -> bool:
     """Whether each step begins where the one before it led to, in every episode."""
     stored.check([path, ("next", *path)])
     for each in stored.episodes:
@@ -199,9 +193,9 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _space(stored: Stored, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
+def _space(stored: ExportSource, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
     dims = len(stored.batch_size)
-    dtype, more = array_form(DTYPES[spec["dtype"]], splits_complex=True)
+    dtype, more = array_format(DTYPES[spec["dtype"]], splits_complex=True)
     shape = (*spec["shape"][dims:], *more)
     if dtype == np.bool_:
         return spaces.MultiBinary(shape)
@@ -234,11 +228,11 @@ def _numbers(value: Any, dtype: Any) -> Any:
     return float(value) if dtype.kind == "f" else int(value)
 
 
-def flat(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
+def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
     """Arrays in dicts by their place: ``observations/agent/position``."""
     if isinstance(values, dict):
         found: dict[str, Array] = {}
         for each, inner in values.items():
-            found |= flat(inner, name, (*path, each))
+            found |= flatten_arrays(inner, name, (*path, each))
         return found
     return {"/".join((name, *path)): np.asarray(values)}

@@ -14,10 +14,10 @@ import numpy as np
 from tdx.errors import StorageError
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form
-from tdx.rollouts.formats.hdf5 import checked_datasets, open_hdf5
-from tdx.rollouts.formats.interface import Reader, checked_note
-from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flat
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format
+from tdx.rollouts.formats.hdf5 import find_datasets, open_hdf5
+from tdx.rollouts.formats.interface import ColumnReader, check_note
+from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flatten_arrays
 from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES, check_expansion, check_folder
 from tdx.untrusted import checked_shape, parse_json, read_limited
 
@@ -26,17 +26,9 @@ if TYPE_CHECKING:
 
 
 _METADATA, _NUMBERS = "data/metadata.json", "data/main_data.hdf5"
-
-
 _MAX_OBJECTS = 10_000_000
-
-
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
-
-
 _SPACES = ("observation_space", "action_space")
-
-
 _AGAIN = "write the dataset again with Minari 0.5 or newer"
 
 
@@ -73,7 +65,7 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
         _check_space(parse_json(metadata[name], folder / _METADATA), folder)
     path = folder / _NUMBERS
     with open_hdf5(path) as file:
-        datasets = checked_datasets(path, file, _MAX_OBJECTS)
+        datasets = find_datasets(path, file, _MAX_OBJECTS)
         sizes = (array_bytes(each.shape or (), each.dtype, name) for name, each in datasets.items())
         return metadata, sum(sizes)
 
@@ -121,16 +113,18 @@ def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
         raise StorageError(
             f"episode {number} in {storage.data_path} cannot be read", hint="export it again"
         ) from error
-    infos = {f"{INFOS}{name}": each for name, each in flat(found["infos"] or {}, "").items()}
+    infos = {
+        f"{INFOS}{name}": each for name, each in flatten_arrays(found["infos"] or {}, "").items()
+    }
     return {
-        **flat(found["observations"], "observations"),
-        **flat(found["actions"], "actions"),
+        **flatten_arrays(found["observations"], "observations"),
+        **flatten_arrays(found["actions"], "actions"),
         **{name.replace(f"{INFOS}/", INFOS): np.asarray(each) for name, each in infos.items()},
         **{name: found[name] for name in ("rewards", "terminations", "truncations")},
     }
 
 
-class OwnReader(Reader):
+class OwnReader(ColumnReader):
     """A dataset that tdx wrote.
 
     Args:
@@ -142,7 +136,7 @@ class OwnReader(Reader):
 
     def __init__(self, storage: MinariStorage, note: Any, path: Path, stored: int) -> None:
         self._storage = storage
-        self.note = checked_note(note, path)
+        self.note = check_note(note, path)
         manifest = Manifest.from_dict(self.note["manifest"])
         self._steps, self._batch = manifest.steps, manifest.batch_size
         self._envs = math.prod(self._batch)
@@ -179,12 +173,12 @@ class OwnReader(Reader):
         # Observations are stored once for a step and the next one; flags as single bytes.
         check_expansion(claimed, stored, _EXPANSION, str(path))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         found = {}
         for name, path in self._paths.items():
             dtype, shape = self._leaves[path]
-            kind, more = array_form(dtype, splits_complex=True)
-            found[name] = Found(kind, (self._steps, *shape, *more))
+            kind, more = array_format(dtype, splits_complex=True)
+            found[name] = FileColumn(kind, (self._steps, *shape, *more))
         return found
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
@@ -243,7 +237,7 @@ def _put(place: Array, part: Array, name: str, episode: int) -> None:
         ) from error
 
 
-class ForeignReader(Reader):
+class ForeignReader(ColumnReader):
     """A dataset by somebody else: one episode after the other.
 
     Args:
@@ -263,12 +257,12 @@ class ForeignReader(Reader):
         self._kept: tuple[int, dict[str, Any]] | None = None
         self.env = _named_env(storage.metadata.get("env_spec"))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         if not self._lengths:
             return {}
         total = int(self._ends[-1])
         return {
-            name: Found(each.dtype, (total, *each.shape[1:]))
+            name: FileColumn(each.dtype, (total, *each.shape[1:]))
             for name, each in self._episode(0).items()
         }
 

@@ -13,9 +13,16 @@ from typing import IO, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, is_numeric, to_array
-from tdx.rollouts.formats.interface import NOTE, Options, Reader, read_note
-from tdx.rollouts.formats.stored import Stored, columns_of
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
+    is_numeric,
+    to_array,
+)
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, parse_note
+from tdx.rollouts.formats.stored import ExportSource, name_columns
 from tdx.rollouts.formats.untrusted_files import (
     DEFLATE_RATIO,
     MAX_COLUMNS,
@@ -25,14 +32,14 @@ from tdx.rollouts.formats.untrusted_files import (
 from tdx.untrusted import checked_shape
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one array an entry, time first, and the note as bytes of JSON."""
-    columns = columns_of(stored.manifest, [NOTE])
+    columns = name_columns(stored.manifest, [NOTE])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
         for column in columns:
             track, steps = stored.track(column.track)
             dtype, shape = track.leaves[column.path]
-            kind, more = array_form(dtype)
+            kind, more = array_format(dtype)
             with _member(file, column.name) as member:
                 _write_header(member, kind, (steps, *shape, *more))
                 for block in stored.column_blocks(column):
@@ -54,7 +61,7 @@ def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; nothing but the headers is read yet."""
     try:
         file = zipfile.ZipFile(path)
@@ -69,17 +76,17 @@ def read(path: Path) -> Iterator[Reader]:
             raise StorageError(f"{path} is damaged: {error}", hint="export it again") from error
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: zipfile.ZipFile, members: ExitStack) -> None:
         self._path = path
         self._members: dict[str, IO[bytes]] = {}
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FileColumn] = {}
         for info in _checked_members(path, file):
             name = info.filename.removesuffix(".npy")
             member = members.enter_context(file.open(info))
             found = self._header(member, name)
             if name == NOTE and not found.shape and found.dtype.kind == "S":
-                self.note = read_note(self._read(member, info).rstrip(b"\0"), path)
+                self.note = parse_note(self._read(member, info).rstrip(b"\0"), path)
                 continue
             if is_numeric(found.dtype):
                 size = array_bytes(found.shape, found.dtype, f"{name!r} in {path}")
@@ -98,7 +105,7 @@ class _Reader(Reader):
             )
         return member.read(info.file_size)
 
-    def _header(self, member: IO[bytes], name: str) -> Found:
+    def _header(self, member: IO[bytes], name: str) -> FileColumn:
         try:
             version = np.lib.format.read_magic(member)
             read_header = (
@@ -120,9 +127,9 @@ class _Reader(Reader):
                 f"{name!r} in {self._path} is in Fortran order",
                 hint="save it with np.ascontiguousarray",
             )
-        return Found(dtype, tuple(shape))
+        return FileColumn(dtype, tuple(shape))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return self._found
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
@@ -159,6 +166,4 @@ def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]
 
 
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
-
 _SAVE = "save it with np.savez or np.savez_compressed"

@@ -12,9 +12,22 @@ import numpy as np
 
 from tdx.errors import StorageError
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, is_numeric, to_array
-from tdx.rollouts.formats.interface import NOTE, Column, Options, Reader, read_note
-from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
+    is_numeric,
+    to_array,
+)
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.untrusted_files import (
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
@@ -27,12 +40,10 @@ if TYPE_CHECKING:
 
 
 _READ_ROWS, _READ_BYTES = 4096, 2**26
-
-
 _PANDAS_INDEX = "__index_level_"
 
 
-def index_names(names: Sequence[str], batched: bool) -> dict[str, str]:
+def name_index_columns(names: Sequence[str], batched: bool) -> dict[str, str]:
     """What the columns are called that say where a row belongs, beside those of the entries."""
     found = {}
     for name in (*(["env"] if batched else []), "episode", "step"):
@@ -43,17 +54,17 @@ def index_names(names: Sequence[str], batched: bool) -> dict[str, str]:
     return found
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write a row for each step of each env; the note is in the metadata of the schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = columns_of(stored.manifest)
-    index = index_names([each.name for each in columns], bool(stored.batch_size))
+    columns = name_columns(stored.manifest)
+    index = name_index_columns([each.name for each in columns], bool(stored.batch_size))
     fields = [pa.field(index[name], pa.int64()) for name in index]
     fields += [_field(stored, each) for each in columns]
     schema = pa.schema(fields, metadata={NOTE: stored.note_text(columns)})
-    clock = EpisodeClock(stored.episodes, stored.rows)
+    clock = EpisodeLookup(stored.episodes, stored.rows)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for start, leaves in stored.blocks(DATA):
             steps = len(next(iter(leaves.values())))
@@ -70,11 +81,11 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def _field(stored: Stored, column: Column) -> pa.Field:
+def _field(stored: ExportSource, column: ExportColumn) -> pa.Field:
     import pyarrow as pa
 
     dtype, shape = stored.data.leaves[column.path]
-    kind, more = array_form(dtype, splits_complex=True)
+    kind, more = array_format(dtype, splits_complex=True)
     inner = (*shape[len(stored.batch_size) :], *more)
     size = int(np.prod(inner))
     # What has no number has no list either: Parquet's lists of none cannot be read back.
@@ -83,7 +94,7 @@ def _field(stored: Stored, column: Column) -> pa.Field:
     return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=told)
 
 
-def _index(stored: Stored, clock: EpisodeClock, start: int, steps: int) -> list[Array]:
+def _index(stored: ExportSource, clock: EpisodeLookup, start: int, steps: int) -> list[Array]:
     episodes, counts = (each.reshape(-1) for each in clock.read(start, steps))
     if not stored.batch_size:
         return [episodes, counts]
@@ -102,7 +113,7 @@ def _arrow(array: Array, field: pa.Field, rows: int) -> pa.Array:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; nothing but its schema is read yet."""
     import pyarrow.parquet as pq
 
@@ -126,14 +137,14 @@ def _reading(message: str, hint: str = "export it again") -> Iterator[None]:
         raise StorageError(message, hint=hint) from error
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
         with _reading(f"the schema of {path} is damaged"):
             self._schema = file.schema_arrow
             text = (self._schema.metadata or {}).get(NOTE.encode())
         _check_sizes(path, file.metadata)
-        self.note = None if text is None else read_note(text, path)
+        self.note = None if text is None else parse_note(text, path)
         self._envs = 1
         if self.note is not None:
             self._envs = math.prod(self.note["manifest"]["batch_size"])
@@ -145,16 +156,16 @@ class _Reader(Reader):
         claimed = sum(array_bytes(each.shape, each.dtype, str(path)) for each in numbers)
         check_expansion(claimed, path.stat().st_size, ZSTD_RATIO, str(path))
 
-    def _found(self) -> dict[str, Found]:
+    def _found(self) -> dict[str, FileColumn]:
         steps = self._file.metadata.num_rows // self._envs
         found = {}
         for field in self._schema:
             if not field.name.startswith(_PANDAS_INDEX):
                 kind, width = self._kind(field)
-                found[field.name] = Found(kind, (steps, *width))
+                found[field.name] = FileColumn(kind, (steps, *width))
         return found
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return self._columns
 
     def _kind(self, field: pa.Field) -> tuple[Any, tuple[int, ...]]:

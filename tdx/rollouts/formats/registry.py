@@ -150,7 +150,7 @@ def find_format(name: str) -> Format:
     return known[name]
 
 
-def format_for(path: Path | None) -> Format:
+def format_of_suffix(path: Path | None) -> Format:
     """The format that a path to write to is named after.
 
     Raises:
@@ -163,7 +163,7 @@ def format_for(path: Path | None) -> Format:
     raise ArgumentError("it is not said which format is wanted", hint=f"add --to: {names}")
 
 
-def format_of(path: Path) -> Format:
+def detect_format(path: Path) -> Format:
     """The format of a file or folder that is there.
 
     Raises:

@@ -18,9 +18,15 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, Found, to_array
-from tdx.rollouts.formats.interface import NOTE, Column, Options, Reader, read_note
-from tdx.rollouts.formats.stored import Stored, columns_of
+from tdx.rollouts.formats.arrays import Array, FileColumn, to_array
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import ExportSource, name_columns
 from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
 from tdx.untrusted import checked_shape, parse_json
 
@@ -42,20 +48,14 @@ _NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-
-
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-
 _LONGEST_HEADER = 100_000_000
-
-
 _ALIGNED = 8
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one tensor an entry, time first, and the note as the file's metadata."""
-    columns = columns_of(stored.manifest, ["__metadata__"])
+    columns = name_columns(stored.manifest, ["__metadata__"])
     # The widest numbers first: each tensor then begins where its dtype wants it.
     placed = sorted(columns, key=lambda column: (-_form(stored, column)[0].itemsize, column.name))
     header: dict[str, Any] = {"__metadata__": {NOTE: stored.note_text(columns)}}
@@ -76,7 +76,7 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def _form(stored: Stored, column: Column) -> tuple[torch.dtype, tuple[int, ...]]:
+def _form(stored: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:
     track, steps = stored.track(column.track)
     dtype, shape = track.leaves[column.path]
     plain = _plain(torch.empty((0,), dtype=dtype))
@@ -93,13 +93,13 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; nothing but the header is read yet."""
     with path.open("rb") as file:
         yield _Reader(path, file)
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file
         header, self._begin = _header(path, file)
@@ -114,7 +114,7 @@ class _Reader(Reader):
             raise StorageError(
                 f"{path} declares {stored:,} bytes, but has only {self._room:,}", hint=_FORGED
             )
-        self.note = None if note is None else read_note(note, path)
+        self.note = None if note is None else parse_note(note, path)
 
     def _place(
         self, name: str, entry: Mapping[str, Any]
@@ -131,10 +131,10 @@ class _Reader(Reader):
             )
         return dtype, shape, begin
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         found = {}
         for name, (dtype, shape, _) in self._places.items():
-            found[name] = Found(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
+            found[name] = FileColumn(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
         return found
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from tdx.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.keys import format_key, normal_key
-from tdx.rollouts.dump.entries import Parts, names_of
+from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA, RAW, open_data
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.formats.arrays import Array
-from tdx.rollouts.formats.interface import VERSION, Column, Entry, Plan
-from tdx.rollouts.recording.stream import Progress, silent
+from tdx.rollouts.formats.interface import VERSION, ExportColumn, ExportedEntry, ExportPlan
+from tdx.rollouts.recording.stream import Progress, ignore_progress
 
 _BLOCK = 2**23
 """Bytes that are read at a time, where chunks are smaller than that."""
 
 
-def columns_of(manifest: Manifest, taken: Sequence[str] = ()) -> list[Column]:
+def name_columns(manifest: Manifest, taken: Sequence[str] = ()) -> list[ExportColumn]:
     """Each entry with a name of its own: its key with dots, behind ``raw/`` for raw ones.
 
     Args:
@@ -44,11 +44,11 @@ def columns_of(manifest: Manifest, taken: Sequence[str] = ()) -> list[Column]:
             while name in used:
                 name += "_"
             used.add(name)
-            found.append(Column(track.name, path, name))
+            found.append(ExportColumn(track.name, path, name))
     return found
 
 
-class Stored:
+class ExportSource:
     """A dump, or some entries of it.
 
     Args:
@@ -67,7 +67,7 @@ class Stored:
         keys: Sequence[str] | None = None,
         *,
         raw: bool = True,
-        on_rows: Callable[[Progress], None] = silent,
+        on_rows: Callable[[Progress], None] = ignore_progress,
     ) -> None:
         self.dump, self.folder = dump, dump.path
         self.manifest = _reduced(dump.manifest, keys, raw)
@@ -104,16 +104,16 @@ class Stored:
         """Every episode, those that still ran last, as ``tdx show`` lists them."""
         return list(self.manifest.episodes)
 
-    def note(self, columns: Sequence[Column]) -> dict[str, Any]:
+    def note(self, columns: Sequence[ExportColumn]) -> dict[str, Any]:
         """What goes with the numbers, so that the same dump can be made of them again."""
         listed = [each.to_dict() for each in columns]
         return {"export": VERSION, "manifest": self.manifest.to_dict(), "columns": listed}
 
-    def note_text(self, columns: Sequence[Column]) -> str:
+    def note_text(self, columns: Sequence[ExportColumn]) -> str:
         """:meth:`note` as JSON."""
         return json.dumps(self.note(columns), allow_nan=False)
 
-    def entries(self, columns: Sequence[Column]) -> tuple[Entry, ...]:
+    def entries(self, columns: Sequence[ExportColumn]) -> tuple[ExportedEntry, ...]:
         """What of the dump is where in the file."""
         tracks = {track.name: track for track, _ in self.manifest.tracks}
         found = []
@@ -122,19 +122,19 @@ class Stored:
             name = format_key(normal_key(each.path))
             key = name if each.track == DATA else f"{each.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
-            found.append(Entry(key, each.name, inner, str(dtype).removeprefix("torch.")))
+            found.append(ExportedEntry(key, each.name, inner, str(dtype).removeprefix("torch.")))
         return tuple(found)
 
-    def plan(self) -> Plan:
+    def plan(self) -> ExportPlan:
         """Return the plan to export all entries under their own names."""
-        columns = columns_of(self.manifest)
-        return Plan(self.entries(columns), len(self.episodes), self.manifest.size)
+        columns = name_columns(self.manifest)
+        return ExportPlan(self.entries(columns), len(self.episodes), self.manifest.size)
 
     def track(self, name: str) -> tuple[Track, int]:
         """A track of that name, and its number of steps."""
         return next(found for found in self.manifest.tracks if found[0].name == name)
 
-    def column_blocks(self, column: Column) -> Iterator[Tensor]:
+    def column_blocks(self, column: ExportColumn) -> Iterator[Tensor]:
         """One entry from its first step to its last, ``[n, *B, ...]`` at a time."""
         for _, leaves in self.blocks(column.track, [column.path]):
             yield leaves[column.path]
@@ -221,7 +221,7 @@ class Stored:
         return leaf[start:stop].contiguous()
 
 
-class EpisodeClock:
+class EpisodeLookup:
     """Which episode each step belongs to, and how far it is in it.
 
     Args:
@@ -273,7 +273,7 @@ def _reduced(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manif
 
 def _keep(track: dict[str, Any], keys: set[str]) -> None:
     track["leaves"] = [
-        leaf for leaf in track["leaves"] if keys & set(names_of(normal_key(tuple(leaf["key"]))))
+        leaf for leaf in track["leaves"] if keys & set(key_names(normal_key(tuple(leaf["key"]))))
     ]
     paths = [leaf["key"] for leaf in track["leaves"]]
     track["groups"] = [
@@ -285,14 +285,14 @@ def _keep(track: dict[str, Any], keys: set[str]) -> None:
 
 def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:
     assert manifest.data is not None
-    known = {name for path in manifest.data.leaves for name in names_of(normal_key(path))}
+    known = {name for path in manifest.data.leaves for name in key_names(normal_key(path))}
     for name in keys:
         if name not in known:
             hint = did_you_mean(name, known, f"there are {', '.join(sorted(known))}")
             raise UnknownNameError(f"--keys: no entry {name!r}", hint=hint)
 
 
-def folder_bytes(path: Path) -> int:
+def measure_bytes(path: Path) -> int:
     """How many bytes a file or all in a folder has."""
     if path.is_dir():
         return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

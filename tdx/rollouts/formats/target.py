@@ -15,16 +15,12 @@ from tdx.files import atomic_folder, atomic_path, check_replaceable
 from tdx.rollouts.formats.registry import Format
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 _SPARE = 2**18
 """Bytes for what a library writes beside the numbers."""
-
-
 _FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
 
 
-def check_free(path: Path, kind: Format, folder: bool, force: bool) -> None:
+def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
     """Check that an export may be written, before any work is done.
 
     Args:
@@ -69,7 +65,7 @@ def _is_ours(path: Path, kind: Format) -> bool:
 
 
 @contextmanager
-def replaced(path: Path, *, folder: bool) -> Iterator[Path]:
+def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
     """Yield a fresh file or folder, which takes the place of ``path`` when the block ends.
 
     If the block raises, or the process is killed, what is at ``path`` stays.
@@ -81,14 +77,14 @@ def replaced(path: Path, *, folder: bool) -> Iterator[Path]:
     Raises:
         OutputError: It cannot be written.
     """
-    with writing(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(path) if folder else atomic_path(path) as part:
             yield part
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
+def report_write_errors(path: str | Path) -> Iterator[None]:
     """Say in one line that something cannot be written, whatever library found it out.
 
     Raises:
@@ -107,7 +103,7 @@ def writing(path: str | Path) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
 
 
-def check_room(file: Path, size: int) -> None:
+def check_free_space(file: Path, size: int) -> None:
     """Make sure that so many bytes more can be written, for a library that does not survive less.
 
     Args:

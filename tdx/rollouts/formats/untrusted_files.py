@@ -9,45 +9,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Found, array_bytes, is_numeric
+from tdx.rollouts.formats.arrays import FileColumn, array_bytes, is_numeric
 
 DEFLATE_RATIO = 1100
 """Expansion that deflate (gzip, zip) can reach: 1032 to 1."""
-
-
 ZSTD_RATIO = 33_000
 """Expansion that Zstandard, Blosc and the run lengths of Parquet reach on constant data."""
-
-
 FREE_BYTES = 2**24
 """Bytes that a file may declare without storing them, such as arrays of a fill value."""
-
-
 MAX_STEP_BYTES = 2**30
 """Size of one step in one column."""
-
-
 MAX_CHUNK_BYTES = 2**28
 """Size of a chunk that is decompressed as a whole."""
-
-
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
-
-
 MAX_COLUMNS = 10_000
-
-
 MAX_FILES = 1_000_000
-
-
 MAX_NAME_BYTES = 200
 """Part of a key, which becomes a file name."""
-
-
 _FORGED = "the file is damaged or was made to look larger than it is; do not use it"
-
-
 _COPY = "copy the data into the folder, or do not use it"
 
 
@@ -111,7 +91,7 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
         )
 
 
-def check_columns(columns: Mapping[str, Found], source: Path, target: Path) -> None:
+def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path) -> None:
     """Check what a file is about to become: shapes, sizes, and room on the disk.
 
     Args:

@@ -17,21 +17,19 @@ from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.arrays import Array
-from tdx.rollouts.formats.interface import Column, Options, Plan
-from tdx.rollouts.formats.stored import Stored
+from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
+from tdx.rollouts.formats.stored import ExportSource
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 _SMALLEST = 8
-
-
 _GET_PIXELS = "tdx rollout --from-pixels stores what the env renders"
 
 
 @dataclass(frozen=True, slots=True)
-class Film:
+class Video:
     """What is to be seen.
 
     Args:
@@ -42,20 +40,20 @@ class Film:
         picture: how an entry becomes a picture.
     """
 
-    stored: Stored
+    stored: ExportSource
     path: Parts
     sides: tuple[Parts, ...]
     episodes: dict[int, Episode]
-    picture: Picture
+    picture: PixelFormat
 
     @classmethod
-    def of(cls, stored: Stored, options: Options) -> Film:
+    def of(cls, stored: ExportSource, options: ExportOptions) -> Video:
         """The film of a dump.
 
         Raises:
             ArgumentError: there are no pixels, or several kinds of them, or no such episode.
         """
-        path, picture = _pixels(stored)
+        path, picture = _find_pixels(stored)
         sides = tuple(each for each in (path, ("next", *path)) if each in stored.data.leaves)
         known = stored.episodes
         chosen = range(len(known)) if options.episodes is None else options.episodes
@@ -94,15 +92,15 @@ class Film:
             yield target / f"episode_{number:04}{suffix}", self.frames(episode)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ExportPlan:
         """What is going to be written."""
-        columns = [Column(DATA, side, "frames") for side in self.sides]
+        columns = [ExportColumn(DATA, side, "frames") for side in self.sides]
         entries = self.stored.entries(columns)
-        return Plan(entries, len(self.episodes), None, self.picture.notes)
+        return ExportPlan(entries, len(self.episodes), None, self.picture.notes)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PixelFormat:
     """How an entry becomes a picture.
 
     Args:
@@ -114,7 +112,7 @@ class Picture:
     channels: int | None
 
     @classmethod
-    def of(cls, shape: Sequence[int], dtype: torch.dtype) -> Picture | None:
+    def of(cls, shape: Sequence[int], dtype: torch.dtype) -> PixelFormat | None:
         """How an entry of this shape becomes one, if it can be one."""
         if dtype is not torch.uint8 and not dtype.is_floating_point:
             return None
@@ -171,16 +169,16 @@ class Picture:
         return array
 
 
-def _pixels(stored: Stored) -> tuple[Parts, Picture]:
-    found: dict[Parts, Picture] = {}
+def _find_pixels(stored: ExportSource) -> tuple[Parts, PixelFormat]:
+    found: dict[Parts, PixelFormat] = {}
     dims = len(stored.batch_size)
     for path, (dtype, shape) in stored.data.leaves.items():
         key = path[1:] if path[0] == "next" and path[1:] else path
-        picture = Picture.of(shape[dims:], dtype)
+        picture = PixelFormat.of(shape[dims:], dtype)
         if picture is not None:
             found[key] = picture
     if not found:
-        held = ", ".join(_described(stored))
+        held = ", ".join(_list_entries(stored))
         raise ArgumentError(f"{stored.folder} holds no pixels, but {held}", hint=_GET_PIXELS)
     if len(found) > 1:
         names = [format_key(normal_key(key)) for key in found]
@@ -191,7 +189,7 @@ def _pixels(stored: Stored) -> tuple[Parts, Picture]:
     return next(iter(found.items()))
 
 
-def _described(stored: Stored) -> Iterator[str]:
+def _list_entries(stored: ExportSource) -> Iterator[str]:
     dims = len(stored.batch_size)
     seen: set[Parts] = set()
     for path, (_, shape) in stored.data.leaves.items():
@@ -201,19 +199,19 @@ def _described(stored: Stored) -> Iterator[str]:
             yield f"{format_key(normal_key(key))} {list(shape[dims:])}"
 
 
-def plan(stored: Stored, options: Options) -> Plan:
+def plan(stored: ExportSource, options: ExportOptions) -> ExportPlan:
     """What a film of a dump is going to be."""
-    return Film.of(stored, options).plan
+    return Video.of(stored, options).plan
 
 
 _EXACT, _SMALL = "libx264rgb", "libx264"
 
 
-def write_mp4(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write_mp4(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one film, or one for each episode."""
     import av
 
-    film = Film.of(stored, options)
+    film = Video.of(stored, options)
     exact = not options.lossy and _EXACT in av.codecs_available
     for path, frames in film.files(target, ".mp4", options.split):
         _encode_mp4(path, frames, options.fps, exact)
@@ -250,14 +248,14 @@ def _even(frame: Array) -> Array:
 _COLOURS = 256
 
 
-def write_gif(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write_gif(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one film, or one for each episode."""
-    film = Film.of(stored, options)
+    film = Video.of(stored, options)
     # A GIF counts hundredths of a second, and players slow down what has less than two.
     hundredths = max(2, round(100 / options.fps))
     rounded = 0
     for path, frames in film.files(target, ".gif", options.split):
-        pictures = _Pictures(frames)
+        pictures = _GifFrames(frames)
         first = next(pictures)
         with path.open("wb") as file:
             first.save(
@@ -270,20 +268,20 @@ def write_gif(stored: Stored, target: Path, options: Options) -> tuple[str, ...]
                 optimize=False,
             )
         rounded += pictures.rounded
-    notes = [_told(rounded)]
+    notes = [_describe_loss(rounded)]
     if hundredths * options.fps != 100:
         notes.append(f"{100 / hundredths:.4g} frames a second: a gif counts hundredths")
     return tuple(notes)
 
 
-def _told(rounded: int) -> str:
+def _describe_loss(rounded: int) -> str:
     if not rounded:
         return f"lossless: no frame has more than {_COLOURS} colours"
     frames = f"{rounded:,} frame{'' if rounded == 1 else 's'}"
     return f"lossy: {frames} had more than {_COLOURS} colours, the most that a gif can have"
 
 
-class _Pictures(Iterator["Image.Image"]):
+class _GifFrames(Iterator["Image.Image"]):
     """Frames with a palette each; counts those that have too many colours for one."""
 
     def __init__(self, frames: Iterator[Array]) -> None:

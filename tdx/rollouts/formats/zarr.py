@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, Found, array_bytes, array_form, is_numeric, to_array
-from tdx.rollouts.formats.hdf5 import chunk_shape, grouped_columns
-from tdx.rollouts.formats.interface import NOTE, Options, Reader, checked_note
-from tdx.rollouts.formats.stored import Stored
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
+    is_numeric,
+    to_array,
+)
+from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.stored import ExportSource
 from tdx.rollouts.formats.untrusted_files import (
     FREE_BYTES,
     MAX_CHUNK_BYTES,
@@ -33,16 +40,16 @@ _CHUNK = 2**22
 """Bytes in a file, before they are compressed."""
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
+def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write one array an entry, time first, and the note as an attribute of the group."""
     import zarr
 
-    columns = grouped_columns(stored)
+    columns = name_grouped_columns(stored)
     group = zarr.open_group(str(target), mode="w", zarr_format=3)
     for column in columns:
         track, steps = stored.track(column.track)
         dtype, shape = track.leaves[column.path]
-        kind, more = array_form(dtype)
+        kind, more = array_format(dtype)
         full = (steps, *shape, *more)
         chunks = chunk_shape(full, kind, _CHUNK)
         array = group.create_array(column.name, shape=full, dtype=kind, chunks=chunks)
@@ -73,7 +80,7 @@ def _regrouped(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
+def read(path: Path) -> Iterator[ColumnReader]:
     """Open a group; no number is read yet."""
     import zarr
 
@@ -89,20 +96,20 @@ def read(path: Path) -> Iterator[Reader]:
     for name, each in arrays.items():
         if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
-    yield _Reader(path, arrays, None if note is None else checked_note(note, path), stored)
+    yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
 
 
 _AGAIN = "export it again"
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(
         self, path: Path, arrays: dict[str, Any], note: Any, stored: Mapping[str, ZarrArray]
     ) -> None:
         self._path, self._arrays, self.note, self._stored = path, arrays, note, stored
 
-    def columns(self) -> Mapping[str, Found]:
-        return {name: Found(each.dtype, each.shape) for name, each in self._arrays.items()}
+    def columns(self) -> Mapping[str, FileColumn]:
+        return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
 
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         return {name: self._rows(name, start, stop) for name in names}
@@ -120,30 +127,16 @@ class _Reader(Reader):
 
 
 _VERSION_3, _GROUP_2, _ARRAY_2 = "zarr.json", ".zgroup", ".zarray"
-
-
 _CODECS = ("bytes", "transpose", "crc32c", "gzip", "zstd", "blosc")
 """Codecs of Zarr 3 that hold numbers in one file a chunk."""
-
-
 _COMPRESSORS = ("zlib", "gzip", "zstd", "blosc", "lz4")
 """Compressors of Zarr 2."""
-
-
 _MAX_CHUNKS = 2_000_000
-
-
 _CHECKSUMS = 16
 """Bytes that checksums may add to a chunk."""
-
-
 _SMALL_CHUNK = 2**18
 """Compressed bytes that deflate cannot expand beyond a harmless size."""
-
-
 _SAVE = "save the arrays as plain numbers with zstd, without shards and object codecs"
-
-
 _FORGED = "the group is damaged or was made to look larger than it is; do not use it"
 
 

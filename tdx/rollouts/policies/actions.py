@@ -13,25 +13,24 @@ from torch import Tensor
 
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, StorageError, TdxError, first_line
+from tdx.rollouts.dump.reading import open_dump
 from tdx.specs import OneHot
 from tdx.untrusted import check_claimed_bytes, checked_shape, parse_json
 
-_LONGEST_HEADER = 10_000
-
-
-_FORM = "save an array [T, ...] or [*B, T, ...]"
+_MAX_HEADER_BYTES = 10_000
+_SAVE_AS = "save an array [T, ...] or [*B, T, ...]"
 
 
 def read_actions(file: Path, data: bytes) -> Tensor:
-    """The numbers that a file holds.
+    """Read the actions in a file.
 
     Args:
-        file: Its name, for its kind and for messages.
-        data: Its content. A ``.pt`` file is unpickled: the caller has checked that it may be.
+        file: Name of the file, for its format and for error messages.
+        data: Content of the file. A ``.pt`` file is unpickled: the caller checks that it may be.
 
     Raises:
-        ArgumentError: It is of another kind, or holds no numbers.
-        StorageError: Its header does not fit its size.
+        ArgumentError: The file has another format, or no numbers.
+        StorageError: The header does not fit the size of the file.
     """
     readers = {".npy": _npy, ".json": _json, ".pt": _pickled, ".pth": _pickled}
     reader = readers.get(file.suffix)
@@ -45,7 +44,7 @@ def read_actions(file: Path, data: bytes) -> Tensor:
     except TdxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{file} holds no actions: {first_line(error)}", hint=_FORM) from None
+        raise ArgumentError(f"{file} has no actions: {first_line(error)}", hint=_SAVE_AS) from None
 
 
 def _npy(file: Path, data: bytes) -> Tensor:
@@ -58,9 +57,9 @@ def _npy(file: Path, data: bytes) -> Tensor:
     }.get(version)
     if read_header is None:
         raise ValueError(f"its format version {version} is unknown")
-    sizes, in_columns, dtype = read_header(stream, max_header_size=_LONGEST_HEADER)
+    sizes, in_columns, dtype = read_header(stream, max_header_size=_MAX_HEADER_BYTES)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
+        raise ValueError("it has Python objects")
     shape = checked_shape(sizes, f"the array in {file}")
     start, count = stream.tell(), math.prod(shape)
     if count * dtype.itemsize > len(data) - start:
@@ -79,23 +78,23 @@ def _pickled(file: Path, data: bytes) -> Tensor:
     loaded = torch.load(io.BytesIO(data), weights_only=True)
     if isinstance(loaded, Tensor):
         return loaded
-    raise TypeError(f"it holds {type(loaded).__name__}, not a tensor")
+    raise TypeError(f"it is a {type(loaded).__name__}, not a tensor")
 
 
-def actions_in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
-    """The actions as the env takes them, ``[*B, T, ...]``.
+def expand_to_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
+    """Return actions in the shape that the env takes, ``[*B, T, ...]``.
 
     Args:
         actions: ``[T, ...]`` for every env of a batch, or ``[*B, T, ...]``.
         env: The env.
-        file: Where they come from, for messages.
+        file: Name of their file, for error messages.
 
     Raises:
-        ArgumentError: They do not fit the env's action spec.
+        ArgumentError: They do not fit the action spec of the env.
     """
     if len(env.action_keys) != 1:
         raise ArgumentError(
-            f"the env takes {len(env.action_keys)} actions per step, {file.name} holds one array",
+            f"the env takes {len(env.action_keys)} actions per step, {file.name} has one array",
             hint="name a dump of the same env: sequence:DUMP",
         )
     spec, batch = env.full_action_spec[env.action_keys[0]], tuple(env.batch_size)
@@ -107,7 +106,7 @@ def actions_in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
     whole = actions.ndim == len(spec.shape) + 1
     if not whole or actions.shape[: len(batch)] + actions.shape[len(batch) + 1 :] != spec.shape:
         raise ArgumentError(
-            f"the actions in {file} are of shape {list(actions.shape)}, "
+            f"the actions in {file} have shape {list(actions.shape)}, "
             f"the env takes {list(spec.shape)} in a step",
             hint="save them as [T, ...] or [*B, T, ...]",
         )
@@ -122,7 +121,8 @@ def actions_in_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
 _ENDLESS = 1 << 40
 
 
-def _zero(env: EnvBase) -> TensorDictBase:
+def build_zero_actions(env: EnvBase) -> TensorDictBase:
+    """Return zeros, or the valid action closest to zero, for any number of steps."""
     spec = env.full_action_spec
     action = spec.zero()
     for key, leaf in spec.items(True, True):
@@ -134,9 +134,12 @@ def _zero(env: EnvBase) -> TensorDictBase:
     return action.unsqueeze(dim).expand(*env.batch_size, _ENDLESS)
 
 
-def _of_dump(folder: Path, env: EnvBase) -> TensorDictBase:
-    from tdx.rollouts.dump.reading import open_dump
+def read_dump_actions(folder: Path, env: EnvBase) -> TensorDictBase:
+    """Return the actions in a dump, ``[*B, T]``.
 
+    Raises:
+        TdxError: It cannot be read, or its actions do not fit the env.
+    """
     actions: TensorDictBase = open_dump(folder).data.select(*env.action_keys)
     dim = len(env.batch_size)
     for key, spec in env.full_action_spec.items(True, True):

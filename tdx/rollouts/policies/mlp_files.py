@@ -22,7 +22,7 @@ from tdx.pipeline.policy_source import Output, mlp_policy
 from tdx.pipeline.values import Value
 from tdx.untrusted import MAX_HEADER_BYTES, checked_shape, parse_json
 
-MODULES: Mapping[str, type[nn.Module]] = {
+ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
@@ -33,46 +33,30 @@ MODULES: Mapping[str, type[nn.Module]] = {
     "softplus": nn.Softplus,
 }
 """Activations by name, each with its default arguments."""
-
-
 MAX_LAYERS = 64
-
-
 _KIND, _MLP = "tdx.policy", "mlp"
-
-
 _PREFIX = "tdx."
-
-
 _DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F32": torch.float32,
     "F64": torch.float64,
 }
-
-
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
 _ALIGNED = 8
-
-
 _SAVE_AGAIN = "write it again with tdx.save_mlp_policy"
-
-
 _SUPPORTED = "use an nn.Sequential of nn.Linear with one kind of activation between them: " + (
-    ", ".join(kind.__name__ for kind in MODULES.values())
+    ", ".join(kind.__name__ for kind in ACTIVATION_MODULES.values())
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Layers, and what the file says of the rest.
+    """Layers of an MLP, and its settings.
 
     Args:
         layers: Weight ``[out, in]`` and bias ``[out]`` of each layer, in order.
-        settings: ``activation``, ``output`` and ``in_keys``, as far as the file has them.
+        settings: ``activation``, ``output`` and ``in_keys``, if the file has them.
     """
 
     layers: tuple[tuple[Tensor, Tensor | None], ...]
@@ -87,7 +71,7 @@ def save_mlp_policy(
     output: Output | None = None,
     force: bool = False,
 ) -> None:
-    """Save an MLP as a policy that needs no permission: ``--policy mlp:FILE``.
+    """Save an MLP as a policy that runs without ``--allow-code``: ``--policy mlp:FILE``.
 
     Args:
         module: ``nn.Sequential`` of ``nn.Linear`` layers with the same activation between them;
@@ -96,7 +80,7 @@ def save_mlp_policy(
         path: File, usually ``*.safetensors``.
         in_keys: Observations that it reads, flattened and concatenated. ``None``: ``observation``,
             or the env's only one.
-        output: What becomes of the last layer. ``clamp``: clipped to the bounds of the action;
+        output: Action from the last layer. ``clamp``: clipped to the bounds of the action;
             ``tanh``: squashed to the bounds; ``argmax``: the choice with the largest value.
             ``None``: ``argmax`` for categorical actions, else ``clamp``.
         force: Whether an existing file is replaced.
@@ -119,7 +103,7 @@ def save_mlp_policy(
     if isinstance(module, TensorDictModule):
         in_keys = module.in_keys if in_keys is None else in_keys
         module = module.module
-    layers, activation, squashes = _taken_apart(module)
+    layers, activation, squashes = _disassemble(module)
     settings: dict[str, Value] = {"weights": str(path)}
     if activation is not None:
         settings["activation"] = activation
@@ -143,12 +127,12 @@ def save_mlp_policy(
         raise StorageError(f"cannot write {path}: {reason}", hint="name another file") from error
 
 
-def _taken_apart(module: nn.Module) -> tuple[list[nn.Linear], str | None, bool]:
-    """The layers of a module, the name of its activation, and whether it ends with a tanh."""
+def _disassemble(module: nn.Module) -> tuple[list[nn.Linear], str | None, bool]:
+    """Return the layers of a module, its activation, and whether it ends with a tanh."""
     parts = _parts(module)
     squashes = bool(parts) and len(parts) % 2 == 0 and type(parts[-1]) is nn.Tanh
     parts = parts[:-1] if squashes else parts
-    names = {kind: name for name, kind in MODULES.items()}
+    names = {kind: name for name, kind in ACTIVATION_MODULES.items()}
     layers = [part for part in parts[::2] if type(part) is nn.Linear]
     for index, part in enumerate(parts):
         kind = type(part)
@@ -167,7 +151,7 @@ def _taken_apart(module: nn.Module) -> tuple[list[nn.Linear], str | None, bool]:
 
 
 def _parts(module: nn.Module) -> list[nn.Module]:
-    """The parts of nested ``nn.Sequential``, without those that do nothing in evaluation."""
+    """Return the parts of nested ``nn.Sequential`` that have an effect in evaluation."""
     if isinstance(module, nn.Sequential):
         return [part for child in module for part in _parts(child)]
     return [] if isinstance(module, nn.Identity | nn.Dropout) else [module]
@@ -200,15 +184,15 @@ def _encoded(layers: list[nn.Linear], settings: Mapping[str, Value]) -> bytes:
 
 
 def read_mlp(file: Path, data: bytes) -> Mlp:
-    """The MLP that a safetensors file holds.
+    """Read the MLP in a safetensors file.
 
     Args:
-        file: Its name, for messages.
-        data: Its content.
+        file: Name of the file, for error messages.
+        data: Content of the file.
 
     Raises:
-        ArgumentError: It holds something else than the layers of an MLP.
-        StorageError: It is damaged, or no safetensors file.
+        ArgumentError: The file has other tensors than the layers of an MLP.
+        StorageError: It is damaged, or not a safetensors file.
     """
     header, start = _header(file, data)
     metadata = header.pop("__metadata__", {})
@@ -245,7 +229,7 @@ def _first_byte(item: tuple[str, dict[str, Any]]) -> int:
 def _tensor(
     file: Path, name: str, place: Mapping[str, Any], data: memoryview, begin: int
 ) -> Tensor:
-    """One tensor; each begins where the one before ends, so that none is read twice."""
+    """Return one tensor, which must start where the previous one ends."""
     dtype = _DTYPES.get(str(place.get("dtype")))
     if dtype is None:
         raise ArgumentError(
@@ -269,14 +253,14 @@ def _tensor(
 
 
 def _layers(file: Path, tensors: Mapping[str, Tensor]) -> tuple[tuple[Tensor, Tensor | None], ...]:
-    """Pair weights with biases, in the order of their names, numbers by their value."""
+    """Pair weights with biases, in natural order of their names."""
     layers: list[tuple[Tensor, Tensor | None]] = []
     stems = []
     for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
         if part not in ("weight", "bias") or tensor.ndim != (2 if part == "weight" else 1):
             raise ArgumentError(
-                f"{file} has a tensor {name} {list(tensor.shape)}, which is no part of an MLP",
+                f"{file} has a tensor {name} {list(tensor.shape)}, which is not part of an MLP",
                 hint="save the policy alone, as NAME.weight [out, in] and NAME.bias [out]",
             )
         if part == "weight":
@@ -306,7 +290,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _settings(file: Path, metadata: Mapping[str, Any]) -> dict[str, Value]:
-    """What the file's metadata says; files of other programs say nothing."""
+    """Return the settings in the metadata, which files of other programs do not have."""
     found: dict[str, Value] = {}
     if metadata.get(_KIND) != _MLP:
         return found

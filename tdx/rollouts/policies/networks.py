@@ -19,7 +19,7 @@ from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, did_you_mean, first_line
 from tdx.keys import NestedKey, format_key, key_parts, normal_key
 from tdx.pipeline.values import Value
-from tdx.rollouts.policies.mlp_files import MODULES, Mlp, read_mlp
+from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES, Mlp, read_mlp
 from tdx.specs import (
     Binary,
     BoundedContinuous,
@@ -52,24 +52,24 @@ class MlpPolicy(nn.Module):
         self._dtype = next(layers.parameters()).dtype
 
     def forward(self, *observations: Tensor) -> Tensor:
-        """The action for observations ``[*B, ...]``."""
+        """Return the action for observations ``[*B, ...]``."""
         dims = self._batch_dims
         flat = [each.reshape(*each.shape[:dims], -1).to(self._dtype) for each in observations]
         return self._head(self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, -1)))
 
 
 def load_mlp(file: Path, data: bytes, settings: Mapping[str, Value], env: EnvBase) -> Any:
-    """The policy in a safetensors file, for an env.
+    """Load the MLP in a safetensors file as a policy.
 
     Args:
-        file: Its name, for messages.
-        data: Its content.
-        settings: ``activation``, ``output`` and ``in_keys`` given with the policy's name; they
-            take precedence over those in the file.
+        file: Name of the file, for error messages.
+        data: Content of the file.
+        settings: ``activation``, ``output`` and ``in_keys`` in the policy's name; they take
+            precedence over those in the file.
         env: The env with its chain.
 
     Raises:
-        ArgumentError: It does not fit the env's observations and action, or misses a setting.
+        ArgumentError: The MLP does not fit the env's observations and action, or lacks a setting.
         StorageError: The file is damaged.
     """
     mlp = read_mlp(file, data)
@@ -81,7 +81,7 @@ def load_mlp(file: Path, data: bytes, settings: Mapping[str, Value], env: EnvBas
         )
     in_keys = _in_keys(chosen, env)
     _check_inputs(file, mlp, in_keys, env)
-    head, size = _head(env.full_action_spec[env.action_keys[0]], chosen.get("output"), env)
+    head, size = _build_head(env.full_action_spec[env.action_keys[0]], chosen.get("output"), env)
     if mlp.layers[-1][0].shape[0] != size:
         raise ArgumentError(
             f"{file} gives {mlp.layers[-1][0].shape[0]} numbers, the action needs {size}",
@@ -100,7 +100,7 @@ def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
         if "observation" in known or len(known) == 1:
             return ["observation"] if "observation" in known else known
         raise ArgumentError(
-            "the mlp does not say which observations it reads",
+            "the mlp has no in_keys, and the env has several observations",
             hint=f'add in_keys, such as mlp("FILE", in_keys=["{listed.split(",")[0]}"]); '
             f"the env has {listed}",
         )
@@ -132,9 +132,9 @@ def _check_inputs(file: Path, mlp: Mlp, in_keys: Sequence[NestedKey], env: EnvBa
 
 
 def _sequential(file: Path, mlp: Mlp, activation: Value) -> nn.Sequential:
-    if len(mlp.layers) > 1 and activation not in MODULES:
+    if len(mlp.layers) > 1 and activation not in ACTIVATION_MODULES:
         raise ArgumentError(
-            f"{file} does not say which activation is between its layers",
+            f"{file} has no activation for its layers",
             hint=f'write mlp("{file}", activation="tanh")',
         )
     layers = []
@@ -145,12 +145,12 @@ def _sequential(file: Path, mlp: Mlp, activation: Value) -> nn.Sequential:
         if bias is not None:
             layer.bias = nn.Parameter(bias)
         layers.append(layer)
-    between = [MODULES[str(activation)]() for _ in layers[1:]]
+    between = [ACTIVATION_MODULES[str(activation)]() for _ in layers[1:]]
     return nn.Sequential(*chain.from_iterable(zip(layers, between, strict=False)), layers[-1])
 
 
-def _head(spec: TensorSpec, output: Value, env: EnvBase) -> tuple[Head, int]:
-    """What forms an action of a spec, and how many values it needs."""
+def _build_head(spec: TensorSpec, output: Value, env: EnvBase) -> tuple[Head, int]:
+    """Return the head for an action spec, and the number of values that it needs."""
     single = spec.shape[env.batch_dims :]
     if isinstance(spec, (BoundedContinuous, UnboundedContinuous)):
         if output == "argmax":
@@ -197,7 +197,7 @@ def _continuous_head(spec: TensorSpec, output: Value, single: torch.Size) -> Hea
 
 
 def _categorical_head(spec: TensorSpec, single: torch.Size) -> tuple[Head, int] | None:
-    """The choices with the largest values; ``None`` for a spec that is not one of categories."""
+    """Return a head that picks the largest values; ``None`` if the spec has no categories."""
     dtype = spec.dtype
     if isinstance(spec, (MultiOneHot, MultiCategorical)) and len(single) == 1:
         is_one_hot = isinstance(spec, MultiOneHot)
@@ -234,58 +234,58 @@ def _sizes(spec: MultiOneHot | MultiCategorical) -> list[int]:
 
 
 def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
-    """Load a saved module, which can execute any code: the caller has checked that it may.
+    """Load a saved module, which can execute any code: the caller checks that it may.
 
     Args:
-        file: Its name, for messages.
-        data: Its content.
-        env: The env whose observations and actions these are, for a module over tensors.
+        file: Name of the file, for error messages.
+        data: Content of the file.
+        env: Env with the observations and actions of a module over tensors.
 
     Raises:
-        ArgumentError: It holds no module, or the module takes other arguments than observations.
+        ArgumentError: The file has no module, or the module has other arguments than observations.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _loaded(data, env)
+            return _load(data, env)
     except ArgumentError:
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{file} holds no policy: {first_line(error)}",
+            f"{file} has no policy: {first_line(error)}",
             hint="save a TensorDictModule with torch.save, or use torch.export.save",
         ) from error
 
 
-def _loaded(data: bytes, env: EnvBase) -> Any:
-    names = _names(data)
+def _load(data: bytes, env: EnvBase) -> Any:
+    names = _archive_names(data)
     if any(name.endswith("constants.pkl") for name in names):
         script = torch.jit.load(io.BytesIO(data), map_location=env.device)
         arguments = [each.name for each in script.forward.schema.arguments[1:]]
-        return _over_tensors(script, arguments, env)
+        return _wrap(script, arguments, env)
     if any("models/" in name or "serialized_exported_program" in name for name in names):
         program = torch.export.load(io.BytesIO(data))
         arguments = list(program.graph_signature.user_inputs)
-        return _over_tensors(program.module(), [str(each) for each in arguments], env)
+        return _wrap(program.module(), [str(each) for each in arguments], env)
     module = torch.load(io.BytesIO(data), map_location=env.device, weights_only=False)
     if isinstance(module, nn.Module):
         module.eval()
         return module
     raise ArgumentError(
-        f"the file holds {type(module).__name__}, not a module",
+        f"the file has a {type(module).__name__}, not a module",
         hint="save the whole module: torch.save(policy, FILE)",
     )
 
 
-def _names(data: bytes) -> list[str]:
+def _archive_names(data: bytes) -> list[str]:
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return []
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return archive.namelist()
 
 
-def _over_tensors(module: Any, arguments: list[str], env: EnvBase) -> Any:
-    """A module over tensors whose arguments are named after observations, or stand in order."""
+def _wrap(module: Any, arguments: list[str], env: EnvBase) -> Any:
+    """Wrap a module over tensors: its arguments have names of observations, or their order."""
     by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
     keys: list[NestedKey]
     if all(name in by_name for name in arguments):

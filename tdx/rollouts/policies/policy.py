@@ -23,12 +23,12 @@ from tdx.files import open_below, open_folder, write_below
 from tdx.pipeline import CodeReference
 from tdx.pipeline.policy_source import PolicySource, parse_policy
 from tdx.pipeline.realise import Realiser
-from tdx.rollouts.dump.folder import KEPT
+from tdx.rollouts.dump.folder import POLICY_COPY
 from tdx.rollouts.policies.actions import (
-    _of_dump,
-    _zero,
-    actions_in_batch,
+    build_zero_actions,
+    expand_to_batch,
     read_actions,
+    read_dump_actions,
 )
 from tdx.rollouts.policies.networks import load_mlp, load_module
 from tdx.untrusted import MAX_POLICY_BYTES
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """A policy, and whose word it is.
+    """A policy, and who named it.
 
     Args:
         source: The policy.
-        folder: Folder that its file must be in, for a name that a stranger may have written;
-            ``None`` for one that the user typed.
-        allow_code: Whether it may be code. The user then trusts the file that names it, and it may
-            name files anywhere.
+        folder: Folder that its file must be in, for an untrusted name. ``None``: the user typed
+            the name.
+        allow_code: Whether it may be code. The user then trusts the name, which may refer to any
+            file.
     """
 
     source: PolicySource
@@ -57,12 +57,12 @@ class PolicyRequest:
     def of(
         cls, pipeline: Pipeline, typed: str | None = None, allow_code: bool = False
     ) -> PolicyRequest:
-        """The policy of a pipeline, or the one that the user typed instead of it.
+        """Return the request for the policy of a pipeline, or for the one that the user typed.
 
         Relative paths in a pipeline file start at the folder of the file.
 
         Raises:
-            TdxError: There is no policy of that name.
+            TdxError: The name is not that of a policy.
         """
         if typed is not None or pipeline.policy is None or pipeline.file is None:
             source = parse_policy(typed or pipeline.policy or "random")
@@ -75,22 +75,22 @@ class PolicyRequest:
 
     @property
     def path(self) -> Path:
-        """The file's path, relative to where tdx runs."""
+        """Path of the file, relative to the working directory."""
         assert self.source.file is not None
         return Path(self.source.file) if self.folder is None else self.folder / self.source.file
 
     @property
     def name(self) -> str:
-        """The policy's name with that path, as a dump records it."""
+        """Name of the policy with the path of its file, as a dump records it."""
         if self.source.file is None:
             return str(self.source)
         return str(self.source.with_file(str(self.path)))
 
     def check_allowed(self) -> None:
-        """Refuse code, and files elsewhere, before anything is opened.
+        """Refuse code, and files outside the folder, before anything is opened.
 
         Raises:
-            CodeNotAllowedError: It is code, which is not allowed.
+            CodeNotAllowedError: The policy is code, which is not allowed.
             StorageError: Its file is not in the folder.
         """
         self.source.check_allowed(self.allow_code)
@@ -101,7 +101,7 @@ class PolicyRequest:
         if any(part in ("", ".", "..") for part in parts):
             raise StorageError(
                 f"the policy's file {file} is not in {self.folder}/",
-                hint=f"to use it all the same, type --policy {self.source}",
+                hint=f"to use it anyway, pass --policy {self.source}",
             )
         step = self.folder
         for part in parts:
@@ -109,14 +109,14 @@ class PolicyRequest:
             if step.is_symlink():
                 raise StorageError(
                     f"{step} is a symbolic link, which is not followed",
-                    hint=f"to use the file all the same, type --policy {self.source}",
+                    hint=f"to use the file anyway, pass --policy {self.source}",
                 )
 
     def read(self) -> bytes:
-        """The whole file.
+        """Read the whole file.
 
         Raises:
-            StorageError: It cannot be read, is no regular file, or is too large.
+            StorageError: It cannot be read, is not a regular file, or is too large.
         """
         try:
             if self.folder is None or self.allow_code:
@@ -132,7 +132,7 @@ class PolicyRequest:
     @property
     def _hint(self) -> str:
         if self.folder is None:
-            return "a relative path starts where tdx runs"
+            return "a relative path starts at the working directory"
         return f"a relative path in the pipeline file starts at {self.folder}/"
 
 
@@ -155,50 +155,48 @@ class NamedPolicy:
     """A policy and where it comes from.
 
     Args:
-        name: As a dump records it; the path of its file is relative to where tdx runs.
-        sha256: Checksum of its file. ``None``: it has no file.
-        steps: Number of actions that it has. ``None``: any number.
-        after: Returns what ``env.rollout`` takes, for a rollout that continues after that many
-            steps.
+        name: Name in a dump; the path of the file is relative to the working directory.
+        sha256: Checksum of the file. ``None``: the policy has no file.
+        steps: Number of actions. ``None``: unlimited.
+        start_at: Returns the policy to pass to ``env.rollout`` from a given step on.
         is_code: True for a Python object, which may keep state between steps.
-        kept: Name and content of the copy that a dump needs to be resumed without the file;
-            ``None`` where it needs none.
+        file_copy: Name and content of the copy that a dump needs to be resumed without the file.
+            ``None``: it needs none.
     """
 
     name: str
     sha256: str | None
     steps: int | None
-    after: Callable[[int], Any]
+    start_at: Callable[[int], Any]
     is_code: bool = False
-    kept: tuple[str, bytes] | None = None
+    file_copy: tuple[str, bytes] | None = None
 
-    def keep(self, folder: Path) -> None:
-        """Copy its file into a dump, so that the dump can be resumed from its folder alone.
+    def copy_to(self, folder: Path) -> None:
+        """Copy the file into a dump, so that the dump can be resumed from its folder alone.
 
         Raises:
             OSError: It cannot be written.
         """
-        if self.kept is not None:
+        if self.file_copy is not None:
             with open_folder(folder) as opened:
-                write_below(opened, *self.kept)
+                write_below(opened, *self.file_copy)
 
 
-def named_policy(
+def load_policy(
     policy: str | PolicySource | PolicyRequest, env: EnvBase, allow_code: bool = False
 ) -> NamedPolicy:
     """Load a policy.
 
     Args:
         policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE`` or
-            ``package.module:name`` as the user typed it; or a request, for a name that a stranger
-            may have written.
-        env: The env that it is to act in, with its chain.
-        allow_code: Whether it may be code; a request has this itself.
+            ``package.module:name`` as the user typed it; or a request, for an untrusted name.
+        env: The env with its chain.
+        allow_code: Whether it may be code; ignored for a request.
 
     Raises:
-        ArgumentError: There is no such policy, or it does not fit the env.
-        CodeNotAllowedError: It is code and that is not allowed. Its file has not been opened.
-        StorageError: Its file cannot be read.
+        ArgumentError: The policy is unknown, or does not fit the env.
+        CodeNotAllowedError: The policy is code, which is not allowed. Its file was not opened.
+        StorageError: The file cannot be read.
     """
     if isinstance(policy, PolicyRequest):
         request = policy
@@ -210,8 +208,8 @@ def named_policy(
     if source.kind == "random":
         return NamedPolicy(request.name, None, None, _random)
     if source.kind == "zero":
-        zeros = _zero(env)
-        return NamedPolicy(request.name, None, None, lambda made: ActionSequence(zeros))
+        zeros = build_zero_actions(env)
+        return NamedPolicy(request.name, None, None, lambda step: ActionSequence(zeros))
     if source.kind == "sequence":
         return _sequence(request, env)
     if source.kind == "code":
@@ -223,11 +221,11 @@ def named_policy(
         if source.kind == "mlp"
         else load_module(request.path, data, env)
     )
-    kept = (f"{KEPT}.safetensors", data) if source.kind == "mlp" else None
-    return NamedPolicy(request.name, _sha256(data), None, lambda made: module, kept=kept)
+    file_copy = (f"{POLICY_COPY}.safetensors", data) if source.kind == "mlp" else None
+    return NamedPolicy(request.name, _sha256(data), None, lambda step: module, file_copy=file_copy)
 
 
-def resumed_policy(
+def load_recorded_policy(
     name: str,
     sha256: str | None,
     folder: Path,
@@ -236,17 +234,17 @@ def resumed_policy(
     typed: str | None = None,
     allow_code: bool = False,
 ) -> NamedPolicy:
-    """Load the policy of a dump that is resumed.
+    """Load the policy of a dump to resume it.
 
-    Its file is the copy in the dump. Files elsewhere are only opened if the user typed their name,
+    Its file is the copy in the dump. Other files are only opened if the user typed their name,
     or allows code.
 
     Args:
-        name: As the manifest has it.
-        sha256: As the manifest has it.
+        name: Name in the manifest.
+        sha256: Checksum in the manifest.
         folder: Folder of the dump.
         env: The env with its chain.
-        typed: Policy that the user typed for the one in the manifest.
+        typed: Policy that the user typed to replace the name in the manifest.
         allow_code: Whether it may be code.
 
     Raises:
@@ -256,15 +254,15 @@ def resumed_policy(
     source.check_allowed(allow_code)
     request = PolicyRequest(source, allow_code=allow_code)
     if typed is None and source.file is not None and not source.is_code:
-        copy = _kept_copy(source)
+        copy = _copy_name(source)
         if os.path.lexists(folder / copy):
             request = PolicyRequest(source.with_file(copy), folder)
         elif not allow_code:
             raise ArgumentError(
                 f"{folder} has no copy of its policy {name}",
-                hint=f"type the policy: --out {folder} --resume --policy '{name}'",
+                hint=f"pass the policy: --out {folder} --resume --policy '{name}'",
             )
-    policy = named_policy(request, env)
+    policy = load_policy(request, env)
     if policy.sha256 != sha256:
         raise ArgumentError(
             f"{policy.name} is not the file that the dump was recorded with",
@@ -273,19 +271,19 @@ def resumed_policy(
     return policy
 
 
-def _kept_copy(source: PolicySource) -> str:
+def _copy_name(source: PolicySource) -> str:
     is_mlp = source.kind == "mlp"
-    return f"{KEPT}{'.safetensors' if is_mlp else Path(source.file or '').suffix}"
+    return f"{POLICY_COPY}{'.safetensors' if is_mlp else Path(source.file or '').suffix}"
 
 
-def _random(made: int) -> None:
+def _random(step: int) -> None:
     return None
 
 
 def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
     found = Realiser(request.allow_code).imported(reference)
     policy = found() if isinstance(found, type) else found
-    return NamedPolicy(request.name, None, None, lambda made: policy, is_code=True)
+    return NamedPolicy(request.name, None, None, lambda step: policy, is_code=True)
 
 
 def _sha256(data: bytes) -> str:
@@ -293,29 +291,29 @@ def _sha256(data: bytes) -> str:
 
 
 def _sequence(request: PolicyRequest, env: EnvBase) -> NamedPolicy:
-    file, kept = request.path, None
+    file, file_copy = request.path, None
     if file.is_dir():
-        actions, digest = _of_dump(file, env), None
+        actions, digest = read_dump_actions(file, env), None
     else:
         data = request.read()
         digest = _sha256(data)
-        actions = actions_in_batch(read_actions(file, data), env, file)
+        actions = expand_to_batch(read_actions(file, data), env, file)
         if not request.source.is_code:
-            kept = (f"{KEPT}{file.suffix}", data)
+            file_copy = (f"{POLICY_COPY}{file.suffix}", data)
     dim = len(env.batch_size)
     steps = int(actions.shape[dim])
 
-    def after(made: int) -> ActionSequence:
-        return ActionSequence(actions[(*[slice(None)] * dim, slice(made, None))])
+    def start_at(step: int) -> ActionSequence:
+        return ActionSequence(actions[(*[slice(None)] * dim, slice(step, None))])
 
-    return NamedPolicy(request.name, digest, steps, after, kept=kept)
+    return NamedPolicy(request.name, digest, steps, start_at, file_copy=file_copy)
 
 
-def check_length(policy: NamedPolicy, steps: int) -> None:
+def check_action_count(policy: NamedPolicy, steps: int) -> None:
     """Check that a policy has enough actions.
 
     Raises:
-        ArgumentError: It has fewer than ``steps``.
+        ArgumentError: It has fewer actions than ``steps``.
     """
     if policy.steps is not None and steps > policy.steps:
         raise ArgumentError(
@@ -325,20 +323,20 @@ def check_length(policy: NamedPolicy, steps: int) -> None:
 
 
 def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
-    """Check a module against the env's specs, without a step.
+    """Check a module against the specs of an env, without a step.
 
     Raises:
         ArgumentError: A key that it reads is missing, or its action does not fit the env.
     """
-    module = policy.after(0)
+    module = policy.start_at(0)
     if module is None or isinstance(module, ActionSequence):
         return
     from tdx.core.envs.policies import ActionCheck, as_policy
 
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given = env.fake_tensordict().exclude("next", *env.action_keys)
-        missing = [key for key in getattr(module, "in_keys", ()) if given.get(key) is None]
+        inputs = env.fake_tensordict().exclude("next", *env.action_keys)
+        missing = [key for key in getattr(module, "in_keys", ()) if inputs.get(key) is None]
         if missing:
             known = ", ".join(map(str, env.observation_keys))
             raise ArgumentError(
@@ -346,7 +344,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
                 hint=f"the env has {known}",
             )
         try:
-            result = as_policy(module, env)(given.clone())
+            result = as_policy(module, env)(inputs.clone())
             ActionCheck(env)(result.get)
         except TdxError as error:
             message = error.message.removeprefix("the policy ").removesuffix(" at step 0")
@@ -355,8 +353,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
                 hint=error.hint or "compare it with `tdx inspect spec`",
             ) from error
         except Exception as error:
-            told = first_line(error)
             raise ArgumentError(
-                f"the policy {policy.name} does not fit the env: {told}",
+                f"the policy {policy.name} does not fit the env: {first_line(error)}",
                 hint="compare what it reads with `tdx inspect spec`",
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,69 +10,197 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from tdx import transforms
 from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
-from tdx.rollouts.dump.entries import from_tensors, tensors_of
-from tdx.rollouts.recording.env_state import env_state, restore_env
+from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
+from tdx.rollouts.recording.env_state import restore_env_state, save_env_state
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-
-_OWN = "tdx.transforms."
-
+STATE_FIELDS = frozenset(
+    ("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root")
+)
+"""Fields of a saved state, unless its env is unknown."""
+_MAX_DESCRIBED = 10_000
+"""Size of the largest tensor that a manifest describes; weights of an encoder are larger."""
+_RUNS_USER_CODE = (transforms.CallableTransform, transforms.BurnInTransform)
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 Memory = dict[str, dict[str, Any]]
+"""Tensors of the stages by stage and attribute."""
+
+
+def read_chain_state(env: EnvBase) -> dict[str, Tensor]:
+    """Return parameters and buffers of the stages of an env's chain, by stage and name."""
+    found = env.transform.state_dict() if isinstance(env, TransformedEnv) else {}
+    return {name: value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return tensors as plain data, without very large ones."""
+    return {
+        name: {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "values": [_plain_number(each) for each in value.cpu().flatten().tolist()],
+        }
+        for name, value in tensors.items()
+        if value.numel() <= _MAX_DESCRIBED
+    }
+
+
+def _plain_number(value: float) -> float | str:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Checkpointer:
+    """Saves and restores the state from which a rollout continues.
+
+    Args:
+        env: Env with its chain, as built.
+        has_code: True for a policy in Python code, which may have a state that cannot be saved.
+    """
+
+    def __init__(self, env: TransformedEnv, has_code: bool = False) -> None:
+        self._env, self._has_code = env, has_code
+        self._built = {name: value.clone() for name, value in read_chain_state(env).items()}
+
+    def _changes(self) -> dict[str, Tensor]:
+        """Return the tensors of the chain that changed since it was built."""
+        return {
+            name: value.clone()
+            for name, value in read_chain_state(self._env).items()
+            if name not in self._built or not torch.equal(value, self._built[name])
+        }
+
+    def describe_changes(self) -> dict[str, Any]:
+        """Return the tensors of the chain that changed as plain data, by stage and name."""
+        return describe_tensors(self._changes())
+
+    def save(self, chunk: TensorDictBase, steps: int) -> dict[str, Any]:
+        """Return the state after a chunk, as plain values and tensors.
+
+        Args:
+            chunk: The chunk, ``[*B, T]``, with every entry.
+            steps: Number of steps of the rollout up to the end of the chunk.
+        """
+        env, base = self._env, self._env.base_env
+        root = self._next_root(chunk)
+        try:
+            leaves = dict(flatten_tensors(root))
+        except ArgumentError:
+            # Entries that are not tensors cannot be saved: the steps have to be run again.
+            return {"steps": steps, "env": None}
+        is_known = not self._has_code and has_known_state(env.transform)
+        return {
+            "steps": steps,
+            "rng": torch.get_rng_state(),
+            "device_rng": _get_device_rng(env.device),
+            "chain": self._changes(),
+            "memory": save_memory(env.transform),
+            "env": save_env_state(env) if is_known else None,
+            "root": leaves,
+            "groups": _find_groups(root),
+            "raw_root": dict(base.root) if isinstance(base, RecordingEnv) else None,
+        }
+
+    def _next_root(self, chunk: TensorDictBase) -> TensorDictBase:
+        last = chunk[(*[slice(None)] * len(self._env.batch_size), -1)]
+        return self._env.step_mdp(last.clone())
+
+    def start_after(self, chunk: TensorDictBase) -> TensorDictBase:
+        """Return the root of the step after a chunk that this env has just run, ``[*B]``."""
+        return self._env.maybe_reset(self._next_root(chunk))
+
+    def restore(self, state: dict[str, Any]) -> TensorDictBase:
+        """Put the env into a state that :meth:`save` returned.
+
+        Returns:
+            The root of the next step, ``[*B]``.
+        """
+        env = self._env
+        env.reset()
+        restore_env_state(env, state["env"])
+        if isinstance(env.base_env, RecordingEnv):
+            env.base_env.resume_from(state["raw_root"])
+        if state["chain"]:
+            chain = env.transform.state_dict()
+            chain.update({name: value.to(env.device) for name, value in state["chain"].items()})
+            env.transform.load_state_dict(chain)
+        restore_memory(env.transform, state["memory"], env.device)
+        torch.set_rng_state(state["rng"])
+        if state["device_rng"] is not None:
+            torch.cuda.set_rng_state(state["device_rng"], env.device)
+        root = unflatten_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
+        return env.maybe_reset(root)
+
+
+def _find_groups(root: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
+    layout = Layout.of(root, flatten_tensors(root), root.ndim)
+    return {path: tuple(size) for path, size in layout.groups.items() if path}
+
+
+def _get_device_rng(device: torch.device) -> Tensor | None:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def has_known_state(chain: nn.Module) -> bool:
-    """Whether every stage is one of tdx's own, of which it is known where their state is."""
+    """Return True if every stage is a transform of tdx, which keeps its state in tensors.
+
+    Transforms of other packages, and those that run functions or modules of the user, may keep a
+    state that :func:`save_memory` does not see.
+    """
     return all(
-        type(each).__module__.startswith((_OWN, "torch.nn.", "torchvision."))
-        for each in chain.modules()
+        getattr(transforms, type(stage).__name__, None) is type(stage)
+        and not isinstance(stage, _RUNS_USER_CODE)
+        for stage in chain.modules()
+        if isinstance(stage, transforms.Transform)
     )
 
 
-def memory_of(chain: nn.Module) -> Memory:
-    """The tensors that the stages keep of the running episodes, by stage and attribute."""
+def save_memory(chain: nn.Module) -> Memory:
+    """Return the tensors of the running episodes that the stages keep as plain attributes."""
     found = {
-        name: {attribute: _copy(value) for attribute, value in _memories(module)}
+        name: {attribute: _copy(value) for attribute, value in _find_memory(module)}
         for name, module in chain.named_modules()
     }
-    return {name: held for name, held in found.items() if held}
+    return {name: memory for name, memory in found.items() if memory}
 
 
 def restore_memory(chain: nn.Module, memory: Memory, device: torch.device) -> None:
-    """Let the stages remember what :func:`memory_of` gave.
+    """Put the result of :func:`save_memory` into the stages.
 
     Args:
-        chain: the stages.
-        memory: what they are to remember.
-        device: where the env's tensors live.
+        chain: The stages.
+        memory: Tensors by stage and attribute.
+        device: Device of the env's tensors.
+
+    Raises:
+        ValueError: An attribute cannot hold state.
     """
     modules = dict(chain.named_modules())
     for name, module in modules.items():
-        for _, value in _memories(module):
+        for _, value in _find_memory(module):
             if isinstance(value, dict):
-                # Others may hold this very dict.
+                # Other objects may refer to this very dict.
                 value.clear()
-        for attribute, kept in memory.get(name, {}).items():
-            if attribute in _OF_EVERY_MODULE or callable(getattr(type(module), attribute, None)):
+        for attribute, saved in memory.get(name, {}).items():
+            if attribute in _MODULE_ATTRIBUTES or callable(getattr(type(module), attribute, None)):
                 raise ValueError(f"{attribute!r} is not an attribute that holds state")
-            held, value = vars(module).get(attribute), _copy(kept, device)
-            if isinstance(held, dict) and isinstance(value, dict):
-                held.update(value)
+            current, value = vars(module).get(attribute), _copy(saved, device)
+            if isinstance(current, dict) and isinstance(value, dict):
+                current.update(value)
             else:
                 setattr(module, attribute, value)
 
 
-def _memories(module: nn.Module) -> list[tuple[str, Any]]:
+def _find_memory(module: nn.Module) -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in vars(module).items()
-        if name not in _OF_EVERY_MODULE and _is_memory(value)
+        if name not in _MODULE_ATTRIBUTES and _is_memory(value)
     ]
 
 
@@ -89,128 +218,3 @@ def _copy(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, list):
         return [_copy(each, device) for each in value]
     return value.clone() if device is None else value.to(device)
-
-
-_MOST_READABLE = 10_000
-"""Larger states, such as the weights of an encoder, are not written as text."""
-
-
-def chain_state(env: EnvBase) -> dict[str, Tensor]:
-    """What the stages of an env's chain hold, by stage and name."""
-    held = env.transform.state_dict() if isinstance(env, TransformedEnv) else {}
-    return {name: value.detach() for name, value in held.items() if isinstance(value, Tensor)}
-
-
-def as_plain(held: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Tensors as plain data, without those that nobody would read."""
-    return {
-        name: {
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "shape": list(value.shape),
-            "values": [_number(each) for each in value.cpu().flatten().tolist()],
-        }
-        for name, value in held.items()
-        if value.numel() <= _MOST_READABLE
-    }
-
-
-class Border:
-    """Takes down and restores what a rollout goes on from.
-
-    Args:
-        env: the env with its chain, as it was built.
-        is_known: whether nothing but env and chain has a state, such as a policy in Python code.
-    """
-
-    def __init__(self, env: TransformedEnv, has_known_state: bool = True) -> None:
-        self._env, self._is_known = env, has_known_state
-        self._built = {name: value.clone() for name, value in self._chain_state().items()}
-
-    def _chain_state(self) -> dict[str, Tensor]:
-        return chain_state(self._env)
-
-    def changed(self) -> dict[str, Tensor]:
-        """What the chain's stages hold that is another than when they were built."""
-        return {
-            name: value.clone()
-            for name, value in self._chain_state().items()
-            if name not in self._built or not _equal(value, self._built[name])
-        }
-
-    def readable(self) -> dict[str, Any]:
-        """The same as plain data, by stage and name."""
-        return as_plain(self.changed())
-
-    def state(self, chunk: TensorDictBase, steps: int) -> dict[str, Any]:
-        """All that is needed after a chunk, as plain values.
-
-        Args:
-            chunk: the chunk, ``[*B, T]``, with every entry.
-            steps: how many steps were made in all.
-        """
-        env, recorder = self._env, self._env.base_env
-        root = self._following(chunk)
-        try:
-            leaves = dict(tensors_of(root))
-        except ArgumentError:
-            # What is no tensor can be made again only.
-            return {"steps": steps, "env": None}
-        return {
-            "steps": steps,
-            "rng": torch.get_rng_state(),
-            "device_rng": _device_rng(env.device),
-            "chain": self.changed(),
-            "memory": memory_of(env.transform),
-            "env": env_state(env) if self._is_known and has_known_state(env.transform) else None,
-            "root": leaves,
-            "groups": _groups(root),
-            "raw_root": dict(recorder.root) if isinstance(recorder, RecordingEnv) else None,
-        }
-
-    def _following(self, chunk: TensorDictBase) -> TensorDictBase:
-        last = chunk[(*[slice(None)] * len(self._env.batch_size), -1)]
-        return self._env.step_mdp(last.clone())
-
-    def start(self, chunk: TensorDictBase) -> TensorDictBase:
-        """The root of the step after a chunk that this env has just made, ``[*B]``."""
-        return self._env.maybe_reset(self._following(chunk))
-
-    def restore(self, state: dict[str, Any]) -> TensorDictBase:
-        """Put the env into a state; returns the root of its next step, ``[*B]``.
-
-        Args:
-            state: as :meth:`state` gave it.
-        """
-        env = self._env
-        env.reset()
-        restore_env(env, state["env"])
-        if isinstance(env.base_env, RecordingEnv):
-            env.base_env.resume_from(state["raw_root"])
-        if state["chain"]:
-            held = env.transform.state_dict()
-            held.update({name: value.to(env.device) for name, value in state["chain"].items()})
-            env.transform.load_state_dict(held)
-        restore_memory(env.transform, state["memory"], env.device)
-        torch.set_rng_state(state["rng"])
-        if state["device_rng"] is not None:
-            torch.cuda.set_rng_state(state["device_rng"], env.device)
-        root = from_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
-        return env.maybe_reset(root)
-
-
-def _groups(root: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
-    layout = Layout.of(root, tensors_of(root), root.ndim)
-    return {path: tuple(size) for path, size in layout.groups.items() if path}
-
-
-def _device_rng(device: torch.device) -> Tensor | None:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
-
-
-def _number(value: float) -> float | str:
-    finite = not isinstance(value, float) or (value == value and abs(value) != float("inf"))
-    return value if finite else str(value)

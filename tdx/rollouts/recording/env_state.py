@@ -12,6 +12,7 @@ import functools
 import logging
 import random
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from tdx.envs.gym.vector import VectorEnvRows
 from tdx.envs.gym.vector_making import SyncRows
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 
-_SAME_IN_EVERY_COPY = (
+_CONSTANT_TYPES = (
     type,
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -46,45 +47,41 @@ _SAME_IN_EVERY_COPY = (
 )
 
 
-_DRAWING = ("pygame",)
-"""What an env draws with; every frame is drawn anew."""
+class _UnknownStateError(Exception):
+    """An env has a part whose state cannot be saved."""
 
 
-class _UnknownError(Exception):
-    pass
-
-
-def env_state(env: EnvBase) -> dict[str, Any] | None:
-    """The state of an env, or ``None`` where it holds more than plain values.
+def save_env_state(env: EnvBase) -> dict[str, Any] | None:
+    """Return the state of an env; ``None`` if it has more than plain values.
 
     Args:
-        env: the env, with its chain or without.
+        env: The env, with or without a chain.
     """
     try:
-        return {name: _state(part) for name, part in _parts(env)}
-    except _UnknownError:
+        return {name: _save(part) for name, part in _parts(env)}
+    except _UnknownStateError:
         return None
 
 
-def restore_env(env: EnvBase, state: dict[str, Any]) -> None:
-    """Put an env into a state that :func:`env_state` gave.
+def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
+    """Put an env into a state that :func:`save_env_state` returned.
 
     Args:
-        env: made like that one, and reset.
-        state: its state.
+        env: An env that was built in the same way, and reset.
+        state: The state.
 
     Raises:
-        ValueError, TypeError: The state is that of another env.
+        ValueError, TypeError: The state is of another env.
     """
     parts = dict(_parts(env))
     if parts.keys() != state.keys():
-        raise ValueError("the env is made of other parts")
+        raise ValueError("the env has other parts")
     for name, part in parts.items():
         _restore(part, state[name])
 
 
 def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
-    """All that holds a state, by a name that is the same in every copy of the env."""
+    """Yield every part with a state, by a name that is the same in every copy of the env."""
     if isinstance(env, TransformedEnv):
         yield from _parts(env.base_env, name)
     elif isinstance(env, RecordingEnv):
@@ -100,14 +97,14 @@ def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
     elif type(env) in (PendulumEnv, CartPoleEnv):
         yield f"{name}/native", env
     else:
-        raise _UnknownError
+        raise _UnknownStateError
 
 
 def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(env, gymnasium.vector.VectorEnv):
         sync = gymnasium.vector.SyncVectorEnv
         if not isinstance(env, sync) or type(env) not in (sync, SyncRows):
-            raise _UnknownError
+            raise _UnknownStateError
         for index, each in enumerate(env.envs):
             yield from _gym_parts(each, f"{name}/{index}")
     else:
@@ -120,37 +117,42 @@ def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(part: Any) -> dict[str, Any]:
-    """The attributes of a part that may change while it runs."""
+    """Return the attributes of a part that may change while it runs."""
     if isinstance(part, gymnasium.Space):
         return {"_np_random": part._np_random}
     if isinstance(part, VectorEnvRows):
         names = ("_ended", "_over", "_last")
         return {name: getattr(part, name) for name in names}
     if isinstance(part, EnvBase):
-        held = vars(part).items()
-        return {name: each for name, each in held if isinstance(each, (Tensor, torch.Generator))}
+        kinds = (Tensor, torch.Generator)
+        return {name: each for name, each in vars(part).items() if isinstance(each, kinds)}
     if not hasattr(part, "__dict__"):
         return {"value": part.value}
     return dict(vars(part))
 
 
-def _state(part: Any) -> dict[str, Any]:
-    found = {}
-    for name, value in _attributes(part).items():
-        if not _stays(value):
-            found[name] = _plain(value)
-    return found
+def _save(part: Any) -> dict[str, Any]:
+    attributes = _attributes(part)
+    return {name: _encode(value) for name, value in attributes.items() if not _is_shared(value)}
 
 
-def _stays(value: Any) -> bool:
-    """Whether a copy of the env holds this as well, in the same state."""
+def _is_shared(value: Any) -> bool:
+    """Return True if every copy of the env has this value, or saves it as another part."""
     if isinstance(value, (list, tuple)) and value:
-        return all(_stays(each) for each in value)
-    parts = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, *_SAME_IN_EVERY_COPY)
-    return isinstance(value, parts) or type(value).__module__.partition(".")[0] in _DRAWING
+        return all(_is_shared(each) for each in value)
+    parts = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, *_CONSTANT_TYPES)
+    return isinstance(value, (*parts, *_rendering_types()))
 
 
-def _plain(value: Any) -> Any:
+def _rendering_types() -> tuple[type, ...]:
+    """Return the classes that Gymnasium envs render with: every frame is rendered from scratch."""
+    pygame = sys.modules.get("pygame")
+    if pygame is None:
+        return ()
+    return (pygame.Surface, pygame.time.Clock, pygame.Rect)
+
+
+def _encode(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         return value
     if isinstance(value, Tensor):
@@ -158,24 +160,24 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject and not value.dtype.names:
         return value.copy()
     if isinstance(value, np.random.Generator):
-        return {"$generator": _plain(value.bit_generator.state)}
+        return {"$generator": _encode(value.bit_generator.state)}
     if isinstance(value, torch.Generator):
         return {"$torch": value.get_state()}
     if isinstance(value, random.Random):
         return {"$random": value.getstate()}
     if isinstance(value, TensorDictBase):
-        entries = [(str(key), _plain(value.get(key))) for key in value.keys()]
+        entries = [(str(key), _encode(value.get(key))) for key in value.keys()]
         return {"$entries": (entries, list(value.batch_size))}
     if type(value) in (list, tuple, deque, set):
         kind = type(value).__name__
-        return {"$" + kind: [_plain(each) for each in value]}
+        return {"$" + kind: [_encode(each) for each in value]}
     if isinstance(value, dict):
-        return {"$dict": [(_plain(key), _kept(each)) for key, each in value.items()]}
-    raise _UnknownError
+        return {"$dict": [(_encode(key), _encode_value(each)) for key, each in value.items()]}
+    raise _UnknownStateError
 
 
-def _kept(value: Any) -> Any:
-    return {"$same": None} if _stays(value) else _plain(value)
+def _encode_value(value: Any) -> Any:
+    return {"$same": None} if _is_shared(value) else _encode(value)
 
 
 def _restore(part: Any, state: dict[str, Any]) -> None:
@@ -183,40 +185,45 @@ def _restore(part: Any, state: dict[str, Any]) -> None:
     for name, value in state.items():
         if callable(getattr(type(part), str(name), None)):
             raise TypeError(f"{name!r} is not an attribute that holds state")
-        restored = _restored(value, now.get(name))
+        restored = _decode(value, now.get(name))
         if isinstance(part, EnvBase):
-            moved = isinstance(restored, Tensor)
-            part.__dict__[name] = restored.to(part.device) if moved else restored
+            is_tensor = isinstance(restored, Tensor)
+            part.__dict__[name] = restored.to(part.device) if is_tensor else restored
         else:
             setattr(part, name, restored)
 
 
-def _restored(value: Any, now: Any) -> Any:
-    """The value that :func:`_plain` took down; what cannot be made anew is taken from ``now``."""
+def _decode(value: Any, now: Any) -> Any:
+    """Return the value that :func:`_encode` encoded.
+
+    Args:
+        value: The encoded value.
+        now: The current value, which replaces what cannot be encoded.
+    """
     if not isinstance(value, dict):
         return value
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "$same":
         return now
     if kind == "$generator":
-        made: Any = now if isinstance(now, np.random.Generator) else np.random.default_rng()
-        made.bit_generator.state = _restored(held, None)
-        return made
+        generator: Any = now if isinstance(now, np.random.Generator) else np.random.default_rng()
+        generator.bit_generator.state = _decode(content, None)
+        return generator
     if kind == "$torch":
-        now.set_state(held)
+        now.set_state(content)
         return now
     if kind == "$random":
         now = now if isinstance(now, random.Random) else random.Random()
-        now.setstate(held)
+        now.setstate(content)
         return now
     if kind == "$entries":
-        entries, batch = held
-        return TensorDict({key: _restored(each, None) for key, each in entries}, batch)
+        entries, batch = content
+        return TensorDict({key: _decode(each, None) for key, each in entries}, batch)
     if kind == "$dict":
         known = now if isinstance(now, dict) else {}
-        pairs = ((_restored(key, None), each) for key, each in held)
-        return {key: _restored(each, known.get(key)) for key, each in pairs}
+        pairs = ((_decode(key, None), each) for key, each in content)
+        return {key: _decode(each, known.get(key)) for key, each in pairs}
     makers = {"$list": list, "$tuple": tuple, "$deque": deque, "$set": set}
     before = list(now) if isinstance(now, (list, tuple)) else []
-    rows = [*before, *[None] * (len(held) - len(before))]
-    return makers[kind](_restored(each, row) for each, row in zip(held, rows, strict=False))
+    rows = [*before, *[None] * (len(content) - len(before))]
+    return makers[kind](_decode(each, row) for each, row in zip(content, rows, strict=False))

@@ -13,16 +13,21 @@ from tdx.envs import ActionSequence
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key
 from tdx.pipeline import Pipeline, StageConfig, build_env, format_stage, write_pipeline
-from tdx.rollouts.dump.creation import check_target, whole_dump
+from tdx.rollouts.dump.creation import check_target, create_dump
 from tdx.rollouts.dump.episodes import EpisodeIndex
 from tdx.rollouts.dump.json_fields import DAMAGED
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.dump.reading import Dump
-from tdx.rollouts.dump.specs import spec_entries
+from tdx.rollouts.dump.specs import describe_specs
 from tdx.rollouts.policies.policy import NamedPolicy
-from tdx.rollouts.recording.checkpoint import Border
-from tdx.rollouts.recording.raw_envs import RESET, StoredEnv
-from tdx.rollouts.recording.stream import OnChunk, flags_of, run_chunks, silent
+from tdx.rollouts.recording.checkpoint import Checkpointer
+from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
+from tdx.rollouts.recording.stream import (
+    OnChunk,
+    find_episode_keys,
+    ignore_progress,
+    stream_rollout,
+)
 
 
 def replay(
@@ -32,24 +37,24 @@ def replay(
     *,
     force: bool = False,
     allow_code: bool = False,
-    on_chunk: OnChunk = silent,
+    on_chunk: OnChunk = ignore_progress,
 ) -> Manifest:
-    """Apply another chain to what a dump's env gave, and write that as a dump of its own.
+    """Apply another chain to the raw steps of a dump, and write the result as a new dump.
 
-    The env is made for its specs, and not stepped. Where the chain asks something else of the env
-    than the stored one did (other actions, an episode that ends elsewhere), an error says so.
+    The env is built for its specs, and not stepped. If the chain needs other steps from the env
+    than the recorded ones (other actions, a reset elsewhere), an error reports it.
 
     Args:
-        dump: made without a chain, or with ``raw``.
-        stages: the chain.
-        folder: of the new dump.
-        force: whether a dump that is there is overwritten.
-        allow_code: whether Python objects may be imported.
-        on_chunk: called after each chunk.
+        dump: A dump that was recorded without a chain, or with ``raw``.
+        stages: The chain.
+        folder: Folder of the new dump.
+        force: Whether an existing dump may be replaced.
+        allow_code: Whether Python objects may be imported.
+        on_chunk: Called after each chunk.
 
     Raises:
-        ArgumentError: the dump does not hold what the env gave.
-        EnvError: the chain asks something else of the env.
+        ArgumentError: The dump does not have the raw steps.
+        EnvError: The chain needs other steps.
     """
     check_target(folder, force)
     if folder.resolve() == dump.path.resolve():
@@ -57,82 +62,85 @@ def replay(
             f"{folder} is the dump that is replayed", hint="name another folder for the result"
         )
     pipeline = replace(dump.pipeline, transforms=stages, file=None)
-    recorded = _recorded(dump)
-    seed = dump.manifest.seed
+    recorded = _read_raw_steps(dump)
     env = build_env(pipeline, allow_code)
     try:
-        actions = _actions(dump, env, stages, recorded, allow_code)
-        manifest = _manifest(dump, pipeline, env)
-        env.base_env = StoredEnv(env.base_env, recorded)
+        actions = _find_actions(dump, env, stages, recorded, allow_code)
+        manifest = _create_manifest(dump, pipeline, env)
+        env.base_env = PlaybackEnv(env.base_env, recorded)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            policy = NamedPolicy("replay", None, None, lambda made: ActionSequence(actions))
-            with whole_dump(folder, manifest, flags_of(env), force=force) as writer:
-                return run_chunks(env, policy, writer, Border(env), None, on_chunk)
+            torch.manual_seed(dump.manifest.seed)
+            policy = NamedPolicy("replay", None, None, lambda step: ActionSequence(actions))
+            with create_dump(folder, manifest, force=force, atomic=True) as writer:
+                checkpointer = Checkpointer(env)
+                return stream_rollout(env, policy, writer, checkpointer, None, on_chunk)
     finally:
         env.close()
 
 
-def _recorded(dump: Dump) -> TensorDictBase:
-    """What the env gave and took, ``[*B, T]``, with the resets."""
+def _read_raw_steps(dump: Dump) -> TensorDictBase:
+    """Return the raw steps of a dump, ``[*B, T]``, with :data:`RESET_KEY`."""
     if dump.raw is not None:
         return dump.raw
     manifest = dump.manifest
     if dump.pipeline.transforms:
         raise ArgumentError(
-            f"{dump.path} does not hold what the env itself gave",
+            f"{dump.path} does not have the raw steps of the env",
             hint="roll out with --raw, or without a chain",
         )
     if manifest.keys is not None:
         raise ArgumentError(
-            f"{dump.path} holds some entries only", hint="roll out without --keys, or with --raw"
+            f"{dump.path} has only some of the entries",
+            hint="roll out without --keys, or with --raw",
         )
     data = dump.data
     dim = data.ndim - 1
-    names = [("next", *entry["key"]) for entry in manifest.specs if entry["part"] == "done"]
-    env_ends = [data.get(name, None) for name in names]
     resets = torch.ones((*data.shape, 1), dtype=torch.bool)
     ended = torch.zeros(data.shape, dtype=torch.bool)
-    for name, flag in zip(names, env_ends, strict=True):
-        if flag is None or not isinstance(flag, torch.Tensor):
+    for name in [("next", *entry["key"]) for entry in manifest.specs if entry["part"] == "done"]:
+        flag = data.get(name, None)
+        if not isinstance(flag, torch.Tensor):
             raise StorageError(f"{dump.path} has no {format_key(name)!r}", hint=DAMAGED)
         ended |= flag.reshape(*data.shape, -1).any(-1)
     steps = data.shape[dim]
     resets.narrow(dim, 1, steps - 1).copy_(ended.narrow(dim, 0, steps - 1).unsqueeze(-1))
     recorded = data.clone(recurse=False)
-    recorded.set(RESET, resets)
+    recorded.set(RESET_KEY, resets)
     return recorded
 
 
-def _actions(
+def _find_actions(
     dump: Dump,
     env: TransformedEnv,
     stages: tuple[StageConfig, ...],
     recorded: TensorDictBase,
     allow_code: bool,
 ) -> TensorDictBase:
-    """The actions that the new chain is given, ``[*B, T]``."""
-    kept = build_env(dump.pipeline, allow_code)
+    """Return the actions to pass to the new chain, ``[*B, T]``.
+
+    They are those of the dump if both chains transform actions in the same way, else the raw ones.
+    """
+    old_env = build_env(dump.pipeline, allow_code)
     try:
-        same = _way_in(kept, dump.pipeline.transforms) == _way_in(env, stages)
+        is_same = _inverse_stages(old_env, dump.pipeline.transforms) == _inverse_stages(env, stages)
     finally:
-        kept.close()
-    source = dump.data if same else recorded
+        old_env.close()
+    source = dump.data if is_same else recorded
     missing = [key for key in env.action_keys if source.get(key, None) is None]
     if missing:
         raise ArgumentError(
-            f"{dump.path} holds no {format_key(missing[0])!r}", hint="roll out without --keys"
+            f"{dump.path} has no {format_key(missing[0])!r}", hint="roll out without --keys"
         )
     return source.select(*env.action_keys)
 
 
-def _way_in(env: TransformedEnv, stages: tuple[StageConfig, ...]) -> list[str]:
-    """The stages that do something to the actions."""
-    both = zip(env.stages, stages, strict=True)
-    return [format_stage(config) for stage, config in both if stage.invertible]
+def _inverse_stages(env: TransformedEnv, stages: tuple[StageConfig, ...]) -> list[str]:
+    """Return the stages that transform actions."""
+    pairs = zip(env.stages, stages, strict=True)
+    return [format_stage(config) for stage, config in pairs if stage.invertible]
 
 
-def _manifest(dump: Dump, pipeline: Pipeline, env: TransformedEnv) -> Manifest:
+def _create_manifest(dump: Dump, pipeline: Pipeline, env: TransformedEnv) -> Manifest:
     old = dump.manifest
     return Manifest(
         pipeline=write_pipeline(pipeline),
@@ -143,8 +151,9 @@ def _manifest(dump: Dump, pipeline: Pipeline, env: TransformedEnv) -> Manifest:
         chunk_steps=old.chunk_steps,
         keys=None,
         batch_size=tuple(env.batch_size),
-        specs=spec_entries(env),
+        specs=describe_specs(env),
         versions=package_versions(),
         source=str(dump.path),
+        flags=find_episode_keys(env),
         episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
     )

@@ -1,4 +1,4 @@
-"""What to roll out, and how large the dump will be."""
+"""Request of a rollout: its env, policy and manifest, and an estimate of the dump's size."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ import torch
 
 from tdx.core import TransformedEnv
 from tdx.core.planned.chunk_size import chunk_steps_for
-from tdx.errors import (
-    ArgumentError,
-    UnknownNameError,
-    did_you_mean,
-)
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, build_env, write_pipeline
 from tdx.rollouts.dump.creation import check_target
-from tdx.rollouts.dump.entries import all_keys, check_storable, names_of, selected
+from tdx.rollouts.dump.entries import check_storable, key_names, list_keys, select_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.folder import DATA, RAW
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
-from tdx.rollouts.dump.specs import spec_entries
+from tdx.rollouts.dump.specs import describe_specs
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.policies.policy import (
     NamedPolicy,
     PolicyRequest,
-    check_length,
+    check_action_count,
     check_policy,
-    named_policy,
+    load_policy,
 )
+from tdx.rollouts.recording.stream import find_episode_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,16 @@ class DumpRequest:
     """What to roll out.
 
     Args:
-        pipeline: the env and its chain.
-        goal: how long.
-        seed: of the env and of the actions; a fresh one by default.
+        pipeline: Env and chain.
+        goal: Length of the rollout. ``None``: that of the pipeline, or of the policy.
+        seed: Seed of the env and of the actions. ``None``: that of the pipeline, or a random one.
         policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``, or
-            ``module:name`` in Python code; by default that of the pipeline.
-        keys: the entries to store, as ``reward`` or ``next.reward``; all by default.
-        chunk_steps: how many steps are written at a time; chosen by their size by default.
-        raw: whether what the env itself gives is stored too, so that other chains can be
-            replayed over it.
-        allow_code: whether Python objects may be imported.
+            ``module:name`` in Python code. ``None``: that of the pipeline.
+        keys: Entries to store, as ``reward`` or ``next.reward``. ``None``: all.
+        chunk_steps: Number of steps per chunk. ``None``: chosen by their size.
+        raw: Whether to store the raw steps of the base env too, so that other chains can be
+            replayed over them.
+        allow_code: Whether Python objects may be imported.
     """
 
     pipeline: Pipeline
@@ -61,18 +59,24 @@ class DumpRequest:
     allow_code: bool = False
 
 
-def prepared(request: DumpRequest, env: TransformedEnv, seed: int) -> tuple[NamedPolicy, Manifest]:
-    """The policy, and the manifest of a dump without a step."""
-    asked = PolicyRequest.of(request.pipeline, request.policy, request.allow_code)
-    policy = named_policy(asked, env)
+def prepare_dump(
+    request: DumpRequest, env: TransformedEnv, seed: int
+) -> tuple[NamedPolicy, Manifest]:
+    """Load the policy, and return it with the manifest of a dump without steps.
+
+    Raises:
+        TdxError: The policy, the keys or the length do not fit the env.
+    """
+    policy = load_policy(
+        PolicyRequest.of(request.pipeline, request.policy, request.allow_code), env
+    )
     check_policy(policy, env)
-    goal = _goal(request, policy)
+    goal = _find_goal(request, policy)
     keys = request.keys
     if keys is not None:
         _check_keys(keys, env)
     check_storable(env, keys)
     pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
-    batch = tuple(env.batch_size)
     manifest = Manifest(
         pipeline=write_pipeline(pipeline),
         seed=seed,
@@ -81,43 +85,51 @@ def prepared(request: DumpRequest, env: TransformedEnv, seed: int) -> tuple[Name
         goal=goal,
         chunk_steps=chunk_steps_for(env, request.chunk_steps, None),
         keys=keys,
-        batch_size=batch,
-        specs=spec_entries(env),
+        batch_size=tuple(env.batch_size),
+        specs=describe_specs(env),
         versions=package_versions(),
         keeps_raw=request.raw and bool(pipeline.transforms),
+        flags=find_episode_keys(env),
         episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
     )
     return policy, manifest
 
 
-def _goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
+def _find_goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
     goal = request.goal
     if goal is None:
         steps = request.pipeline.rollout.max_steps or policy.steps
         if steps is None:
-            raise ArgumentError(
-                "it is not said how long the rollout is to be", hint="add --steps N or --episodes N"
-            )
+            raise ArgumentError("the rollout has no length", hint="pass --steps N or --episodes N")
         goal = Goal(steps=steps)
     if goal.steps is not None:
-        check_length(policy, goal.steps)
+        check_action_count(policy, goal.steps)
     return goal
 
 
 def _check_keys(keys: tuple[str, ...], env: TransformedEnv) -> None:
-    known = {name for key in all_keys(env.fake_tensordict()) for name in names_of(key)}
+    known = {name for key in list_keys(env.fake_tensordict()) for name in key_names(key)}
     for name in keys:
         if name not in known:
-            listed = f"there are {', '.join(sorted(n for n in known if '.' not in n))}"
+            listed = f"known entries: {', '.join(sorted(n for n in known if '.' not in n))}"
             hint = did_you_mean(name, known, listed)
-            raise UnknownNameError(f"--keys: no entry {name!r}", hint=hint)
+            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
 
 
 @contextmanager
-def seeded_env(
+def build_seeded_env(
     pipeline: Pipeline, seed: int | None, allow_code: bool
 ) -> Iterator[tuple[TransformedEnv, int]]:
-    """The env, with all its randomness seeded; torch's generator is afterwards as before."""
+    """Build an env, seed it, and restore torch's global random state afterwards.
+
+    Args:
+        pipeline: Env and chain.
+        seed: The seed. ``None``: that of the pipeline, or a random one.
+        allow_code: Whether Python objects may be imported.
+
+    Yields:
+        The env, and its seed.
+    """
     chosen = pipeline.env.seed if seed is None else seed
     if chosen is None:
         chosen = int.from_bytes(os.urandom(4), "little") >> 1
@@ -134,13 +146,13 @@ def seeded_env(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a rollout would write.
+    """Size of a dump, before a step is made.
 
     Args:
-        path: where to.
-        manifest: of a dump without a step.
-        step_bytes: how many bytes a step of all envs takes.
-        entries: how many bytes each file gets for a step.
+        path: Folder of the dump.
+        manifest: Manifest without steps.
+        step_bytes: Number of bytes per step of all envs.
+        entries: Number of bytes per step, by file.
     """
 
     path: str
@@ -150,16 +162,16 @@ class Estimate:
 
     @property
     def goal(self) -> Goal:
-        """How long it would be."""
+        """Length of the rollout."""
         return self.manifest.goal
 
     @property
     def size(self) -> int | None:
-        """How many bytes in all; unknown where episodes are counted."""
+        """Number of bytes in all; ``None`` if the goal is a number of episodes."""
         return None if self.goal.steps is None else self.goal.steps * self.step_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "path": self.path,
             "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
@@ -173,21 +185,21 @@ class Estimate:
 
 
 def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
-    """What :func:`~tdx.rollouts.recording.run.roll_out` would write; nothing is stepped.
+    """Estimate what :func:`~tdx.rollouts.recording.run.roll_out` writes, without a step.
 
     Raises:
-        TdxError: the request cannot be met.
+        TdxError: The request is invalid.
     """
     check_target(folder, force)
-    with seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
-        _, manifest = prepared(request, env, seed)
+    with build_seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
+        _, manifest = prepare_dump(request, env, seed)
         step = env.fake_tensordict()
         if manifest.keys is not None:
-            step = selected(step, manifest.keys)
-        track = Track.of("data", step.unsqueeze(step.ndim), step.ndim)
+            step = select_entries(step, manifest.keys)
+        track = Track.of(DATA, step.unsqueeze(step.ndim), step.ndim)
         entries = {track.file(path): track.step_bytes(path) for path in track.leaves}
         if manifest.keeps_raw:
             raw = env.base_env.fake_tensordict()
-            track = Track.of("raw", raw.unsqueeze(raw.ndim), raw.ndim)
+            track = Track.of(RAW, raw.unsqueeze(raw.ndim), raw.ndim)
             entries |= {track.file(path): track.step_bytes(path) for path in track.leaves}
     return Estimate(str(folder), manifest, sum(entries.values()), entries)

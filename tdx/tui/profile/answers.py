@@ -15,9 +15,9 @@ from tdx.profiling.passes.choice import PassName
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.rollouts.policies.policy import (
     PolicyRequest,
-    check_length,
+    check_action_count,
     check_policy,
-    named_policy,
+    load_policy,
 )
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.cost_rows import costs_of, joined, with_marginals
@@ -89,10 +89,10 @@ def policy_for(request: Measure | Advise, env: EnvBase) -> Any:
     Raises:
         TdxError: the pipeline's policy does not fit.
     """
-    policy = named_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
+    policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
-    check_length(policy, max(request.steps, request.warmup))
-    return policy.after(0)
+    check_action_count(policy, max(request.steps, request.warmup))
+    return policy.start_at(0)
 
 
 @contextmanager
