@@ -63,19 +63,19 @@ def test_lines_on_stdout(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("cart", "--to", "parqet"), "no format 'parqet'", "did you mean parquet?"),
-        (("cart", "--to", "csv"), "no format 'csv'", "one of minari, parquet"),
-        (("cart",), "not said which format", "--to: minari, parquet"),
-        (("cart", "-o", "cart.bin"), "not said which format", "--to: minari, parquet"),
+        (("cart", "--to", "parqet"), "unknown format 'parqet'", "did you mean parquet?"),
+        (("cart", "--to", "csv"), "unknown format 'csv'", "one of minari, parquet"),
+        (("cart",), "the export has no format", "--to: minari, parquet"),
+        (("cart", "-o", "cart.bin"), "the export has no format", "--to: minari, parquet"),
         (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
         (
             ("cart", "--to", "npz", "--keys", "rewrd"),
             "unknown entry 'rewrd'",
             "did you mean reward",
         ),
-        (("cart", "--to", "npz", "--split"), "--split is for films", "leave it out"),
+        (("cart", "--to", "npz", "--split"), "--split is for videos", "leave it out"),
         (("cart", "--to", "gif", "--lossy"), "--lossy is for mp4", "leave it out"),
-        (("cart", "--to", "mp4"), "holds no pixels, but observation [4]", "--from-pixels"),
+        (("cart", "--to", "mp4"), "has no pixels, only observation [4]", "--from-pixels"),
         (("cart", "--to", "mp4", "--fps", "0"), "--fps must be a whole number", ""),
         (("cart", "--to", "mp4", "--episodes", "a"), "--episodes cannot be 'a'", "0,3-5"),
         (("cart", "--to", "minari", "--keys", "reward"), "needs an observation with its", "--keys"),
@@ -103,12 +103,12 @@ def test_what_cannot_be_exported_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("none.npz", "--out", "d"), "there is no none.npz", "of an export"),
-        (("cart.npz", "--out", "d", "--from", "npy"), "no format 'npy'", "did you mean npz?"),
+        (("none.npz", "--out", "d"), "none.npz does not exist", "of an export"),
+        (("cart.npz", "--out", "d", "--from", "npy"), "unknown format 'npy'", "did you mean npz?"),
         (("cart.npz", "--out", "d", "--from", "gif"), "gif cannot be imported", "these can"),
-        (("cart.npz", "--out", "d", "--env", "X-v0"), "says itself which env", "leave --env out"),
+        (("cart.npz", "--out", "d", "--env", "X-v0"), "already names its env", "leave --env out"),
         (("cart.npz", "--out", "cart"), "cart already has a dump", "--force"),
-        (("cart", "--out", "d"), "does not show which format it has", "--from: minari"),
+        (("cart", "--out", "d"), "cannot be detected", "--from: minari"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

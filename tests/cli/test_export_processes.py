@@ -20,8 +20,8 @@ from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
 from tdx.rollouts.recording.stream import Progress
 from tests.cli.processes import ends_quietly_without_a_reader, refused, run, started
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY, ROOT
-from tests.rollouts.exported import assert_same_dump
-from tests.rollouts.recorded import in_memory
+from tests.rollouts.export_dumps import assert_same_dump
+from tests.rollouts.recordings import in_memory
 
 BACK = [each.name for each in export_formats() if each.can_import]
 

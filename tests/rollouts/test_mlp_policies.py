@@ -1,4 +1,4 @@
-"""MLPs in safetensors files: written, read, refused, and as policies."""
+"""MLPs in safetensors files: saving, loading, validation, and actions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
-from tests.rollouts.recorded import record
+from tests.rollouts.recordings import record
 
 
 def actor(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -54,7 +54,7 @@ def test_recorded_actions_are_those_of_the_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_choices(tmp_path: Path, num_envs: int | None) -> None:
+def test_categorical_actions(tmp_path: Path, num_envs: int | None) -> None:
     file = tmp_path / "actor.safetensors"
     module = actor(4, 8, 2, activation=nn.ReLU)
     save_mlp_policy(module, file)
@@ -64,7 +64,7 @@ def test_choices(tmp_path: Path, num_envs: int | None) -> None:
     assert bool((data["action"].argmax(-1) == module(data["observation"]).argmax(-1)).all())
 
 
-def test_the_package_reads_what_is_written_and_the_reverse(tmp_path: Path) -> None:
+def test_files_are_compatible_with_the_safetensors_package(tmp_path: Path) -> None:
     module = actor(3, 8, 1)
     save_mlp_policy(module, tmp_path / "a.safetensors")
     loaded = load_file(tmp_path / "a.safetensors")
@@ -104,7 +104,7 @@ def test_tanh_at_the_end_squashes_to_the_bounds(tmp_path: Path) -> None:
     assert policy.in_keys == ["observation"]
 
 
-def test_the_plan_knows_what_it_reads(tmp_path: Path) -> None:
+def test_plan_uses_the_in_keys(tmp_path: Path) -> None:
     save_mlp_policy(actor(3, 8, 1), tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
     keyed = keyed_policy(load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0), env)
@@ -113,7 +113,7 @@ def test_the_plan_knows_what_it_reads(tmp_path: Path) -> None:
 
 
 class _Batch:
-    """As much of an env as the head of a policy needs."""
+    """Minimal env for the head of a policy."""
 
     batch_dims = 1
 
@@ -167,7 +167,9 @@ def test_other_kinds_of_action_are_refused() -> None:
         ),
     ],
 )
-def test_modules_that_are_no_mlp(tmp_path: Path, module: nn.Module, message: str) -> None:
+def test_modules_that_are_not_an_mlp_are_refused(
+    tmp_path: Path, module: nn.Module, message: str
+) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:
         save_mlp_policy(module, tmp_path / "a.safetensors")
     assert caught.value.hint
@@ -313,7 +315,7 @@ def test_a_pipeline_file_names_no_files_elsewhere(
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_pipe_and_a_device_are_no_policies(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     env: EnvBase = GymEnv("Pendulum-v1")
     for name in ("mlp:/dev/zero", "mlp:/dev/null", "sequence:/dev/zero"):
         with pytest.raises(TdxError, match="is not a regular file"):

@@ -121,7 +121,7 @@ class Fields:
 
 
 def is_crc32(text: str) -> bool:
-    """True if the text is a checksum in eight hexadecimal digits."""
+    """Return True if the text is a checksum in eight hexadecimal digits."""
     return len(text) == 8 and all(each in "0123456789abcdef" for each in text)
 
 

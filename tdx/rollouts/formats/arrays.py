@@ -43,7 +43,7 @@ def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
 
 
 def is_numeric(dtype: Any) -> bool:
-    """True for booleans and numbers; false for objects, texts, records and subarrays."""
+    """Return True for booleans and numbers, False for objects, text, records and subarrays."""
     try:
         known = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -52,11 +52,11 @@ def is_numeric(dtype: Any) -> bool:
 
 
 def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
-    """A tensor as an array.
+    """Convert a tensor to an array.
 
     Args:
-        tensor: on the CPU.
-        splits_complex: whether complex numbers become pairs, in a last dim of two.
+        tensor: A tensor on the CPU.
+        splits_complex: Whether complex numbers become pairs, in an additional last dimension.
 
     Example:
         >>> to_array(torch.tensor([1.5], dtype=torch.bfloat16))
@@ -64,7 +64,7 @@ def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
     """
     dtype = tensor.dtype
     if dtype is torch.bfloat16:
-        # By its bits: a conversion would not keep those of a number that is none.
+        # Shift the bits: a conversion would not keep those of a NaN.
         bits = tensor.contiguous().view(torch.int16).to(torch.int32)
         tensor = (bits << 16).view(torch.float32)
     elif _is_float8(dtype):
@@ -78,21 +78,21 @@ def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
 def array_format(
     dtype: torch.dtype, *, splits_complex: bool = False
 ) -> tuple[Any, tuple[int, ...]]:
-    """The dtype of the array that :func:`to_array` makes, and the dims that it adds."""
+    """Return the dtype of the result of :func:`to_array`, and the dimensions that it adds."""
     array = to_array(torch.empty((0,), dtype=dtype), splits_complex=splits_complex)
     return array.dtype, array.shape[1:]
 
 
 def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor that :func:`to_array` made an array of.
+    """Convert the result of :func:`to_array` back to a tensor.
 
     Args:
-        array: the numbers, in whatever shape.
-        dtype: of the tensor.
-        shape: of the tensor.
+        array: The numbers, in any shape.
+        dtype: Dtype of the tensor.
+        shape: Shape of the tensor.
 
     Raises:
-        ValueError: there are more or fewer numbers.
+        ValueError: The array has another number of elements.
     """
     native = np.ascontiguousarray(array)
     if not native.dtype.isnative:

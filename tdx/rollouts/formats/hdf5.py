@@ -12,6 +12,15 @@ import numpy as np
 
 from tdx.errors import StorageError
 from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format, to_array
+from tdx.rollouts.formats.files import (
+    DEFLATE_RATIO,
+    FREE_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    check_expansion,
+    check_free_space,
+)
 from tdx.rollouts.formats.interface import (
     NOTE,
     ColumnReader,
@@ -20,15 +29,6 @@ from tdx.rollouts.formats.interface import (
     parse_note,
 )
 from tdx.rollouts.formats.stored import ExportSource
-from tdx.rollouts.formats.target import check_free_space
-from tdx.rollouts.formats.untrusted_files import (
-    DEFLATE_RATIO,
-    FREE_BYTES,
-    MAX_CHUNK_BYTES,
-    MAX_COLUMNS,
-    MAX_NOTE_BYTES,
-    check_expansion,
-)
 from tdx.untrusted import MAX_NESTING
 
 if TYPE_CHECKING:
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 2**18
-"""Bytes that are compressed together."""
+"""Number of bytes in a chunk."""
 
 
-def name_grouped_columns(stored: ExportSource) -> list[ExportColumn]:
-    """Each entry with its path through the groups: ``data/next/reward``."""
+def name_grouped_columns(source: ExportSource) -> list[ExportColumn]:
+    """Name each entry by its path through the groups, such as ``data/next/reward``."""
     return [
         ExportColumn(track.name, path, "/".join((track.name, *path)))
-        for track, _ in stored.manifest.tracks
+        for track, _ in source.manifest.tracks
         for path in track.leaves
     ]
 
 
 def chunk_shape(shape: tuple[int, ...], dtype: Any, most: int = _CHUNK) -> tuple[int, ...]:
-    """A stretch of steps of so many bytes."""
+    """Return the shape of a chunk of steps with at most ``most`` bytes."""
     step = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
     steps = max(1, min(shape[0], most // max(step, 1)))
     return (steps, *(max(1, size) for size in shape[1:]))
 
 
-def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Write one dataset an entry, time first and compressed, and the note as a text."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one dataset per entry, time first and compressed, and the note as text."""
     import h5py
 
-    columns = name_grouped_columns(stored)
+    columns = name_grouped_columns(source)
     with h5py.File(target, "w", track_order=True) as file:
         for column in columns:
-            track, steps = stored.track(column.track)
+            track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
             kind, more = array_format(dtype)
             full = (steps, *shape, *more)
@@ -73,15 +73,15 @@ def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[s
             )
             dataset = file.create_dataset(column.name, full, kind, track_order=True, **packed)
             start = 0
-            for block in stored.column_blocks(column):
+            for block in source.column_blocks(column):
                 array = to_array(block)
                 if array.size:
-                    # HDF5 brings the process down where it cannot write what it holds back.
+                    # HDF5 crashes if it cannot write its buffers.
                     file.flush()
                     check_free_space(target, array.nbytes)
                     dataset[start : start + len(array)] = array
                 start += len(array)
-        text = stored.note_text(columns)
+        text = source.note_text(columns)
         file.flush()
         check_free_space(target, len(text))
         file.create_dataset(NOTE, data=text, dtype=h5py.string_dtype())
@@ -90,7 +90,7 @@ def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[s
 
 @contextmanager
 def read(path: Path) -> Iterator[ColumnReader]:
-    """Open a file; no number is read yet."""
+    """Open a file without reading its numbers."""
     with open_hdf5(path) as file:
         yield _Reader(path, find_datasets(path, file))
 
@@ -129,7 +129,7 @@ class _Reader(ColumnReader):
 
 
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32_000: "lzf"}
-"""Filters that are part of HDF5 or h5py; any other one would load a plugin."""
+"""Filters that are part of HDF5 or h5py; any other filter would load a plugin."""
 _DEFLATE = 1
 _SMALL_CHUNK = 2**18
 """Compressed bytes that deflate cannot expand beyond a harmless size."""
@@ -152,7 +152,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         file = h5py.File(path, "r")
     except (OSError, ValueError, RuntimeError, MemoryError) as error:
         message = f"{path} cannot be read as HDF5"
-        raise StorageError(message, hint="was it cut short?") from error
+        raise StorageError(message, hint="the file may be truncated") from error
     with file:
         yield file
 
@@ -179,7 +179,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
         raise
     except Exception as error:
         message = f"{path} cannot be read as HDF5"
-        raise StorageError(message, hint="was it cut short?") from error
+        raise StorageError(message, hint="the file may be truncated") from error
     if stored > path.stat().st_size:
         raise StorageError(
             f"{path} declares {stored:,} stored bytes, but has only {path.stat().st_size:,}",
@@ -191,7 +191,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
 def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5py.Dataset]]:
     import h5py
 
-    seen: set[Any] = {h5py.h5o.get_info(file.id).addr}
+    visited: set[Any] = {h5py.h5o.get_info(file.id).addr}
     pending: list[tuple[str, h5py.Group]] = [("", file["/"])]
     while pending:
         prefix, group = pending.pop()
@@ -202,10 +202,10 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
                 raise StorageError(f"{name!r} in {path} is a link", hint=_NOT_INSIDE)
             each = group[part]
             address = h5py.h5o.get_info(each.id).addr
-            if address in seen:
+            if address in visited:
                 continue
-            seen.add(address)
-            if len(seen) > most or name.count("/") > MAX_NESTING:
+            visited.add(address)
+            if len(visited) > most or name.count("/") > MAX_NESTING:
                 raise StorageError(
                     f"{path} has more than {most:,} objects or {MAX_NESTING} nested groups",
                     hint="it is not a file of rollouts",
@@ -218,7 +218,7 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
 
 
 def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
-    """Check one dataset; returns how many bytes it has in the file."""
+    """Check one dataset; returns its number of bytes in the file."""
     import h5py
 
     what = f"{name!r} in {path}"
@@ -262,4 +262,4 @@ def _check_chunks(what: str, dataset: h5py.Dataset, claimed: int, deflate: int |
             data = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
             found = len(zlib.decompressobj().decompress(data, size + _CHECKSUM + 1))
         if found > size + _CHECKSUM:
-            raise StorageError(f"a chunk of {what} is larger than declared", hint=_FORGED)
+            raise StorageError(f"a chunk of {what} is larger than it declares", hint=_FORGED)

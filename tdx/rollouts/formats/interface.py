@@ -1,32 +1,41 @@
-"""What exporters and importers of all formats share: options, results, readers, and the note."""
+"""Interface between the formats and the jobs: codecs, readers, options, plans and the note.
+
+The note is the metadata that tdx stores in an export, so that it can be imported as the same dump.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tdx.errors import ArgumentError, StorageError
 from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.arrays import Array, FileColumn
-from tdx.rollouts.formats.untrusted_files import check_key
+from tdx.rollouts.formats.files import check_key
 from tdx.untrusted import MAX_ENVS, checked_shape, parse_json
+
+NOTE = "tdx"
+"""Name of the note in a file."""
+VERSION = 1
+"""Version of the note."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What can be asked of an export, beside where and what.
+    """Options of an export.
 
     Args:
-        episodes: which ones, by their place in ``tdx show``; all by default.
-        fps: frames a second.
-        split: whether each episode gets a file of its own.
-        lossy: whether a film is to be small and to play everywhere, rather than to be exact.
-        name: of the file or folder.
+        episodes: Indices of the episodes, as in ``tdx show``. ``None``: all.
+        fps: Frames per second of a video.
+        split: Whether each episode gets its own file.
+        lossy: Whether a video is small and plays everywhere, rather than exact.
+        name: Name of the exported file or folder.
     """
 
     episodes: tuple[int, ...] | None = None
@@ -37,14 +46,33 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedEntry:
-    """An entry of a dump, and where it is in the file.
+class ExportColumn:
+    """An entry of a dump and its name in a file.
 
     Args:
-        key: as people write it: ``next.reward``.
-        place: its name in the file.
-        shape: in one step of one env.
-        dtype: such as ``"float32"``.
+        track: ``data``, or ``raw`` for the raw steps of the base env.
+        path: Key of the entry.
+        name: Name in the file.
+    """
+
+    track: str
+    path: Parts
+    name: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"track": self.track, "key": list(self.path), "name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedEntry(PlainData):
+    """An entry of a dump, and its place in the file.
+
+    Args:
+        key: Key as text, such as ``next.reward``.
+        place: Name in the file.
+        shape: Shape in one step of one env.
+        dtype: Name such as ``"float32"``.
     """
 
     key: str
@@ -52,66 +80,63 @@ class ExportedEntry:
     shape: tuple[int, ...]
     dtype: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        shape = list(self.shape)
-        return {"key": self.key, "place": self.place, "shape": shape, "dtype": self.dtype}
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """What an export will write.
+
+    Args:
+        entries: Entries and their places in the file.
+        episodes: Number of episodes.
+        size: Number of bytes before compression; ``None``: unknown.
+        notes: Remarks for the user.
+    """
+
+    entries: tuple[ExportedEntry, ...]
+    episodes: int
+    size: int | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What was written, or would be.
+class Exported(PlainData):
+    """Result of an export, or of its dry run.
 
     Args:
-        source: the dump.
-        path: what was written.
-        format: its format.
-        steps: of each env.
-        batch_size: of the envs.
-        episodes: how many are in it, those that still ran too.
-        size: how many bytes it has; of a dry run about as many, none where that is not known.
-        entries: what of the dump is in it.
-        notes: what else is worth knowing.
-        written: whether it was written.
+        source: Folder of the dump.
+        path: Exported file or folder.
+        format: Name of the format.
+        written: Whether it was written.
+        steps: Number of steps of each env.
+        batch_size: Batch size of the envs.
+        episodes: Number of episodes, including those still running.
+        size: Number of bytes, before compression in a dry run; ``None``: unknown.
+        notes: Remarks for the user.
+        entries: Entries and their places in the file.
     """
 
     source: str
     path: str
     format: str
+    written: bool
     steps: int
     batch_size: tuple[int, ...]
     episodes: int
-    size: int | None
-    entries: tuple[ExportedEntry, ...]
+    size: int | None = field(metadata={"json": "bytes"})
     notes: tuple[str, ...]
-    written: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "source": self.source,
-            "path": self.path,
-            "format": self.format,
-            "written": self.written,
-            "steps": self.steps,
-            "batch_size": list(self.batch_size),
-            "episodes": self.episodes,
-            "bytes": self.size,
-            "notes": list(self.notes),
-            "entries": [each.to_dict() for each in self.entries],
-        }
+    entries: tuple[ExportedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The dump that was made.
+    """Result of an import.
 
     Args:
-        source: the file or folder that was read.
-        format: its format.
-        path: the dump.
-        summary: what a list of dumps says of it, as plain data.
-        notes: what else is worth knowing.
+        source: File or folder that was read.
+        format: Name of its format.
+        path: Folder of the new dump.
+        summary: Result of :func:`~tdx.rollouts.dump.reading.summarize`.
+        notes: Remarks for the user.
     """
 
     source: str
@@ -121,7 +146,7 @@ class Imported:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             **self.summary,
             "imported": self.source,
@@ -130,55 +155,12 @@ class Imported:
         }
 
 
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ExportColumn:
-    """An entry and what it is called in a file.
-
-    Args:
-        track: ``data``, or ``raw`` for what the env itself gave.
-        path: its key.
-        name: in the file.
-    """
-
-    track: str
-    path: Parts
-    name: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"track": self.track, "key": list(self.path), "name": self.name}
-
-
-NOTE = "tdx"
-"""What the note that goes with the numbers is called."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportPlan:
-    """What an export is going to write.
-
-    Args:
-        entries: what of the dump, and where.
-        episodes: how many.
-        size: of the numbers in bytes, before they are compressed; none where it is not known.
-        notes: what is worth knowing.
-    """
-
-    entries: tuple[ExportedEntry, ...]
-    episodes: int
-    size: int | None
-    notes: tuple[str, ...] = ()
-
-
 class ColumnReader(ABC):
-    """A file that is read from its first step to its last.
+    """Reads the columns of a file from the first step to the last.
 
     Attributes:
-        note: what tdx put down beside the numbers; none in a file of somebody else.
-        env: the env that the data comes from, and the arguments it was made with, if the file says.
+        note: Note of tdx; ``None`` in a file that tdx did not export.
+        env: Id of the env and its arguments, if the file has them.
     """
 
     note: Mapping[str, Any] | None = None
@@ -186,21 +168,21 @@ class ColumnReader(ABC):
 
     @abstractmethod
     def columns(self) -> Mapping[str, FileColumn]:
-        """Every column by its name."""
+        """Return every column by name."""
 
     @abstractmethod
     def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        """Some steps of columns, ``[n, ...]``.
+        """Read a range of steps, ``[n, ...]`` per column.
 
-        Steps are asked for in order: none twice, none left out.
+        Ranges are contiguous: each one starts where the previous one stopped.
         """
 
     def is_at_end(self) -> bool:
-        """Whether no step is left that was not asked for."""
+        """Return True if no step remains to be read."""
         return True
 
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing about a file of somebody else."""
+        """Return remarks for the user about a file that tdx did not export."""
         return ()
 
 
@@ -209,7 +191,7 @@ def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:
     try:
         note = parse_json(text, path)
     except StorageError as error:
-        raise _unclear(path) from error
+        raise _invalid_note(path) from error
     return check_note(note, path)
 
 
@@ -217,10 +199,10 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
     """Validate the note of a file.
 
     Raises:
-        StorageError: It is of a newer version, or contradicts itself.
+        StorageError: The note is of a newer version, or contradicts itself.
     """
     if not isinstance(note, dict) or "export" not in note:
-        raise _unclear(path)
+        raise _invalid_note(path)
     if note["export"] != VERSION:
         raise StorageError(
             f"{path} is an export of version {note['export']}, "
@@ -236,12 +218,12 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
         if not all(isinstance(name, str) for name in named.values()):
             raise TypeError("a column has no name")
         if manifest.data is None:
-            raise ValueError("there is no data")
+            raise ValueError("it has no data")
         for track, _ in manifest.tracks:
             for leaf in track.leaves:
                 named[track.name, leaf]
     except _INVALID as error:
-        raise _unclear(path) from error
+        raise _invalid_note(path) from error
     for track, _ in manifest.tracks:
         for leaf in track.leaves:
             check_key(leaf, path)
@@ -252,10 +234,8 @@ _INVALID = (
     *(KeyError, IndexError, TypeError, ValueError, AttributeError),
     *(OverflowError, RecursionError, MemoryError, StorageError, ArgumentError, AssertionError),
 )
-"""What reading a damaged or forged manifest can raise."""
+"""What parsing a damaged or forged manifest can raise."""
 
 
-def _unclear(path: Path) -> StorageError:
-    return StorageError(
-        f"what tdx noted in {path} cannot be understood", hint="export the dump again"
-    )
+def _invalid_note(path: Path) -> StorageError:
+    return StorageError(f"the note of tdx in {path} is invalid", hint="export the dump again")

@@ -15,10 +15,10 @@ from tdx.errors import StorageError
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format
+from tdx.rollouts.formats.files import MAX_NOTE_BYTES, check_expansion, check_folder
 from tdx.rollouts.formats.hdf5 import find_datasets, open_hdf5
 from tdx.rollouts.formats.interface import ColumnReader, check_note
 from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flatten_arrays
-from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES, check_expansion, check_folder
 from tdx.untrusted import checked_shape, parse_json, read_limited
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _check_space(space: Any, folder: Path) -> None:
 
 
 def _parts(space: Any) -> Iterator[dict[str, Any]]:
-    """Every space in a space; the depth is limited by the parser."""
+    """Yield every nested space; the parser limits the depth."""
     if isinstance(space, dict):
         if "type" in space:
             yield space
@@ -91,12 +91,12 @@ def _parts(space: Any) -> Iterator[dict[str, Any]]:
 
 
 _EXPANSION = 16
-"""How much larger the entries may be than what is stored of them."""
+"""Largest ratio of the entries' size to the stored size."""
 
 
 @contextmanager
 def _reading(storage: MinariStorage) -> Iterator[None]:
-    """Turn what a dataset with an unexpected layout raises into one error."""
+    """Turn the errors of a dataset with an unexpected layout into one error."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -125,16 +125,16 @@ def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
 
 
 class OwnReader(ColumnReader):
-    """A dataset that tdx wrote.
+    """Reads a dataset that tdx exported.
 
     Args:
-        storage: of the dataset.
-        note: what tdx noted in it.
-        path: its folder.
-        stored: number of bytes that its arrays have.
+        storage: Storage of the dataset.
+        note: Note of tdx.
+        path: Folder of the dataset.
+        size: Number of bytes of its arrays.
     """
 
-    def __init__(self, storage: MinariStorage, note: Any, path: Path, stored: int) -> None:
+    def __init__(self, storage: MinariStorage, note: Any, path: Path, size: int) -> None:
         self._storage = storage
         self.note = check_note(note, path)
         manifest = Manifest.from_dict(self.note["manifest"])
@@ -145,23 +145,23 @@ class OwnReader(ColumnReader):
         self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
             raise StorageError(f"the note in {path} names unknown entries", hint="export it again")
-        self._one_hot = self._checked_one_hot(path)
-        self._check_size(path, stored)
+        self._one_hot = self._check_one_hot(path)
+        self._check_size(path, size)
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
         for number, each in enumerate(manifest.episodes):
             if not 0 <= each.row < self._envs:
                 raise StorageError(f"the note in {path} has row {each.row}", hint="export it again")
             self._episodes[each.row].append((number, each))
-        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._current: dict[int, tuple[int, dict[str, Any]]] = {}
 
-    def _checked_one_hot(self, path: Path) -> dict[str, int]:
-        """Number of choices of each action that became a number, as its shape has it."""
+    def _check_one_hot(self, path: Path) -> dict[str, int]:
+        """Return the number of categories of each one-hot action, after checking it."""
         found = self.note.get(ONE_HOT, {}) if self.note is not None else {}
         for name, count in found.items() if isinstance(found, dict) else [("", 0)]:
             shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
             if not shape or shape[-1] != count:
                 raise StorageError(
-                    f"the note in {path} has wrong choices for {name!r}", hint="export it again"
+                    f"the note in {path} has wrong categories for {name!r}", hint="export it again"
                 )
         return dict(found)
 
@@ -170,7 +170,7 @@ class OwnReader(ColumnReader):
         for name, each in self.columns().items():
             size = array_bytes(each.shape, each.dtype, f"{name!r} in {path}")
             claimed += size // self._one_hot.get(name, 1)
-        # Observations are stored once for a step and the next one; flags as single bytes.
+        # An observation is stored once for two steps, and a flag as a single byte.
         check_expansion(claimed, stored, _EXPANSION, str(path))
 
     def columns(self) -> Mapping[str, FileColumn]:
@@ -202,10 +202,10 @@ class OwnReader(ColumnReader):
         return found
 
     def _episode(self, row: int, number: int) -> dict[str, Any]:
-        kept = self._open.get(row)
-        if kept is None or kept[0] != number:
-            kept = self._open[row] = (number, _read_episode(self._storage, number))
-        return kept[1]
+        current = self._current.get(row)
+        if current is None or current[0] != number:
+            current = self._current[row] = (number, _read_episode(self._storage, number))
+        return current[1]
 
     def _part(self, arrays: Mapping[str, Any], name: str) -> Any:
         place = name.removesuffix(ROOT).removesuffix(NEXT)
@@ -217,10 +217,10 @@ class OwnReader(ColumnReader):
         if name.endswith(NEXT):
             return array[1:]
         if name in self._one_hot:
-            return self._choices(array, name)
+            return self._to_one_hot(array, name)
         return array
 
-    def _choices(self, array: Array, name: str) -> Array:
+    def _to_one_hot(self, array: Array, name: str) -> Array:
         count = self._one_hot[name]
         if array.dtype.kind not in "iu" or ((array < 0) | (array >= count)).any():
             raise StorageError(f"{name!r} is not within 0 to {count - 1}", hint="export it again")
@@ -238,10 +238,10 @@ def _put(place: Array, part: Array, name: str, episode: int) -> None:
 
 
 class ForeignReader(ColumnReader):
-    """A dataset by somebody else: one episode after the other.
+    """Reads a dataset that tdx did not export.
 
     Args:
-        storage: of the dataset.
+        storage: Storage of the dataset.
     """
 
     def __init__(self, storage: MinariStorage) -> None:
@@ -254,8 +254,8 @@ class ForeignReader(ColumnReader):
             if min(self._lengths, default=1) < 1:
                 raise ValueError("an episode has no steps")
         self._ends = np.cumsum(self._lengths)
-        self._kept: tuple[int, dict[str, Any]] | None = None
-        self.env = _named_env(storage.metadata.get("env_spec"))
+        self._current_episode: tuple[int, dict[str, Any]] | None = None
+        self.env = _parse_env_spec(storage.metadata.get("env_spec"))
 
     def columns(self) -> Mapping[str, FileColumn]:
         if not self._lengths:
@@ -279,11 +279,11 @@ class ForeignReader(ColumnReader):
             return {name: np.concatenate(found) for name, found in parts.items()}
 
     def _episode(self, number: int) -> dict[str, Any]:
-        if self._kept is None or self._kept[0] != number:
+        if self._current_episode is None or self._current_episode[0] != number:
             arrays = _read_episode(self._storage, number)
             with _reading(self._storage):
-                self._kept = (number, self._entries(arrays))
-        return self._kept[1]
+                self._current_episode = (number, self._entries(arrays))
+        return self._current_episode[1]
 
     def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -299,7 +299,7 @@ class ForeignReader(ColumnReader):
         found["next.terminated"] = arrays["terminations"].astype(bool)
         found["next.truncated"] = arrays["truncations"].astype(bool)
         done = found["next.terminated"] | found["next.truncated"]
-        # An episode that was cut off without a word ends here all the same.
+        # An episode without an end flag ends at its last step.
         done[-1:] = True
         found["next.done"] = done
         return found
@@ -307,11 +307,11 @@ class ForeignReader(ColumnReader):
     def notes(self) -> tuple[str, ...]:
         notes = ["infos are left out"]
         if self._storage.jpeg_encoding:
-            notes.append("images are what JPEG left of them, if there are any")
+            notes.append("images are compressed with JPEG, which is lossy")
         return tuple(notes)
 
 
-def _named_env(text: Any) -> tuple[str, Mapping[str, Any]] | None:
+def _parse_env_spec(text: Any) -> tuple[str, Mapping[str, Any]] | None:
     try:
         spec = parse_json(text, "env_spec")
         return str(spec["id"]), dict(spec.get("kwargs") or {})

@@ -21,36 +21,31 @@ from tdx.rollouts.formats.arrays import (
     is_numeric,
     to_array,
 )
+from tdx.rollouts.formats.files import DEFLATE_RATIO, MAX_COLUMNS, MAX_NOTE_BYTES, check_expansion
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, parse_note
 from tdx.rollouts.formats.stored import ExportSource, name_columns
-from tdx.rollouts.formats.untrusted_files import (
-    DEFLATE_RATIO,
-    MAX_COLUMNS,
-    MAX_NOTE_BYTES,
-    check_expansion,
-)
 from tdx.untrusted import checked_shape
 
 
-def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Write one array an entry, time first, and the note as bytes of JSON."""
-    columns = name_columns(stored.manifest, [NOTE])
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one array per entry, time first, and the note as bytes of JSON."""
+    columns = name_columns(source.manifest, [NOTE])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
         for column in columns:
-            track, steps = stored.track(column.track)
+            track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
             kind, more = array_format(dtype)
             with _member(file, column.name) as member:
                 _write_header(member, kind, (steps, *shape, *more))
-                for block in stored.column_blocks(column):
+                for block in source.column_blocks(column):
                     member.write(np.ascontiguousarray(to_array(block)).data)
         with _member(file, NOTE) as member:
-            np.lib.format.write_array(member, np.array(stored.note_text(columns).encode()))
+            np.lib.format.write_array(member, np.array(source.note_text(columns).encode()))
     return ()
 
 
 def _member(file: zipfile.ZipFile, name: str) -> IO[bytes]:
-    # One date for all, so that the same dump gives the same file.
+    # A constant date, so that the same dump gives the same file.
     return file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
 
 
@@ -62,12 +57,12 @@ def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None
 
 @contextmanager
 def read(path: Path) -> Iterator[ColumnReader]:
-    """Open a file; nothing but the headers is read yet."""
+    """Open a file, and read its headers."""
     try:
         file = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
         raise StorageError(
-            f"{path} is not an npz file: {error}", hint="was it cut short?"
+            f"{path} is not an npz file: {error}", hint="the file may be truncated"
         ) from error
     with file, ExitStack() as members:
         try:
@@ -113,7 +108,7 @@ class _Reader(ColumnReader):
                 if version == (1, 0)
                 else np.lib.format.read_array_header_2_0
             )
-            # The header is a literal of at most so many characters; objects are never unpickled.
+            # The header is a Python literal of limited size; objects are never unpickled.
             shape, in_columns, dtype = read_header(member, max_header_size=10_000)
             checked_shape(shape, f"{name!r} in {self._path}")
         except StorageError:
@@ -140,13 +135,13 @@ class _Reader(ColumnReader):
             size = math.prod(shape) * each.dtype.itemsize
             data = bytearray(self._members[name].read(size))
             if len(data) != size or not is_numeric(each.dtype):
-                raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+                raise StorageError(f"{name!r} in {self._path} is truncated", hint="export it again")
             found[name] = np.frombuffer(data, each.dtype).reshape(shape)
         return found
 
 
 def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The arrays of the file, as its directory lists them.
+    """Return the arrays in the directory of the file.
 
     Raises:
         StorageError: They are too many, encrypted, compressed in an unusual way, or larger than

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.rollouts.formats.arrays import Array, FileColumn, to_array
+from tdx.rollouts.formats.files import MAX_COLUMNS
 from tdx.rollouts.formats.interface import (
     NOTE,
     ColumnReader,
@@ -27,7 +28,6 @@ from tdx.rollouts.formats.interface import (
     parse_note,
 )
 from tdx.rollouts.formats.stored import ExportSource, name_columns
-from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
 from tdx.untrusted import checked_shape, parse_json
 
 _NAMES = {
@@ -49,19 +49,19 @@ _NAMES = {
     torch.float8_e5m2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 _ALIGNED = 8
 
 
-def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Write one tensor an entry, time first, and the note as the file's metadata."""
-    columns = name_columns(stored.manifest, ["__metadata__"])
-    # The widest numbers first: each tensor then begins where its dtype wants it.
-    placed = sorted(columns, key=lambda column: (-_form(stored, column)[0].itemsize, column.name))
-    header: dict[str, Any] = {"__metadata__": {NOTE: stored.note_text(columns)}}
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one tensor per entry, time first, and the note as metadata."""
+    columns = name_columns(source.manifest, ["__metadata__"])
+    # Sort by item size, so that each tensor is aligned.
+    placed = sorted(columns, key=lambda column: (-_format(source, column)[0].itemsize, column.name))
+    header: dict[str, Any] = {"__metadata__": {NOTE: source.note_text(columns)}}
     end = 0
     for column in placed:
-        dtype, shape = _form(stored, column)
+        dtype, shape = _format(source, column)
         begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
         place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         header[column.name] = place
@@ -70,21 +70,21 @@ def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     with target.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for column in placed:
-            for block in stored.column_blocks(column):
-                flat = _plain(block).contiguous().reshape(-1).view(torch.uint8)
+            for block in source.column_blocks(column):
+                flat = _to_supported(block).contiguous().reshape(-1).view(torch.uint8)
                 file.write(flat.numpy().data)
     return ()
 
 
-def _form(stored: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:
-    track, steps = stored.track(column.track)
+def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:
+    track, steps = source.track(column.track)
     dtype, shape = track.leaves[column.path]
-    plain = _plain(torch.empty((0,), dtype=dtype))
-    return plain.dtype, (steps, *shape, *plain.shape[1:])
+    converted = _to_supported(torch.empty((0,), dtype=dtype))
+    return converted.dtype, (steps, *shape, *converted.shape[1:])
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """The tensor in a dtype that the format knows."""
+def _to_supported(tensor: Tensor) -> Tensor:
+    """Convert a tensor to a dtype that the format supports."""
     return (
         tensor
         if tensor.dtype in _NAMES
@@ -94,7 +94,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def read(path: Path) -> Iterator[ColumnReader]:
-    """Open a file; nothing but the header is read yet."""
+    """Open a file, and read its header."""
     with path.open("rb") as file:
         yield _Reader(path, file)
 
@@ -103,16 +103,16 @@ class _Reader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file
         header, self._begin = _header(path, file)
-        self._room = path.stat().st_size - self._begin
+        self._size = path.stat().st_size - self._begin
         try:
             note = header.pop("__metadata__", {}).get(NOTE)
             self._places = {name: self._place(name, each) for name, each in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_safetensors(path) from error
         stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())
-        if stored > self._room:
+        if stored > self._size:
             raise StorageError(
-                f"{path} declares {stored:,} bytes, but has only {self._room:,}", hint=_FORGED
+                f"{path} declares {stored:,} bytes, but has only {self._size:,}", hint=_FORGED
             )
         self.note = None if note is None else parse_note(note, path)
 
@@ -124,9 +124,9 @@ class _Reader(ColumnReader):
         begin, end = entry["data_offsets"]
         is_whole = isinstance(begin, int) and isinstance(end, int)
         size = math.prod(shape) * dtype.itemsize
-        if not is_whole or not 0 <= begin <= end <= self._room or end - begin != size:
+        if not is_whole or not 0 <= begin <= end <= self._size or end - begin != size:
             raise StorageError(
-                f"{name!r} in {self._path} has the impossible place {begin!r} to {end!r}",
+                f"{name!r} in {self._path} has the impossible offsets {begin!r} to {end!r}",
                 hint=_FORGED,
             )
         return dtype, shape, begin
@@ -146,16 +146,16 @@ class _Reader(ColumnReader):
         self._file.seek(self._begin + offset + start * inner)
         data = bytearray(self._file.read((stop - start) * inner))
         if len(data) != (stop - start) * inner:
-            raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+            raise StorageError(f"{name!r} in {self._path} is truncated", hint="export it again")
         if not data:
             return np.empty((stop - start, *shape[1:]), self.columns()[name].dtype)
         return to_array(torch.frombuffer(data, dtype=dtype).reshape(stop - start, *shape[1:]))
 
 
 def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
-    """The header of a file, and where the numbers begin."""
+    """Return the header of a file, and the offset of the numbers."""
     length = int.from_bytes(file.read(8), "little")
-    if length > min(_LONGEST_HEADER, path.stat().st_size - 8):
+    if length > min(_MAX_HEADER_BYTES, path.stat().st_size - 8):
         raise _not_safetensors(path)
     try:
         header = parse_json(file.read(length), path)
@@ -167,7 +167,7 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 
 def _not_safetensors(path: Path) -> StorageError:
-    return StorageError(f"{path} is not a safetensors file", hint="was it cut short?")
+    return StorageError(f"{path} is not a safetensors file", hint="the file may be truncated")
 
 
 _FORGED = "the file is damaged or was made to look larger than it is; do not use it"

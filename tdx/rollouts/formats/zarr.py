@@ -22,10 +22,7 @@ from tdx.rollouts.formats.arrays import (
     is_numeric,
     to_array,
 )
-from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
-from tdx.rollouts.formats.stored import ExportSource
-from tdx.rollouts.formats.untrusted_files import (
+from tdx.rollouts.formats.files import (
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
@@ -34,37 +31,40 @@ from tdx.rollouts.formats.untrusted_files import (
     check_expansion,
     check_folder,
 )
+from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.stored import ExportSource
 from tdx.untrusted import checked_shape, parse_json, read_limited
 
 _CHUNK = 2**22
-"""Bytes in a file, before they are compressed."""
+"""Number of bytes in a chunk before compression."""
 
 
-def write(stored: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Write one array an entry, time first, and the note as an attribute of the group."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one array per entry, time first, and the note as an attribute of the group."""
     import zarr
 
-    columns = name_grouped_columns(stored)
+    columns = name_grouped_columns(source)
     group = zarr.open_group(str(target), mode="w", zarr_format=3)
     for column in columns:
-        track, steps = stored.track(column.track)
+        track, steps = source.track(column.track)
         dtype, shape = track.leaves[column.path]
         kind, more = array_format(dtype)
         full = (steps, *shape, *more)
         chunks = chunk_shape(full, kind, _CHUNK)
         array = group.create_array(column.name, shape=full, dtype=kind, chunks=chunks)
         start = 0
-        # Whole chunks at a time: a part of one would have the rest read and written again.
-        for block in _regrouped(map(to_array, stored.column_blocks(column)), chunks[0]):
+        # Write whole chunks: a partial one would be read and written again.
+        for block in _align_blocks(map(to_array, source.column_blocks(column)), chunks[0]):
             if block.size:
                 array[start : start + len(block)] = block
             start += len(block)
-    group.attrs[NOTE] = stored.note(columns)
+    group.attrs[NOTE] = source.note(columns)
     return ()
 
 
-def _regrouped(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
-    """The same rows in blocks whose lengths are multiples of ``steps``; the last one is not."""
+def _align_blocks(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
+    """Yield the same steps in blocks with lengths that are multiples of ``steps``, but the last."""
     left: list[Array] = []
     count = 0
     for block in blocks:
@@ -81,18 +81,18 @@ def _regrouped(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
 
 @contextmanager
 def read(path: Path) -> Iterator[ColumnReader]:
-    """Open a group; no number is read yet."""
+    """Open a group without reading its numbers."""
     import zarr
 
     stored = check_group(path)
     try:
-        # Consolidated metadata may name arrays elsewhere: the folder itself says what is in it.
+        # Consolidated metadata may name arrays outside the folder.
         group = zarr.open_group(str(path), mode="r", use_consolidated=False)
         arrays = {name: group[name] for name in stored}
         note = group.attrs.get(NOTE)
     except Exception as error:
         message = f"{path} cannot be read as a Zarr group"
-        raise StorageError(message, hint="was it cut short?") from error
+        raise StorageError(message, hint="the folder may be incomplete") from error
     for name, each in arrays.items():
         if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
@@ -150,7 +150,7 @@ class ZarrArray:
         chunks: Shape of a chunk.
         chunk_bytes: Size of a chunk after decompression.
         prefix: Start of the file names of the chunks.
-        separator: What stands between the numbers in a file name.
+        separator: Separator between the numbers in a file name.
         compressor: Name of the compression; ``None`` if there is none.
     """
 
@@ -163,10 +163,10 @@ class ZarrArray:
     compressor: str | None
 
     def check_chunks(self, folder: Path, start: int, stop: int) -> None:
-        """Check that the chunks of some steps do not expand to more than they declare.
+        """Check that the chunks of a range of steps do not expand to more than they declare.
 
         Raises:
-            StorageError: One of them does.
+            StorageError: A chunk does.
         """
         first, last = start // self.chunks[0], (max(stop, start + 1) - 1) // self.chunks[0]
         spans = [range(first, last + 1)]
@@ -176,7 +176,7 @@ class ZarrArray:
             file = folder / f"{self.prefix}{self.separator.join(map(str, place))}"
             if file.is_file() and not self._is_plausible(file):
                 raise StorageError(
-                    f"chunk {file.relative_to(folder)} of {folder} is larger than declared",
+                    f"chunk {file.relative_to(folder)} of {folder} is larger than it declares",
                     hint=_FORGED,
                 )
 
@@ -201,7 +201,7 @@ class ZarrArray:
 
 
 def _zstd_size(head: bytes) -> int:
-    """The size that a Zstandard frame declares, or -1 if it declares none."""
+    """Return the size that a Zstandard frame declares, or -1."""
     if len(head) < 6 or head[:4] != b"\x28\xb5\x2f\xfd":
         return -1
     descriptor = head[4]

@@ -1,4 +1,4 @@
-"""What the tests of exports share: a dump with all that a format can stumble over."""
+"""Dump with all dtypes, shapes and names, for the tests of exports."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ NAMED = ("data", "tdx", "env", "episode", "step", "time", "a.b", "raw", "__metad
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """A tensor as bytes: every nan is equal to itself, and 0 is not -0."""
+    """Return a tensor as bytes: NaN equals itself, and 0 differs from -0."""
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
-def any_values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Every kind of value that a dtype has: any bits at all."""
+def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Return values with random bits."""
     if dtype is torch.bool:
         return torch.rand(shape) < 0.5
     count = torch.Size(shape).numel() * dtype.itemsize
     return torch.randint(0, 256, (count,), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
-def odd_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
-    """A chunk ``[*B, T]`` with every dtype, awkward names, nested groups and empty shapes."""
+def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
+    """Return a chunk ``[*B, T]`` with all dtypes, awkward names, nested groups and empty shapes."""
     size = (*batch, steps)
-    made: dict[str, Any] = {str(d).removeprefix("torch."): any_values(d, *size, 2) for d in DTYPES}
+    made: dict[str, Any] = {str(d).removeprefix("torch."): random_bits(d, *size, 2) for d in DTYPES}
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 0.1])
     for dtype in FLOATS:
         made[f"special_{dtype}".replace("torch.", "")] = special.to(dtype).expand(*size, 6).clone()
     made |= {name: torch.randn(*size) for name in NAMED}
     agents = TensorDict({"position": torch.randn(*size, 3, 2)}, (*size, 3))
     made |= {"agents": agents, "a": TensorDict({"b": torch.randn(*size, 1)}, size)}
-    made |= {"empty": torch.zeros(*size, 0), "picture": any_values(torch.uint8, *size, 9, 8, 3)}
+    made |= {"empty": torch.zeros(*size, 0), "picture": random_bits(torch.uint8, *size, 9, 8, 3)}
     observed = torch.randn(*batch, steps + 1, 4)
     made["observation"] = observed[..., :-1, :].clone()
     made["action"] = torch.nn.functional.one_hot(torch.randint(0, 3, size), 3)
@@ -64,8 +64,8 @@ def odd_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
     return TensorDict({**made, "next": TensorDict(following, size)}, size)
 
 
-def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
-    """Write such a dump in chunks of unlike lengths."""
+def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path:
+    """Write such a dump in chunks of different lengths."""
 
     def spec(part: str, key: str, kind: str, *shape: int, dtype: str = "float32") -> dict[str, Any]:
         known = {"part": part, "key": [key], "kind": kind, "shape": [*batch, *shape]}
@@ -89,7 +89,7 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
         flags=EpisodeKeys(("reward",), ends),
         episodes=EpisodeIndex(torch.Size(batch).numel()),
     )
-    data = odd_step_data(batch, STEPS)
+    data = create_step_data(batch, STEPS)
     with create_dump(folder, manifest) as writer:
         for start, stop in ((0, 10), (10, 20), (20, STEPS)):
             writer.append(data[..., start:stop], None, None)
@@ -98,7 +98,7 @@ def odd_dump(folder: Path, batch: tuple[int, ...] = ()) -> Path:
 
 
 def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
-    """See that two TensorDicts have the same entries, bit for bit."""
+    """Check that two TensorDicts have the same entries, bit for bit."""
     keys: list[NestedKey] = list_keys(one)
     assert set(keys) == set(list_keys(other))
     for key in keys:
@@ -109,7 +109,7 @@ def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
 
 
 def assert_same_dump(folder: str | Path, wanted: str | Path) -> None:
-    """See that two dumps hold the same, bit for bit, and say the same of it."""
+    """Check that two dumps have the same data, bit for bit, and the same manifest."""
     found, other = open_dump(folder), open_dump(wanted)
     assert_same_bits(found.data, other.data)
     assert (found.raw is None) == (other.raw is None)

@@ -1,4 +1,4 @@
-"""A rollout that is there already is kept as a dump like any other."""
+"""Save an existing rollout as a dump."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from tdx import EnvConfig, Pipeline, build_env, keep_rollout, open_dump, record_dump
 from tdx.errors import ArgumentError
 from tdx.rollouts import verify
-from tests.rollouts.recorded import same
+from tests.rollouts.recordings import same
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
-def test_it_is_the_dump_that_a_recording_would_be(tmp_path: Path, num_envs: int | None) -> None:
+def test_saved_rollout_equals_a_recorded_dump(tmp_path: Path, num_envs: int | None) -> None:
     config = EnvConfig("CartPole-v1", num_envs=num_envs)
     pipeline = Pipeline.of(config, "RewardSum", "StepCounter(max_steps=12)", "VecNorm")
     wanted = record_dump(pipeline, tmp_path / "recorded", steps=40, seed=3)
@@ -32,7 +32,7 @@ def test_it_is_the_dump_that_a_recording_would_be(tmp_path: Path, num_envs: int 
     assert verify(tmp_path / "kept").problems == ()
 
 
-def test_what_is_there_and_what_is_no_rollout_is_refused(tmp_path: Path) -> None:
+def test_existing_dumps_and_invalid_rollouts_are_refused(tmp_path: Path) -> None:
     pipeline = Pipeline.of("Pendulum-v1")
     env = build_env(pipeline)
     rollout = env.rollout(4)
@@ -43,6 +43,6 @@ def test_what_is_there_and_what_is_no_rollout_is_refused(tmp_path: Path) -> None
     assert open_dump(tmp_path / "a").data.shape == (2,)
     with pytest.raises(ArgumentError, match=r"has shape \['T'\], this one has \[0\]"):
         keep_rollout(rollout[:0], env, pipeline, tmp_path / "b")
-    with pytest.raises(ArgumentError, match=r"this has \[\]"):
+    with pytest.raises(ArgumentError, match=r"this one has \[\]"):
         keep_rollout(rollout[0], env, pipeline, tmp_path / "b")
     assert not (tmp_path / "b").exists()

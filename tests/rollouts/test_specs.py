@@ -1,4 +1,4 @@
-"""Which stored values break their spec."""
+"""Stored values that violate their spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.rollouts.dump.specs import describe_specs, describe_violation
 
 
 def entry_of(spec: TensorSpec) -> dict[str, Any]:
-    """The spec as a manifest has it."""
+    """Return the spec as in a manifest."""
 
     class Env(EnvBase):
         def __init__(self) -> None:

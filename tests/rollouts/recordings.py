@@ -1,4 +1,4 @@
-"""What the tests of dumps share: short rollouts, comparisons, envs that misbehave."""
+"""Short rollouts, comparisons of dumps, and envs that fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS, CHUNK, SEED = 130, 25, 3
 
 
 def in_memory() -> tempfile.TemporaryDirectory[str]:
-    """A folder in memory where that is possible: a real disk makes dumps wait."""
+    """Return a folder in memory if possible, because dumps wait for a real disk."""
     place = "/dev/shm"
     return tempfile.TemporaryDirectory(
         prefix="tdx-", dir=place if os.access(place, os.W_OK) else None
@@ -30,7 +30,7 @@ def in_memory() -> tempfile.TemporaryDirectory[str]:
 
 
 def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpRequest:
-    """A short rollout.
+    """Return a request for a short rollout.
 
     Args:
         env: its id.
@@ -51,7 +51,7 @@ def record(folder: Path, env: str = "CartPole-v1", *stages: str, **options: Any)
 
 
 def same(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
-    """Whether all keys and values are the same."""
+    """Return True if all keys and values are equal."""
     if one is None or other is None:
         return one is other
     keys = set(one.keys(True, True))
@@ -59,7 +59,7 @@ def same(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
 
 
 def assert_same_dump(folder: Path, wanted: Path) -> None:
-    """See that two dumps hold the same, letter by letter."""
+    """Check that two dumps have the same files."""
     found, other = open_dump(folder), open_dump(wanted)
     assert same(found.data, other.data)
     assert same(found.raw, other.raw)
@@ -67,11 +67,11 @@ def assert_same_dump(folder: Path, wanted: Path) -> None:
 
 
 class CutError(Exception):
-    """Ends a rollout between two chunks."""
+    """Interrupts a rollout between two chunks."""
 
 
-def cut_after(chunks: int) -> Callable[[Progress], None]:
-    """What ends a rollout after so many chunks."""
+def interrupt_after(chunks: int) -> Callable[[Progress], None]:
+    """Return a callback that interrupts a rollout after a number of chunks."""
     seen = iter(range(1, 1_000_000))
 
     def on_chunk(progress: Progress) -> None:
@@ -81,8 +81,8 @@ def cut_after(chunks: int) -> Callable[[Progress], None]:
     return on_chunk
 
 
-def killed_at(die_at: int | None, job: Callable[[], object]) -> int:
-    """Do something in a process of its own that kills itself at a call that changes the disk.
+def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
+    """Run a job in a child process that kills itself at a call that changes the disk.
 
     Args:
         die_at: Which of these calls it does not live to see; ``None``: it lives.
@@ -151,7 +151,7 @@ class Wide(Fragile):
 
 
 class Talking(gymnasium.Env[Any, Any]):
-    """Observes a text."""
+    """Has text observations."""
 
     observation_space = gymnasium.spaces.Text(8)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -165,11 +165,11 @@ class Talking(gymnasium.Env[Any, Any]):
 
 
 class Handle:
-    """Something that no snapshot can hold."""
+    """Object that cannot be saved."""
 
 
 class Opaque(Fragile):
-    """Keeps what cannot be told by numbers."""
+    """Has a state that cannot be saved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Opaque(Fragile):
 
 
 class Unrepeatable(Opaque):
-    """Draws from the machine's own randomness."""
+    """Draws random numbers that are not seeded."""
 
     def step(self, action: Any) -> Any:
         observation, _, *rest = super().step(action)

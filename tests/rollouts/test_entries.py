@@ -28,20 +28,20 @@ ODD: dict[str, spaces.Space[Any]] = {
 
 
 class OddSpaceEnv(gymnasium.Env[Any, Any]):
-    """Observes a member of a space, alone or beside an array.
+    """Observes a member of a space, alone or together with an array.
 
     Args:
         kind: One of :data:`ODD`.
-        form: ``alone``; ``beside`` an array; or ``below`` a key of its own.
+        form: ``alone``, ``sibling`` of an array, or ``nested`` below another key.
         acts: Its actions are of that kind too.
     """
 
-    def __init__(self, kind: str, form: str = "beside", acts: bool = False) -> None:
+    def __init__(self, kind: str, form: str = "sibling", acts: bool = False) -> None:
         odd = ODD[kind]
         self.observation_space = {
             "alone": odd,
-            "beside": spaces.Dict(seen=BOX, odd=odd),
-            "below": spaces.Dict(seen=BOX, group=spaces.Dict(odd=odd)),
+            "sibling": spaces.Dict(known=BOX, odd=odd),
+            "nested": spaces.Dict(known=BOX, group=spaces.Dict(odd=odd)),
         }[form]
         self.action_space = odd if acts else spaces.Discrete(2)
         self.count = 0
@@ -70,20 +70,20 @@ def pipeline_of(*stages: str, num_envs: int | None = None, **kwargs: Any) -> Pip
 
 
 @pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("form", ["alone", "beside", "below"])
+@pytest.mark.parametrize("form", ["alone", "sibling", "nested"])
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_the_entries_that_are_tensors_are_stored(
+def test_tensor_entries_are_stored(
     kind: str, form: str, num_envs: int | None, tmp_path: Path
 ) -> None:
     pipeline = pipeline_of("RewardSum", num_envs=num_envs, kind=kind, form=form)
-    with pytest.warns(NotStoredWarning, match="not stored, because values of") as told:
+    with pytest.warns(NotStoredWarning, match="not stored, because values of") as warned:
         record_dump(pipeline, tmp_path / "dump", steps=7, chunk_steps=3, seed=0)
-    key = {"alone": "observation", "beside": "odd", "below": "group.odd"}[form]
-    assert f"{key!r} ({kind})" in str(told[0].message)
+    key = {"alone": "observation", "sibling": "odd", "nested": "group.odd"}[form]
+    assert f"{key!r} ({kind})" in str(warned[0].message)
     dump = open_dump(tmp_path / "dump")
     keys = set(dump.data["next"].keys(True, True))
-    seen = set() if form == "alone" else {"seen"}
-    assert keys == seen | {"reward", "episode_reward", "done", "terminated", "truncated"}
+    known = set() if form == "alone" else {"known"}
+    assert keys == known | {"reward", "episode_reward", "done", "terminated", "truncated"}
     assert "action" in dump.data.keys()
     assert dump.manifest.complete
     assert verify(tmp_path / "dump").is_fine
@@ -91,7 +91,7 @@ def test_the_entries_that_are_tensors_are_stored(
     assert kept == kind
 
 
-def test_an_action_that_is_no_tensor(tmp_path: Path) -> None:
+def test_action_that_is_not_a_tensor(tmp_path: Path) -> None:
     with pytest.warns(NotStoredWarning, match=r"'odd' \(Text\), 'action' \(Text\)"):
         record_dump(pipeline_of(kind="Text", acts=True), tmp_path / "dump", steps=4, seed=0)
     data = open_dump(tmp_path / "dump").data
@@ -99,7 +99,7 @@ def test_an_action_that_is_no_tensor(tmp_path: Path) -> None:
     assert data["next", "reward"].shape == (4, 1)
 
 
-def test_the_recording_of_the_env_itself_can_be_replayed(tmp_path: Path) -> None:
+def test_raw_steps_can_be_replayed(tmp_path: Path) -> None:
     source = pipeline_of("RewardSum", kind="Text")
     with pytest.warns(NotStoredWarning):
         record_dump(source, tmp_path / "dump", steps=6, seed=0, raw=True)
@@ -109,11 +109,11 @@ def test_the_recording_of_the_env_itself_can_be_replayed(tmp_path: Path) -> None
     assert rewards.flatten().tolist() == [2.0] * 6
 
 
-def test_keys_that_leave_it_out_warn_of_nothing(tmp_path: Path) -> None:
+def test_selected_keys_do_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record_dump(
-            pipeline_of(kind="Text"), tmp_path / "dump", steps=3, seed=0, keys=("seen", "reward")
+            pipeline_of(kind="Text"), tmp_path / "dump", steps=3, seed=0, keys=("known", "reward")
         )
     with pytest.raises(ArgumentError, match=r"key 'odd': it cannot be stored: values of a Text"):
         record_dump(pipeline_of(kind="Text"), tmp_path / "other", steps=3, keys=("next.odd",))
