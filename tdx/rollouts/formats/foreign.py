@@ -147,7 +147,7 @@ class ForeignImport:
         names = [leaf.name for leaf in self._leaves]
         for start in range(0, self._steps, steps):
             count = min(steps, self._steps - start)
-            columns = self._columns(self._reader.rows(names, start, start + count), count)
+            columns = self._columns(self._reader.read_steps(names, start, start + count), count)
             sums = track.append(folder, columns, start)
             manifest.episodes.add(*_read_episodes(columns, count))
             manifest.chunks.append(Chunk(count, 0, sums))

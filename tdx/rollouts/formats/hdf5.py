@@ -110,10 +110,10 @@ class _Reader(ColumnReader):
             name: FileColumn(each.dtype, each.shape or ()) for name, each in self._datasets.items()
         }
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._datasets[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)

@@ -154,7 +154,7 @@ class _NotedImport:
         goal = Goal(steps=manifest.steps)
         for index, chunk in enumerate(manifest.chunks):
             steps = chunk.steps if track is manifest.data else chunk.raw_steps
-            rows = self._reader.rows(names, start, start + steps)
+            rows = self._reader.read_steps(names, start, start + steps)
             columns = {}
             for path, (dtype, shape) in track.leaves.items():
                 try:

@@ -171,7 +171,7 @@ class ColumnReader(ABC):
         """Return every column by name."""
 
     @abstractmethod
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         """Read a range of steps, ``[n, ...]`` per column.
 
         Ranges are contiguous: each one starts where the previous one stopped.

@@ -50,7 +50,7 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
     for start, leaves in source.blocks(DATA):
         steps = len(next(iter(leaves.values())))
         episodes, counts = (each.reshape(-1).tolist() for each in clock.read(start, steps))
-        values = {each.path: _rows(source, leaves[each.path]) for each in columns}
+        values = {each.path: _list_values(source, leaves[each.path]) for each in columns}
         for row in range(steps * source.rows):
             line: dict[str, Any] = {}
             if source.batch_size:
@@ -69,7 +69,7 @@ def _unused_name(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def _rows(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
+def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
     """Return the values of each step of each env as JSON."""
     array = to_array(leaf, splits_complex=True)
     dims = 1 + len(source.batch_size)
@@ -206,7 +206,7 @@ class _Reader(ColumnReader):
     def columns(self) -> Mapping[str, FileColumn]:
         return {name: found for name, (_, found) in self._columns.items()}
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         listed: dict[str, list[Any]] = {name: [] for name in names}
         for _ in range((stop - start) * self._envs):
             line = self._line()

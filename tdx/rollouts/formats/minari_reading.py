@@ -181,7 +181,7 @@ class OwnReader(ColumnReader):
             found[name] = FileColumn(kind, (self._steps, *shape, *more))
         return found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         columns = self.columns()
         dims = 1 + len(self._batch)
         found = {
@@ -266,7 +266,7 @@ class ForeignReader(ColumnReader):
             for name, each in self._episode(0).items()
         }
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         parts: dict[str, list[Array]] = {name: [] for name in names}
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         for number in range(int(first), int(last) + 1):

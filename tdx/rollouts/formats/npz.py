@@ -127,7 +127,7 @@ class _Reader(ColumnReader):
     def columns(self) -> Mapping[str, FileColumn]:
         return self._found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         found: dict[str, Array] = {}
         for name in names:
             each = self._found[name]

@@ -187,7 +187,7 @@ class _Reader(ColumnReader):
             first = next(self._file.iter_batches(1, columns=[name], use_threads=False), None)
             return 0 if first is None or not len(first) else len(first.column(0)[0].as_py() or ())
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         if self._batches is None:
             columns = (self._columns[name] for name in names)
             row = sum(array_bytes(each.shape[1:], each.dtype, "a row") for each in columns)

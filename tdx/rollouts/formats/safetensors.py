@@ -137,10 +137,10 @@ class _Reader(ColumnReader):
             found[name] = FileColumn(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
         return found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         dtype, shape, offset = self._places[name]
         inner = math.prod(shape[1:]) * dtype.itemsize
         self._file.seek(self._begin + offset + start * inner)

@@ -111,10 +111,10 @@ class _Reader(ColumnReader):
     def columns(self) -> Mapping[str, FileColumn]:
         return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._arrays[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)

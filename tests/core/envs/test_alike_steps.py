@@ -99,7 +99,7 @@ def test_a_step_that_differs_stops_the_rollout(kind: str, change: str, at: int) 
     assert message in error.message
     assert error.hint
     if isinstance(env, RecordingEnv):
-        recorded = env.take()
+        recorded = env.pop_steps()
         assert recorded is not None
         assert recorded.shape[-1] == at
 
