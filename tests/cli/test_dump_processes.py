@@ -171,7 +171,7 @@ def test_full_file_system(tiny: Path) -> None:
         (TensorDictModule(nn.Linear(4, 1), ["observation"], ["action"]), "does not fit", "reads"),
         (TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"]), "of shape (2,)", "action"),
         (TensorDictModule(nn.Linear(3, 1), ["observation"], ["act"]), "no 'action'", "out_keys"),
-        ({"weights": torch.zeros(3)}, "holds dict, not a module", "torch.save(policy"),
+        ({"weights": torch.zeros(3)}, "has a dict, not a module", "torch.save(policy"),
         (b"no module at all", "has no policy", "torch.save"),
     ],
     ids=["key", "input", "output", "no action", "dict", "rubbish"],
