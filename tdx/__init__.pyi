@@ -106,13 +106,13 @@ from .profiling.result import ModeProfile as ModeProfile
 from .profiling.result import Profile as Profile
 from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
-from .rollouts.dump import Dump as Dump
-from .rollouts.dump import open_dump as open_dump
+from .rollouts.dump.reading import Dump as Dump
+from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.formats.exporting import export_dump as export_dump
 from .rollouts.formats.importing import import_dump as import_dump
-from .rollouts.keeping import keep_rollout as keep_rollout
-from .rollouts.mlp_files import save_mlp_policy as save_mlp_policy
-from .rollouts.run import record_dump as record_dump
+from .rollouts.recording.run import keep_rollout as keep_rollout
+from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
+from .rollouts.recording.run import record_dump as record_dump
 
 # transforms: generated
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer

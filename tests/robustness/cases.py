@@ -85,7 +85,7 @@ class Case:
 
     Args:
         arguments: What follows ``tdx``.
-        folder: Working directory; damaged files lie in it.
+        folder: Working directory; it has the damaged files.
     """
 
     arguments: tuple[str, ...]
@@ -93,7 +93,7 @@ class Case:
 
 
 def make_case(number: int, seeds: Path, folder: Path) -> Case:
-    """Build the case of that number.
+    """Build the case of a number.
 
     Args:
         number: Determines everything that is random.
@@ -205,7 +205,7 @@ def _other_file(random: Random, seeds: Path, folder: Path) -> tuple[str, ...]:
     if name == "profile.json":
         return ("profile", "compare", name, name)
     if name == "config.toml":
-        return ("config", "show")  # The runner sets TDX_CONFIG where there is a config.toml.
+        return ("config", "show")  # The runner sets TDX_CONFIG if there is a config.toml.
     policy = f"mlp:{name}" if name.startswith("policy") else f"sequence:{name}"
     return ("rollout", *env, "--policy", policy, "--steps", "5", "--out", "made")
 

@@ -37,7 +37,7 @@ _MEMORY = 8 * 2**30
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a case: exit code, output, and the CPU and wall seconds it took."""
+    """Result of a case: exit code, output, CPU seconds and wall seconds."""
 
     code: int
     out: str
@@ -73,7 +73,7 @@ def _confine(case: Case) -> None:
 
 
 def faults(found: Answer, *, timed: bool = False) -> Iterator[str]:
-    """Say what is wrong with an answer."""
+    """Yield the faults of an answer."""
     if found.code not in set(ExitCode):
         yield f"exit code {found.code}"
     if "Traceback (most recent call last)" in found.err:

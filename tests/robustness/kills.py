@@ -27,7 +27,7 @@ from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.errors import StorageError
 from tdx.pipeline.model import Batching
 from tdx.rollouts import DumpRequest, Goal, Manifest, resume, roll_out, verify
-from tdx.rollouts.streaming import Progress
+from tdx.rollouts.recording.stream import Progress
 
 _STAGES = ("RewardSum", "StepCounter")
 
@@ -79,7 +79,7 @@ class Tally:
 Report = Callable[[int], object]
 
 
-def in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
+def start_in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
     """Start ``work`` in a child process; returns its id and a pipe of the numbers it reports."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -101,7 +101,7 @@ def in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
 
 
 def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
-    """Kill a process group after a while; returns whether it lived, and its last report."""
+    """Kill a process group after a delay; returns whether it was running, and its last report."""
     time.sleep(seconds)
     ended, _ = os.waitpid(child, os.WNOHANG)
     if not ended:
@@ -115,7 +115,7 @@ def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
 
 
 def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random) -> Tally:
-    """Kill and resume rollouts until so many kills have been survived.
+    """Kill and resume rollouts until they have survived a number of kills.
 
     Args:
         request: What to roll out.
@@ -124,8 +124,8 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
         random: Chooses the moments.
     """
     began = time.monotonic()
-    # In a process of its own, so that this one starts no workers that outlive a kill.
-    child, reading = in_fork(partial(_go_on, request, folder / "whole"))
+    # In a child process, so that no worker of this process outlives a kill.
+    child, reading = start_in_fork(partial(_resume_dump, request, folder / "whole"))
     os.waitpid(child, 0)
     span = (time.monotonic() - began) * 0.7
     whole = open_dump(folder / "whole")
@@ -134,7 +134,7 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
         dump = folder / f"dump{tally.runs}"
         stored = 0
         while tally.kills < kills:
-            child, reading = in_fork(partial(_go_on, request, dump))
+            child, reading = start_in_fork(partial(_resume_dump, request, dump))
             lived, reported = kill_after(child, reading, random.uniform(0, span))
             tally.kills += lived
             stored = max(stored, reported)
@@ -149,7 +149,7 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
                 tally.fault(f"verify: {wrong[0]}")
             if not lived:
                 break
-        child, reading = in_fork(partial(_go_on, request, dump))
+        child, reading = start_in_fork(partial(_resume_dump, request, dump))
         if os.waitpid(child, 0)[1]:
             tally.fault("resuming failed")
         elif not _same(whole.data, open_dump(dump).data):
@@ -160,7 +160,7 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
     return tally
 
 
-def _go_on(request: DumpRequest, dump: Path, report: Report) -> None:
+def _resume_dump(request: DumpRequest, dump: Path, report: Report) -> None:
     def on_chunk(progress: Progress) -> None:
         report(progress.steps)
 
@@ -175,14 +175,14 @@ def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
 
 
 def kill_saves(kills: int, folder: Path, random: Random) -> Tally:
-    """Kill processes that save a buffer over an older save, again and again."""
+    """Repeatedly kill processes that save a buffer over an older save."""
     tally = Tally()
     target = folder / "buffer"
     buffers = [_buffer(number) for number in range(_VARIANTS)]
     buffers[0].dumps(target)
     low = 0
     while tally.kills < kills:
-        child, reading = in_fork(partial(_save_often, buffers, target, low))
+        child, reading = start_in_fork(partial(_save_often, buffers, target, low))
         lived, reported = kill_after(child, reading, random.uniform(0, 0.3))
         tally.kills += lived
         low = max(low, reported)
@@ -203,7 +203,7 @@ _VARIANTS = 5
 
 
 def _buffer(number: int) -> ReplayBuffer:
-    # Each has another size than the others.
+    # The buffers differ in size.
     rows = 1_000 + number
     buffer = ReplayBuffer(storage=LazyTensorStorage(2_000), batch_size=10)
     buffer.extend(TensorDict({"a": torch.full((rows, 50), float(number))}, [rows]))

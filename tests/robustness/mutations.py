@@ -136,7 +136,7 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
 
 
 def mutate_json(text: str, random: Random) -> str:
-    """Damage a JSON text by its structure three times out of four, else as a text."""
+    """Damage the structure of a JSON text in three of four cases, else its characters."""
     if random.random() < 0.25:
         return mutate_text(text, random)
     return json.dumps(mutate_document(json.loads(text), random))

@@ -1,4 +1,4 @@
-"""Where the tests of dumps write."""
+"""Temporary folders of the tests of dumps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollouts.recorded import in_memory
+from tests.rollouts.recordings import in_memory
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder of the test's own."""
+    """Temporary folder in memory."""
     with in_memory() as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""No changed byte and no edited number of a dump goes unnoticed."""
+"""Every changed byte and every edited number of a dump is detected."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import torch
 
 from tdx import StorageError, TdxError, open_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
-from tdx.rollouts.episodes import EpisodeIndex
-from tdx.rollouts.sealed import seal
-from tests.rollouts.recorded import CutError, cut_after, record, request
+from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.json_fields import seal
+from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 
-def is_noticed(folder: Path) -> bool:
-    """True if verifying a dump refuses it or finds a problem."""
+def is_detected(folder: Path) -> bool:
+    """Return True if verifying a dump refuses it or finds a problem."""
     try:
         return not verify(folder).is_fine
     except StorageError as error:
         return bool(error.hint)
 
 
-def unnoticed_flips(
+def find_undetected_flips(
     folder: Path, file: Path, masks: tuple[int, ...], every: int = 1
 ) -> list[tuple[int, int]]:
-    """Flip bits in each byte of a file, one after the other; returns what nobody noticed."""
+    """Flip bits in each byte of a file, one after the other; returns the undetected ones."""
     content = file.read_bytes()
     found = []
     for place in range(0, len(content), every):
@@ -37,7 +37,7 @@ def unnoticed_flips(
             changed = bytearray(content)
             changed[place] ^= mask
             file.write_bytes(changed)
-            if not is_noticed(folder):
+            if not is_detected(folder):
                 found.append((place, mask))
     file.write_bytes(content)
     return found
@@ -46,7 +46,7 @@ def unnoticed_flips(
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dump with little text."""
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
     record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)", chunk_steps=5, **options)
     assert verify(tmp_path / "dump").is_fine
@@ -62,27 +62,27 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("data/next/meta.json", (1,)),
     ],
 )
-def test_every_changed_byte_is_noticed(small: Path, name: str, masks: tuple[int, ...]) -> None:
-    assert unnoticed_flips(small, small / name, masks) == []
+def test_every_changed_byte_is_detected(small: Path, name: str, masks: tuple[int, ...]) -> None:
+    assert find_undetected_flips(small, small / name, masks) == []
     assert verify(small).is_fine
 
 
-def test_every_changed_byte_of_an_unfinished_dump_is_noticed(
+def test_every_changed_byte_of_an_unfinished_dump_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     folder = tmp_path / "dump"
     asked = request("tdx/Pendulum", bare=True, keys=("reward",), goal=Goal(steps=12), chunk_steps=5)
     with pytest.raises(CutError):
-        roll_out(asked, folder, on_chunk=cut_after(2))
+        roll_out(asked, folder, on_chunk=interrupt_after(2))
     assert verify(folder).is_fine
     (state,) = (folder / "state").iterdir()
-    assert unnoticed_flips(folder, folder / "chunks.jsonl", (1,)) == []
-    assert unnoticed_flips(folder, state, (1,), every=199) == []
+    assert find_undetected_flips(folder, folder / "chunks.jsonl", (1,)) == []
+    assert find_undetected_flips(folder, state, (1,), every=199) == []
 
 
-def lines_of(folder: Path) -> list[bytes]:
-    """The lines of a dump's index."""
+def read_index_lines(folder: Path) -> list[bytes]:
+    """Return the lines of a dump's index."""
     return (folder / "chunks.jsonl").read_bytes().splitlines(keepends=True)
 
 
@@ -100,16 +100,16 @@ def lines_of(folder: Path) -> list[bytes]:
     ],
     ids=["first", "middle", "order", "twice", "last", "newline", "more", "none"],
 )
-def test_lines_that_are_removed_or_moved_are_noticed(
+def test_removed_or_moved_lines_are_detected(
     small: Path, change: Callable[[list[bytes]], list[bytes]]
 ) -> None:
-    (small / "chunks.jsonl").write_bytes(b"".join(change(lines_of(small))))
+    (small / "chunks.jsonl").write_bytes(b"".join(change(read_index_lines(small))))
     with pytest.raises(StorageError) as raised:
         verify(small)
     assert raised.value.hint
 
 
-def test_index_of_another_dump_is_noticed(small: Path, tmp_path: Path) -> None:
+def test_index_of_another_dump_is_detected(small: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
     record(tmp_path / "other", "CartPole-v1", "StepCounter(max_steps=4)", chunk_steps=5, **options)
     (small / "chunks.jsonl").write_bytes((tmp_path / "other" / "chunks.jsonl").read_bytes())
@@ -117,37 +117,37 @@ def test_index_of_another_dump_is_noticed(small: Path, tmp_path: Path) -> None:
         open_dump(small)
 
 
-def cut_dump(folder: Path) -> Manifest:
-    """An unfinished dump of two chunks."""
+def record_unfinished_dump(folder: Path) -> Manifest:
+    """Record an unfinished dump of two chunks."""
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=interrupt_after(2))
     return Manifest.load(folder)
 
 
 @pytest.mark.parametrize("left", [b'{"steps": 25, "raw', b"{", b'{"steps": 25\0\0\0', b"\0\0\0"])
-def test_line_that_a_kill_cut_short_is_ignored(tmp_path: Path, left: bytes) -> None:
-    before = cut_dump(tmp_path / "dump")
+def test_incomplete_last_line_is_ignored(tmp_path: Path, left: bytes) -> None:
+    before = record_unfinished_dump(tmp_path / "dump")
     with (tmp_path / "dump" / "chunks.jsonl").open("ab") as file:
         file.write(left)
     assert Manifest.load(tmp_path / "dump") == before
     assert verify(tmp_path / "dump").is_fine
     resume(tmp_path / "dump")
     record(tmp_path / "whole", "Pendulum-v1", "RewardSum")
-    assert lines_of(tmp_path / "dump")[-1] == lines_of(tmp_path / "whole")[-1]
+    assert read_index_lines(tmp_path / "dump")[-1] == read_index_lines(tmp_path / "whole")[-1]
     assert Manifest.load(tmp_path / "dump") == Manifest.load(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("left", [b"steps", b'{"steps": 25}\n', b"\n"])
-def test_garbage_after_the_index_is_damage(tmp_path: Path, left: bytes) -> None:
-    cut_dump(tmp_path / "dump")
+def test_garbage_after_the_index_is_refused(tmp_path: Path, left: bytes) -> None:
+    record_unfinished_dump(tmp_path / "dump")
     with (tmp_path / "dump" / "chunks.jsonl").open("ab") as file:
         file.write(left)
     with pytest.raises(StorageError, match=r"line 3 of .*chunks.jsonl was changed"):
         open_dump(tmp_path / "dump")
 
 
-def test_changed_newline_of_the_last_line_is_no_cut(tmp_path: Path) -> None:
-    cut_dump(tmp_path / "dump")
+def test_changed_newline_of_the_last_line_is_refused(tmp_path: Path) -> None:
+    record_unfinished_dump(tmp_path / "dump")
     file = tmp_path / "dump" / "chunks.jsonl"
     file.write_bytes(file.read_bytes()[:-1] + b" ")
     with pytest.raises(StorageError, match=r"line 2 of .*chunks.jsonl was changed"):
@@ -189,7 +189,7 @@ def test_episode_boundaries_are_compared_with_the_data(tmp_path: Path) -> None:
 def reseal(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change the lines of an index, with correct checksums."""
     place = Manifest.load(folder).start()
-    lines = [json.loads(line) for line in lines_of(folder)]
+    lines = [json.loads(line) for line in read_index_lines(folder)]
     change(lines)
     check, found = place.check, []
     for line in lines:
@@ -199,8 +199,8 @@ def reseal(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None
     (folder / "chunks.jsonl").write_bytes(b"".join(found))
 
 
-def set_at(*path: Any, value: Any) -> Callable[[list[dict[str, Any]]], None]:
-    """What sets one value of the lines."""
+def set_value(*path: Any, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """Return a function that sets one value of the lines."""
 
     def change(lines: list[Any]) -> None:
         inner: Any = lines
@@ -256,13 +256,13 @@ LEAF = (0, "tracks", "data", "leaves", 0)
     ],
     ids=str,
 )
-def test_impossible_lines_are_refused_with_a_sentence(
-    tmp_path: Path, path: tuple[Any, ...], value: Any
-) -> None:
+def test_invalid_lines_are_refused(tmp_path: Path, path: tuple[Any, ...], value: Any) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "StepCounter(max_steps=3)"), folder, on_chunk=cut_after(2))
-    reseal(folder, set_at(*path, value=value))
+        roll_out(
+            request("Pendulum-v1", "StepCounter(max_steps=3)"), folder, on_chunk=interrupt_after(2)
+        )
+    reseal(folder, set_value(*path, value=value))
     for use in (open_dump, verify, resume):
         with pytest.raises(StorageError) as raised:
             use(folder)
@@ -271,10 +271,10 @@ def test_impossible_lines_are_refused_with_a_sentence(
     assert listed.problem
 
 
-def reheaded(folder: Path, **changes: Any) -> None:
+def change_manifest(folder: Path, **changes: Any) -> None:
     """Change the manifest, with correct checksums there and in the index."""
     header = json.loads((folder / "manifest.json").read_text())
-    lines = [json.loads(line) for line in lines_of(folder)]
+    lines = [json.loads(line) for line in read_index_lines(folder)]
     header = {**header, **changes}
     del header["check"]
     static = {name: each for name, each in header.items() if name not in ("complete", "index")}
@@ -322,12 +322,10 @@ def reheaded(folder: Path, **changes: Any) -> None:
     ],
     ids=str,
 )
-def test_impossible_manifests_are_refused_with_a_sentence(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_invalid_manifests_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = tmp_path / "dump"
     record(folder, "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
-    reheaded(folder, **changes)
+    change_manifest(folder, **changes)
     for use in (open_dump, verify, resume):
         with pytest.raises(StorageError) as raised:
             use(folder)
@@ -337,9 +335,9 @@ def test_impossible_manifests_are_refused_with_a_sentence(
 def test_unchanged_header_survives_the_helper(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
     before = Manifest.load(tmp_path / "dump")
-    reheaded(tmp_path / "dump")
+    change_manifest(tmp_path / "dump")
     assert Manifest.load(tmp_path / "dump") == before
-    reheaded(tmp_path / "dump", seed=9)
+    change_manifest(tmp_path / "dump", seed=9)
     assert Manifest.load(tmp_path / "dump").seed == 9
 
 
@@ -350,11 +348,11 @@ def test_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
         open_dump(tmp_path / "dump")
 
 
-def test_steps_that_the_files_cannot_hold_are_refused(tmp_path: Path) -> None:
+def test_more_steps_than_the_files_have_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
-    reseal(folder, set_at(1, "steps", value=2**40))
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=interrupt_after(2))
+    reseal(folder, set_value(1, "steps", value=2**40))
     with pytest.raises(StorageError, match=r"bytes, .* are needed"):
         open_dump(folder)
     assert {each.kind for each in verify(folder).problems} == {"short"}
@@ -362,11 +360,11 @@ def test_steps_that_the_files_cannot_hold_are_refused(tmp_path: Path) -> None:
         resume(folder)
 
 
-def test_chunks_that_the_manifest_makes_larger_are_not_resumed(tmp_path: Path) -> None:
+def test_dump_with_changed_chunk_size_is_not_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(2))
-    reheaded(folder, chunk_steps=2**48)
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=interrupt_after(2))
+    change_manifest(folder, chunk_steps=2**48)
     with pytest.raises(StorageError, match="has chunks of 25 steps") as raised:
         resume(folder)
     assert raised.value.hint
@@ -377,13 +375,13 @@ def test_bounds_that_cannot_be_compared_are_a_problem(tmp_path: Path) -> None:
     header = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     for spec in header["specs"]:
         spec["low"] = [[1.0], [2.0, 3.0]]
-    reheaded(tmp_path / "dump", specs=header["specs"])
+    change_manifest(tmp_path / "dump", specs=header["specs"])
     problems = verify(tmp_path / "dump").problems
     assert problems
     assert {each.kind for each in problems} == {"spec"}
 
 
-def test_batches_are_found_in_order() -> None:
+def test_episodes_of_a_batch_are_in_order() -> None:
     index, again = EpisodeIndex(3), EpisodeIndex(3)
     random = np.random.default_rng(0)
     for steps in (5, 1, 40):

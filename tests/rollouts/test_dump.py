@@ -1,4 +1,4 @@
-"""What a dump holds, and what is said of it."""
+"""Contents of a dump, its overview and its verification."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tensordict import TensorDict
 
 from tdx import EnvConfig, Pipeline, TdxError, build_env, open_dump, record_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, look_at, verify
-from tdx.rollouts.packed import pack, unpack
-from tests.rollouts.recorded import CHAIN, CHUNK, SEED, STEPS, record, same
+from tdx.rollouts.dump.state_files import pack, unpack
+from tests.rollouts.recordings import CHAIN, CHUNK, SEED, STEPS, record, same
 
 
-def rolled_out(env: str, **options: Any) -> Any:
-    """The same rollout without a dump."""
+def run_rollout(env: str, **options: Any) -> Any:
+    """Return the same rollout without a dump."""
     made = build_env(Pipeline.of(EnvConfig(env, **options), *CHAIN))
     made.set_seed(SEED)
     torch.manual_seed(SEED)
@@ -32,7 +32,7 @@ def test_dump_is_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) 
     before = torch.get_rng_state()
     manifest = record(tmp_path / "dump", env, **options)
     assert torch.equal(torch.get_rng_state(), before)
-    dump, wanted = open_dump(tmp_path / "dump"), rolled_out(env, **options)
+    dump, wanted = open_dump(tmp_path / "dump"), run_rollout(env, **options)
     assert dump.data.batch_size == wanted.batch_size
     assert same(dump.data, wanted)
     assert manifest.to_dict() == dump.manifest.to_dict()
@@ -43,14 +43,14 @@ def test_dump_is_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) 
     assert manifest.size == sum(leaf.numel() * leaf.itemsize for leaf in wanted.values(True, True))
 
 
-def test_tensordict_reads_it_without_tdx(tmp_path: Path) -> None:
+def test_tensordict_loads_the_data(tmp_path: Path) -> None:
     record(tmp_path / "dump", num_envs=3)
     loaded = TensorDict.load_memmap(tmp_path / "dump" / "data")
     assert loaded.shape == (STEPS, 3)
     assert same(loaded.permute(1, 0), open_dump(tmp_path / "dump").data)
 
 
-def test_nothing_is_read_before_it_is_looked_at(tmp_path: Path) -> None:
+def test_data_is_memory_mapped(tmp_path: Path) -> None:
     record(tmp_path / "dump")
     data = open_dump(tmp_path / "dump").data
     with (tmp_path / "dump" / "data" / "next" / "reward.memmap").open("r+b") as file:
@@ -58,7 +58,7 @@ def test_nothing_is_read_before_it_is_looked_at(tmp_path: Path) -> None:
     assert data["next", "reward"][0] == 7
 
 
-def test_episodes_are_what_the_flags_say(tmp_path: Path) -> None:
+def test_episodes_follow_the_done_flags(tmp_path: Path) -> None:
     record(tmp_path / "dump", num_envs=3)
     dump = open_dump(tmp_path / "dump")
     done, reward = dump.data["next", "done"][..., 0], dump.data["next", "reward"][..., 0]
@@ -74,13 +74,13 @@ def test_episodes_are_what_the_flags_say(tmp_path: Path) -> None:
         assert each.terminated == bool(ended)
 
 
-def test_episodes_can_be_counted(tmp_path: Path) -> None:
+def test_goal_of_episodes(tmp_path: Path) -> None:
     manifest = record(tmp_path / "dump", num_envs=2, goal=Goal(episodes=5))
     assert len(manifest.episodes) == 5
     assert open_dump(tmp_path / "dump").data["next", "done"][:, -1].any()
 
 
-def test_some_keys_only(tmp_path: Path) -> None:
+def test_selected_keys(tmp_path: Path) -> None:
     record(tmp_path / "dump", keys=("next.reward", "observation"))
     dump = open_dump(tmp_path / "dump")
     wanted = {"observation", ("next", "observation"), ("next", "reward")}
@@ -101,13 +101,13 @@ def test_running_state_of_stages_is_in_the_manifest(tmp_path: Path) -> None:
         assert found[name]["values"] == value.flatten().tolist()
 
 
-def test_entry_that_is_no_tensor_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_requested_entry_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"allow_code": True, "keys": ("observation",)}
     with pytest.raises(TdxError, match="key 'observation': it cannot be stored") as raised:
-        record(tmp_path / "dump", "tests.rollouts.recorded:Talking", "RewardSum", **options)
+        record(tmp_path / "dump", "tests.rollouts.recordings:Talking", "RewardSum", **options)
     assert "--keys" in (raised.value.hint or "")
     options["keys"] = ("reward",)
-    record(tmp_path / "other", "tests.rollouts.recorded:Talking", "RewardSum", **options)
+    record(tmp_path / "other", "tests.rollouts.recordings:Talking", "RewardSum", **options)
     assert set(open_dump(tmp_path / "other").data.keys(True, True)) == {("next", "reward")}
 
 
@@ -128,7 +128,7 @@ def test_verify_finds_each_kind_of_damage(tmp_path: Path) -> None:
     }
 
 
-def test_verify_finds_what_is_out_of_its_spec(tmp_path: Path) -> None:
+def test_verify_finds_spec_violations(tmp_path: Path) -> None:
     record(tmp_path / "dump")
     manifest = Manifest.load(tmp_path / "dump")
     for spec in manifest.specs:
@@ -138,7 +138,7 @@ def test_verify_finds_what_is_out_of_its_spec(tmp_path: Path) -> None:
             spec["dtype"] = "float64"
     manifest.save(tmp_path / "dump")
     found = {each.file: each.message for each in verify(tmp_path / "dump").problems}
-    wrong = "'next.reward' is float32 [1], its spec says float64 [1] in chunk 0"
+    wrong = "'next.reward' is float32 [1], its spec declares float64 [1] in chunk 0"
     assert found.pop("data/next/reward.memmap") == wrong
     assert "above its spec, first at step 13" in found.pop("data/step_count.memmap")
     assert "above its spec, first at step 12" in found.pop("data/next/step_count.memmap")
@@ -158,7 +158,7 @@ def test_overview_and_list(tmp_path: Path) -> None:
     assert [(each.summary or {})["env"] for each in listed] == ["Pendulum-v1", "CartPole-v1"]
 
 
-def test_packed_values_come_back_as_they_were() -> None:
+def test_packing_round_trip() -> None:
     value: dict[Any, Any] = {
         "a": [1, 2.5, None, True, "x", (1, ("y",))],
         ("next", "key"): torch.arange(6, dtype=torch.int16).reshape(2, 3),
@@ -178,9 +178,9 @@ def test_packed_values_come_back_as_they_were() -> None:
     assert back["number"] == 2**62
     assert back["large"] == 2**100
     assert np.isnan(back[3]["nan"])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         unpack(pack(value)[:-4])
-    with pytest.raises(TypeError, match="is not packed"):
+    with pytest.raises(TypeError, match="cannot be packed"):
         pack({"a": object()})
 
 

@@ -1,4 +1,4 @@
-"""Files that tdx did not write, made dumps."""
+"""Import files that tdx did not export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 30
 
 
 def transitions() -> dict[str, Any]:
-    """What D4RL calls the columns of a data set."""
+    """Return transitions with the column names of D4RL."""
     generator = np.random.default_rng(0)
     ends = np.arange(1, STEPS + 1) % 10 == 0
     return {
@@ -31,13 +31,13 @@ def transitions() -> dict[str, Any]:
     }
 
 
-def is_what_was_given(folder: Path, given: dict[str, Any]) -> None:
-    """See that the dump holds the columns under tdx's names, and the episodes in them."""
+def assert_has_columns(folder: Path, columns_in: dict[str, Any]) -> None:
+    """Check that a dump has the columns under tdx's names, and their episodes."""
     dump = open_dump(folder)
     data = dump.data
-    np.testing.assert_array_equal(data["observation"].numpy(), given["observations"])
-    np.testing.assert_array_equal(data["action"].numpy(), given["actions"])
-    rewards = given["rewards"].reshape(STEPS, 1)
+    np.testing.assert_array_equal(data["observation"].numpy(), columns_in["observations"])
+    np.testing.assert_array_equal(data["action"].numpy(), columns_in["actions"])
+    rewards = columns_in["rewards"].reshape(STEPS, 1)
     np.testing.assert_array_equal(data["next", "reward"].numpy(), rewards)
     assert data["next", "done"].shape == (STEPS, 1)
     found = [(each.start, each.length, each.terminated) for each in dump.manifest.episodes]
@@ -49,10 +49,10 @@ def is_what_was_given(folder: Path, given: dict[str, Any]) -> None:
 def test_npz(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "d4rl.npz", **transitions())
     imported = import_dump(tmp_path / "d4rl.npz", tmp_path / "dump", env="Hopper-v5")
-    is_what_was_given(tmp_path / "dump", transitions())
+    assert_has_columns(tmp_path / "dump", transitions())
     assert imported.summary["env"] == "Hopper-v5"
-    assert "read off the values" in imported.notes[0]
-    assert "next.done is made of" in imported.notes[1]
+    assert "inferred from the values" in imported.notes[0]
+    assert "next.done is computed from" in imported.notes[1]
     unknown = import_dump(tmp_path / "d4rl.npz", tmp_path / "other")
     assert unknown.summary["env"] == "unknown"
     assert "--env" in unknown.notes[1]
@@ -64,7 +64,7 @@ def test_hdf5(tmp_path: Path) -> None:
         for name, values in transitions().items():
             file[name] = values
     import_dump(tmp_path / "d4rl.hdf5", tmp_path / "dump")
-    is_what_was_given(tmp_path / "dump", transitions())
+    assert_has_columns(tmp_path / "dump", transitions())
 
 
 def test_zarr(tmp_path: Path) -> None:
@@ -73,40 +73,40 @@ def test_zarr(tmp_path: Path) -> None:
     for name, values in transitions().items():
         group[name] = values
     import_dump(tmp_path / "d4rl", tmp_path / "dump")
-    is_what_was_given(tmp_path / "dump", transitions())
+    assert_has_columns(tmp_path / "dump", transitions())
 
 
 def test_safetensors(tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     numpy.save_file(transitions(), tmp_path / "d4rl.safetensors")
     import_dump(tmp_path / "d4rl.safetensors", tmp_path / "dump")
-    is_what_was_given(tmp_path / "dump", transitions())
+    assert_has_columns(tmp_path / "dump", transitions())
 
 
-def test_table_of_pandas(tmp_path: Path) -> None:
+def test_pandas_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    given = transitions()
-    frame = pandas.DataFrame({name: list(values) for name, values in given.items()})
+    columns_in = transitions()
+    frame = pandas.DataFrame({name: list(values) for name, values in columns_in.items()})
     frame[frame.index < 99].to_parquet(tmp_path / "d4rl.parquet")
     import_dump(tmp_path / "d4rl.parquet", tmp_path / "dump")
-    is_what_was_given(tmp_path / "dump", given)
+    assert_has_columns(tmp_path / "dump", columns_in)
     frame.assign(actions=[[0.0]] * 7 + [None] * 23).to_parquet(tmp_path / "holes.parquet")
-    with pytest.raises(StorageError, match=r"'actions' .* has empty or unlike rows"):
+    with pytest.raises(StorageError, match=r"'actions' .* has null or uneven rows"):
         import_dump(tmp_path / "holes.parquet", tmp_path / "other")
 
 
-def test_lines(tmp_path: Path) -> None:
-    given = transitions()
-    columns = {name: values.tolist() for name, values in given.items()}
+def test_jsonl(tmp_path: Path) -> None:
+    columns_in = transitions()
+    columns = {name: values.tolist() for name, values in columns_in.items()}
     rows = [{name: values[step] for name, values in columns.items()} for step in range(STEPS)]
     (tmp_path / "d4rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     import_dump(tmp_path / "d4rl.jsonl", tmp_path / "dump")
-    is_what_was_given(tmp_path / "dump", given)
+    assert_has_columns(tmp_path / "dump", columns_in)
     assert open_dump(tmp_path / "dump").data["observation"].dtype is torch.float64
     rows[3]["rewards"] = "much"
     (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(StorageError, match=r"words.jsonl:4: 'rewards' is not like"):
+    with pytest.raises(StorageError, match=r"words.jsonl:4: 'rewards' differs from"):
         import_dump(tmp_path / "words.jsonl", tmp_path / "other")
 
 
@@ -149,24 +149,24 @@ def test_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.length, each.terminated) for each in found] == [(5, True), (8, False)]
 
 
-def test_what_is_no_row_of_numbers_is_left_out(tmp_path: Path) -> None:
+def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
     extra = {"name": np.array(["a"] * STEPS), "version": np.array(3), "objects": np.array([{}])}
     np.savez(tmp_path / "x.npz", **{**transitions(), **extra})
     rows = [{"obs": [step, 0.5], "text": "a", "mixed": [1, "b"], "none": None} for step in range(3)]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     imported = import_dump(tmp_path / "x.npz", tmp_path / "dump")
     assert any("left out" in note and "name, version, objects" in note for note in imported.notes)
-    is_what_was_given(tmp_path / "dump", transitions())
+    assert_has_columns(tmp_path / "dump", transitions())
     imported = import_dump(tmp_path / "x.jsonl", tmp_path / "lines")
     assert any("left out" in note and "text, mixed, none" in note for note in imported.notes)
     assert set(open_dump(tmp_path / "lines").data.keys()) == {"observation"}
 
 
-def test_table_with_texts_and_times(tmp_path: Path) -> None:
+def test_table_with_text_and_times(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    given = transitions()
-    columns = {name: pa.array(list(values)) for name, values in given.items()}
+    columns_in = transitions()
+    columns = {name: pa.array(list(values)) for name, values in columns_in.items()}
     columns["task"] = pa.array(["reach"] * STEPS).dictionary_encode()
     columns["words"] = pa.array([["a", "b"]] * STEPS)
     columns["image"] = pa.array([{"path": "x.png"}] * STEPS)
@@ -174,22 +174,22 @@ def test_table_with_texts_and_times(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     imported = import_dump(tmp_path / "x.parquet", tmp_path / "dump")
     assert any("task, words, image, when" in note for note in imported.notes)
-    is_what_was_given(tmp_path / "dump", given)
+    assert_has_columns(tmp_path / "dump", columns_in)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"observations": np.zeros((4, 2)), "rewards": np.zeros(3)}, "'rewards' has 3 rows and"),
-        ({"name": np.array(["a", "b"])}, "holds no step of numbers"),
-        ({"reward": np.zeros(3), "rewards": np.zeros(3)}, r"mean 'next.reward'"),
-        ({"seed": np.array(3)}, "holds no step"),
-        ({"observations": np.zeros((0, 2))}, "holds no step"),
-        ({}, "holds no step of numbers"),
+        ({"name": np.array(["a", "b"])}, "has no numeric columns"),
+        ({"reward": np.zeros(3), "rewards": np.zeros(3)}, r"are named 'next.reward'"),
+        ({"seed": np.array(3)}, "has no"),
+        ({"observations": np.zeros((0, 2))}, "has no steps"),
+        ({}, "has no numeric columns"),
     ],
     ids=["lengths", "text", "twice", "scalar", "empty", "nothing"],
 )
-def test_what_is_no_rollout_is_refused(
+def test_files_without_a_rollout_are_refused(
     tmp_path: Path, columns: dict[str, Any], message: str
 ) -> None:
     np.savez(tmp_path / "x.npz", **columns)
@@ -201,35 +201,35 @@ def test_what_is_no_rollout_is_refused(
 
 def test_arrays_of_objects_are_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", reward=np.array([{}, {}], dtype=object))
-    with pytest.raises(StorageError, match="holds no step of numbers"):
+    with pytest.raises(StorageError, match="has no numeric columns"):
         import_dump(tmp_path / "x.npz", tmp_path / "dump")
 
 
-def test_files_that_are_something_else(tmp_path: Path) -> None:
-    (tmp_path / "film.mp4").touch()
+def test_files_of_other_formats_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "video.mp4").touch()
     with pytest.raises(UnknownNameError, match="mp4 cannot be imported"):
-        import_dump(tmp_path / "film.mp4", tmp_path / "dump")
+        import_dump(tmp_path / "video.mp4", tmp_path / "dump")
     (tmp_path / "data.bin").touch()
-    with pytest.raises(ArgumentError, match="does not show which format"):
+    with pytest.raises(ArgumentError, match="cannot be detected"):
         import_dump(tmp_path / "data.bin", tmp_path / "dump")
-    with pytest.raises(ArgumentError, match="that is a folder"):
+    with pytest.raises(ArgumentError, match="zarr is a folder"):
         import_dump(tmp_path / "data.bin", tmp_path / "dump", format="zarr")
     for name in ("npz", "safetensors", "hdf5", "parquet", "jsonl"):
         (tmp_path / "data.bin").write_bytes(b"no data set at all")
         with pytest.raises(StorageError, match=r"data\.bin"):
             import_dump(tmp_path / "data.bin", tmp_path / "dump", format=name)
-    with pytest.raises(StorageError, match="there is no"):
+    with pytest.raises(StorageError, match="does not exist"):
         import_dump(tmp_path / "none.npz", tmp_path / "dump")
 
 
 @pytest.mark.parametrize("note", ["[]", "{", '{"export": 1}', '{"export": 1, "manifest": {}}'])
-def test_a_note_that_was_damaged(tmp_path: Path, note: str) -> None:
+def test_damaged_note_is_refused(tmp_path: Path, note: str) -> None:
     np.savez(tmp_path / "x.npz", reward=np.zeros(3), tdx=np.array(note.encode()))
-    with pytest.raises(StorageError, match=r"what tdx noted in .* cannot be understood"):
+    with pytest.raises(StorageError, match=r"the note of tdx in .* is invalid"):
         import_dump(tmp_path / "x.npz", tmp_path / "dump")
 
 
-def test_an_export_of_a_newer_release(tmp_path: Path) -> None:
+def test_export_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     note = np.array(json.dumps({"export": 9}).encode())
     np.savez(tmp_path / "x.npz", reward=np.zeros(3), tdx=note)
     with pytest.raises(StorageError, match="an export of version 9") as refused:

@@ -1,4 +1,4 @@
-"""Files from strangers: nothing outside them is read, no code runs, no header is believed."""
+"""Untrusted files: nothing outside them is read, no code runs, and headers are checked."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tdx.errors import StorageError, TdxError
 STEPS = 20
 
 
-def refused(source: Path, message: str, kind: str | None = None) -> None:
-    """Check that a file is refused with a hint, and that nothing is left of the import."""
+def assert_refused(source: Path, message: str, kind: str | None = None) -> None:
+    """Check that a file is refused with a hint, and that the import leaves nothing behind."""
     target = source.parent / "dump"
     with pytest.raises(TdxError, match=message) as error:
         import_dump(source, target, format=kind)
@@ -57,7 +57,7 @@ def declared(shape: tuple[int, ...], **options: Any) -> Callable[[Any, Any], Any
 
 
 def bomb(h5py: Any, file: Any) -> None:
-    """A chunk that expands to 64 MiB, where 8 kB are declared."""
+    """Write a chunk that declares 8 kB and expands to 64 MiB."""
     import zlib
 
     data = file.create_dataset("big", (1000,), "f8", chunks=(1000,), compression=1)
@@ -74,15 +74,15 @@ def bomb(h5py: Any, file: Any) -> None:
         (declared((5 * 10**12,)), r"declares 40,000,000,000,000 bytes, but only 0 are stored"),
         (declared((5 * 10**12,), chunks=(1000,), compression=1), "40,000,000,000,000 bytes"),
         (declared((STEPS,), maxshape=(None,), chunks=(2**28,)), "has chunks of"),
-        (bomb, "a chunk of 'big' .* is larger than declared"),
+        (bomb, "a chunk of 'big' .* is larger than it declares"),
     ],
 )
 def test_hdf5(tmp_path: Path, fill: Callable[[Any, Any], Any], message: str) -> None:
     (tmp_path / "secret").write_bytes(b"s" * STEPS)
-    refused(hdf5(tmp_path / "x.h5", fill), message)
+    assert_refused(hdf5(tmp_path / "x.h5", fill), message)
 
 
-def test_hdf5_with_groups_in_a_circle(tmp_path: Path) -> None:
+def test_hdf5_with_cyclic_groups(tmp_path: Path) -> None:
     def circle(h5py: Any, file: Any) -> None:
         file.create_group("a")["b"] = file["/"]
 
@@ -108,14 +108,14 @@ def npy(shape: str, dtype: str = "<f8", data: bytes = b"") -> bytes:
         (npy("(99999999999999999999,)"), "impossibly large"),
         (npy("(" + "(" * 9000 + ")" * 9000 + ")"), "is not an array"),
         (npy("(" + "-" * 9000 + "1,)"), "is not an array"),
-        (npy("(3,)", "O"), "holds no step of numbers"),
+        (npy("(3,)", "O"), "has no numeric columns"),
         (b"\x93NUMPY\x09\x00", "is not an array"),
     ],
 )
 def test_npz(tmp_path: Path, content: bytes, message: str) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("reward.npy", content)
-    refused(tmp_path / "x.npz", message)
+    assert_refused(tmp_path / "x.npz", message)
 
 
 def test_npz_with_a_forged_directory(tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_npz_with_a_forged_directory(tmp_path: Path) -> None:
     at = data.index(b"PK\x01\x02")
     forged = data[: at + 20] + struct.pack("<II", 100, 2**31) + data[at + 28 :]
     path.write_bytes(forged)
-    refused(path, "declares 2,147,483,648 bytes, but only 100 are stored")
+    assert_refused(path, "declares 2,147,483,648 bytes, but only 100 are stored")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as file:
         file.writestr("reward.npy", npy("(3,)", data=bytes(24)))
-    refused(path, "compressed in an unknown way")
+    assert_refused(path, "compressed in an unknown way")
 
 
 def safetensors(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> Path:
@@ -145,26 +145,28 @@ def tensor(shape: Any, begin: Any, end: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"reward": tensor([5 * 10**12], 0, 4 * 10**13)}, "impossible place"),
-        ({"reward": tensor([3], -24, 0)}, "impossible place"),
-        ({"reward": tensor([3], 0, 8)}, "impossible place"),
-        ({"reward": tensor([3], "0", 24)}, "impossible place"),
+        ({"reward": tensor([5 * 10**12], 0, 4 * 10**13)}, "impossible offsets"),
+        ({"reward": tensor([3], -24, 0)}, "impossible offsets"),
+        ({"reward": tensor([3], 0, 8)}, "impossible offsets"),
+        ({"reward": tensor([3], "0", 24)}, "impossible offsets"),
         ({"reward": tensor([-3], 0, 24)}, "invalid size"),
         ({"reward": tensor([2**40, 2**40], 0, 24)}, "impossibly large"),
         ({"a": tensor([3], 0, 24), "b": tensor([3], 0, 24)}, "declares 48 bytes"),
         ({"\u202ereward": tensor([3], 0, 24)}, "cannot be a key"),
         ({"a" * 300: tensor([3], 0, 24)}, "cannot be a key"),
-        ({"a": tensor([1], 0, 8), "a/b": tensor([1], 8, 16)}, "is a column and a group"),
+        ({"a": tensor([1], 0, 8), "a/b": tensor([1], 8, 16)}, "is both a column and a group"),
         (b"[" * 20_000, "is not a safetensors file"),
         (b"[]", "is not a safetensors file"),
     ],
 )
 def test_safetensors(tmp_path: Path, header: Any, message: str) -> None:
-    refused(safetensors(tmp_path / "x.safetensors", header, bytes(24)), message)
+    assert_refused(safetensors(tmp_path / "x.safetensors", header, bytes(24)), message)
 
 
 def test_safetensors_with_an_endless_header(tmp_path: Path) -> None:
-    refused(safetensors(tmp_path / "x.safetensors", b"{}", length=2**62), "not a safetensors file")
+    assert_refused(
+        safetensors(tmp_path / "x.safetensors", b"{}", length=2**62), "not a safetensors file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_safetensors_with_an_endless_header(tmp_path: Path) -> None:
     [
         ('{"reward": ' + "[" * 20_000, "is not a JSON object"),
         ('{"a": ' * 20_000, "is not a JSON object"),
-        ('{"reward": [' + "1," * 40 + '"nan:' + "f" * 9000 + '"]}', "no step of numbers"),
+        ('{"reward": [' + "1," * 40 + '"nan:' + "f" * 9000 + '"]}', "no numeric columns"),
         ('{"reward": ' + "9" * 5000 + "}", "is not a JSON object"),
         ('{"a\\u0000b": 1}', "cannot be a key"),
         ('{"\\ud800": 1}', "cannot be a key"),
@@ -180,19 +182,19 @@ def test_safetensors_with_an_endless_header(tmp_path: Path) -> None:
 )
 def test_json_lines(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.jsonl").write_text(text + "\n")
-    refused(tmp_path / "x.jsonl", message)
+    assert_refused(tmp_path / "x.jsonl", message)
 
 
-def test_an_endless_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdx.rollouts.formats.jsonl.MAX_NOTE_BYTES", 1000)
     (tmp_path / "x.jsonl").write_text(" " * 2000)
-    refused(tmp_path / "x.jsonl", "the line has more than 1,000 bytes")
+    assert_refused(tmp_path / "x.jsonl", "the line has more than 1,000 bytes")
 
 
 @pytest.mark.parametrize("kind", ["npz", "jsonl", "safetensors", "hdf5", "parquet"])
-def test_a_pipe_does_not_hang(tmp_path: Path, kind: str) -> None:
+def test_pipe_is_refused_without_blocking(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    refused(tmp_path / "pipe", "is not a regular file", kind)
+    assert_refused(tmp_path / "pipe", "is not a regular file", kind)
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -233,25 +235,25 @@ def zarr_group(folder: Path, **change: Any) -> Path:
         ({"codecs": [{"name": "sharding_indexed"}]}, "needs the codec 'sharding_indexed'"),
         ({"codecs": 3}, "metadata .* is damaged"),
         ({"storage_transformers": [{"name": "x"}]}, "stored in an unknown way"),
-        ({"data_type": "string"}, "holds no step of numbers"),
+        ({"data_type": "string"}, "has no numeric columns"),
     ],
 )
 def test_zarr(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    refused(zarr_group(tmp_path / "x.zarr", **change), message)
+    assert_refused(zarr_group(tmp_path / "x.zarr", **change), message)
 
 
 def test_zarr_of_fill_values(tmp_path: Path) -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": [2**24]}}
     folder = zarr_group(tmp_path / "x.zarr", shape=[5 * 10**12], chunk_grid=grid)
-    refused(folder, "declares 40,000,0.* bytes, but only")
+    assert_refused(folder, "declares 40,000,0.* bytes, but only")
 
 
-def test_zarr_chunk_that_expands(tmp_path: Path) -> None:
+def test_zarr_chunk_that_expands_is_refused(tmp_path: Path) -> None:
     folder = zarr_group(tmp_path / "x.zarr")
     (chunk,) = (folder / "rewards" / "c").iterdir()
     numcodecs = pytest.importorskip("numcodecs")
     chunk.write_bytes(numcodecs.Zstd().encode(bytes(2**27)))
-    refused(folder, "is larger than declared")
+    assert_refused(folder, "is larger than it declares")
 
 
 def test_zarr_objects(tmp_path: Path) -> None:
@@ -261,7 +263,7 @@ def test_zarr_objects(tmp_path: Path) -> None:
     array = {"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "|O", "compressor": None}
     array |= {"fill_value": None, "order": "C", "filters": [{"id": "pickle"}]}
     (folder / "a" / ".zarray").write_text(json.dumps(array))
-    refused(folder, "array of objects", "zarr")
+    assert_refused(folder, "array of objects", "zarr")
 
 
 @pytest.mark.parametrize("name", ["rewards/c/0", "rewards/zarr.json", "rewards"])
@@ -269,7 +271,7 @@ def test_links_in_a_group(tmp_path: Path, name: str) -> None:
     folder = zarr_group(tmp_path / "x.zarr")
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
-    refused(folder, "is a symbolic link")
+    assert_refused(folder, "is a symbolic link")
 
 
 def minari_dataset(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
@@ -295,8 +297,8 @@ def minari_dataset(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Pat
     return folder
 
 
-def test_minari_never_makes_an_env(tmp_path: Path) -> None:
-    """Minari makes the env of ``env_spec`` if a space is missing: any code at all."""
+def test_minari_env_spec_is_not_built(tmp_path: Path) -> None:
+    """Minari builds the env of ``env_spec`` if a space is missing, which can run any code."""
     spec: dict[str, Any] = {
         "id": "x-v0",
         "entry_point": "os:mkdir",
@@ -313,7 +315,7 @@ def test_minari_never_makes_an_env(tmp_path: Path) -> None:
         del metadata["observation_space"]
         metadata["env_spec"] = json.dumps(spec)
 
-    refused(minari_dataset(tmp_path / "x-v0", change), "has no observation_space")
+    assert_refused(minari_dataset(tmp_path / "x-v0", change), "has no observation_space")
     assert not (tmp_path / "executed").exists()
 
 
@@ -333,11 +335,11 @@ def test_minari_never_makes_an_env(tmp_path: Path) -> None:
         ),
         (lambda m: m.update(action_space='{"type": "Nothing"}'), "cannot be read as a Minari"),
         (lambda m: m.update(total_episodes=10**12), "cannot be read"),
-        (lambda m: m.update(tdx={}), "cannot be understood"),
+        (lambda m: m.update(tdx={}), "is invalid"),
     ],
 )
 def test_minari_metadata(tmp_path: Path, change: Callable[..., Any], message: str) -> None:
-    refused(minari_dataset(tmp_path / "x-v0", change), message)
+    assert_refused(minari_dataset(tmp_path / "x-v0", change), message)
 
 
 def test_minari_links(tmp_path: Path) -> None:
@@ -348,10 +350,10 @@ def test_minari_links(tmp_path: Path) -> None:
     with h5py.File(file, "a") as opened:
         del opened["episode_0"]["rewards"]
         opened["episode_0"]["rewards"] = h5py.ExternalLink("/etc/other.h5", "/x")
-    refused(folder, "is a link")
+    assert_refused(folder, "is a link")
     file.rename(tmp_path / "elsewhere.hdf5")
     file.symlink_to(tmp_path / "elsewhere.hdf5")
-    refused(folder, "is a symbolic link")
+    assert_refused(folder, "is a symbolic link")
 
 
 # Notes of tdx
@@ -367,9 +369,9 @@ def test_minari_links(tmp_path: Path) -> None:
         lambda m: m.update(tracks={}),
     ],
 )
-def test_a_forged_note(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_forged_note_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     from tdx import export_dump
-    from tests.rollouts.recorded import record
+    from tests.rollouts.recordings import record
 
     record(tmp_path / "made")
     export_dump(tmp_path / "made", tmp_path / "x.npz")
@@ -379,6 +381,6 @@ def test_a_forged_note(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) 
     change(note["manifest"])
     arrays["tdx"] = np.array(json.dumps(note).encode())
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(StorageError, match="cannot be understood") as error:
+    with pytest.raises(StorageError, match="is invalid") as error:
         import_dump(tmp_path / "x.npz", tmp_path / "dump")
     assert error.value.hint

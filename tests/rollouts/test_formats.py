@@ -1,4 +1,4 @@
-"""Exports: opened by the format's own library, and made dumps again."""
+"""Exports: opened by the library of the format, and imported again."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ from tdx import Dump, export_dump, import_dump, open_dump
 from tdx.errors import ArgumentError, MissingPackageError, StorageError, UnknownNameError
 from tdx.rollouts import Goal, Manifest, export_formats, verify
 from tdx.rollouts.formats.registry import find_format
-from tests.rollouts.exported import assert_same_bits, assert_same_dump, bits, odd_dump
-from tests.rollouts.recorded import CHAIN, in_memory, record
+from tests.rollouts.export_dumps import (
+    assert_same_bits,
+    assert_same_dump,
+    bits,
+    create_dump_of_all_dtypes,
+)
+from tests.rollouts.recordings import CHAIN, in_memory, record
 
 BACK = [each.name for each in export_formats() if each.can_import]
 WITH_RAW = [each.name for each in export_formats() if each.holds_raw]
 
 
 def needs(name: str) -> None:
-    """Skip where a package of the format is missing."""
+    """Skip if a package of the format is missing."""
     for package in find_format(name).packages:
         pytest.importorskip(package)
 
 
 @pytest.fixture(scope="module")
 def dumps() -> Iterator[Path]:
-    """Dumps of several kinds, made once."""
+    """Dumps of several kinds, recorded once."""
     with in_memory() as place:
         folder = Path(place)
         record(folder / "cart")
@@ -44,16 +49,14 @@ def dumps() -> Iterator[Path]:
             from_pixels=True,
             goal=Goal(steps=10),
         )
-        odd_dump(folder / "odd")
-        odd_dump(folder / "odd_batch", (2, 3))
+        create_dump_of_all_dtypes(folder / "odd")
+        create_dump_of_all_dtypes(folder / "odd_batch", (2, 3))
         yield folder
 
 
 @pytest.mark.parametrize("name", BACK)
 @pytest.mark.parametrize("kind", ["cart", "batch", "odd", "odd_batch"])
-def test_an_export_becomes_the_dump_that_it_was(
-    dumps: Path, tmp_path: Path, kind: str, name: str
-) -> None:
+def test_round_trip(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
     needs(name)
     exported = export_dump(dumps / kind, tmp_path / "file", to=name)
     assert exported.written
@@ -70,13 +73,13 @@ def test_an_export_becomes_the_dump_that_it_was(
 
 
 def rollout(dumps: Path, kind: str) -> tuple[Dump, Any]:
-    """A dump, and its entries with time first by their names."""
+    """Return a dump, and its entries with time first by name."""
     dump = open_dump(dumps / kind)
     dims = len(dump.manifest.batch_size)
     return dump, lambda key: dump.data.get(key).movedim(dims, 0).numpy()
 
 
-def test_npz_is_opened_by_numpy(dumps: Path, tmp_path: Path) -> None:
+def test_npz_in_numpy(dumps: Path, tmp_path: Path) -> None:
     export_dump(dumps / "batch", tmp_path / "b.npz")
     _, wanted = rollout(dumps, "batch")
     with np.load(tmp_path / "b.npz", allow_pickle=False) as file:
@@ -87,7 +90,7 @@ def test_npz_is_opened_by_numpy(dumps: Path, tmp_path: Path) -> None:
         assert file["raw/next.observation"].shape[:2] == (130, 3)
 
 
-def test_safetensors_are_opened_by_their_library(dumps: Path, tmp_path: Path) -> None:
+def test_safetensors_in_its_library(dumps: Path, tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     export_dump(dumps / "odd_batch", tmp_path / "o.safetensors")
     dump, _ = rollout(dumps, "odd_batch")
@@ -99,7 +102,7 @@ def test_safetensors_are_opened_by_their_library(dumps: Path, tmp_path: Path) ->
     assert found["agents.position"].shape == (23, 2, 3, 3, 2)
 
 
-def test_hdf5_is_opened_by_h5py(dumps: Path, tmp_path: Path) -> None:
+def test_hdf5_in_h5py(dumps: Path, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     export_dump(dumps / "batch", tmp_path / "b.h5")
     _, wanted = rollout(dumps, "batch")
@@ -110,7 +113,7 @@ def test_hdf5_is_opened_by_h5py(dumps: Path, tmp_path: Path) -> None:
         assert json.loads(file["tdx"][()])["manifest"]["policy"]["name"] == "random"
 
 
-def test_zarr_is_opened_by_zarr(dumps: Path, tmp_path: Path) -> None:
+def test_zarr_in_its_library(dumps: Path, tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     export_dump(dumps / "batch", tmp_path / "b.zarr")
     _, wanted = rollout(dumps, "batch")
@@ -121,7 +124,7 @@ def test_zarr_is_opened_by_zarr(dumps: Path, tmp_path: Path) -> None:
     assert group.metadata.zarr_format == 3
 
 
-def test_parquet_is_opened_by_pyarrow_and_pandas(dumps: Path, tmp_path: Path) -> None:
+def test_parquet_in_pyarrow_and_pandas(dumps: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     pandas = pytest.importorskip("pandas")
     export_dump(dumps / "batch", tmp_path / "b.parquet")
@@ -142,7 +145,7 @@ def test_parquet_is_opened_by_pyarrow_and_pandas(dumps: Path, tmp_path: Path) ->
         assert rows["next.reward"].astype(float).sum() == pytest.approx(episode.total_reward)
 
 
-def test_jsonl_has_every_number_exactly(dumps: Path, tmp_path: Path) -> None:
+def test_jsonl_numbers_are_exact(dumps: Path, tmp_path: Path) -> None:
     export_dump(dumps / "odd", tmp_path / "o.jsonl")
     dump, wanted = rollout(dumps, "odd")
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
@@ -155,7 +158,7 @@ def test_jsonl_has_every_number_exactly(dumps: Path, tmp_path: Path) -> None:
     assert lines[5]["agents"]["position"] == dump.data["agents", "position"][5].tolist()
 
 
-def test_minari_opens_its_dataset(
+def test_minari_in_its_library(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minari = pytest.importorskip("minari")
@@ -184,7 +187,7 @@ def test_minari_opens_its_dataset(
 
 
 def film(dumps: Path) -> list[Any]:
-    """The frames of all episodes, one after the other."""
+    """Return the frames of all episodes."""
     data, frames = open_dump(dumps / "pixels"), []
     for each in data.manifest.episodes:
         stop = each.start + each.length
@@ -209,7 +212,7 @@ def test_mp4_is_lossless(dumps: Path, tmp_path: Path) -> None:
 
 
 def gif_frames(image: Any, path: str | Path, milliseconds: int) -> list[Any]:
-    """The frames of a film; one that is shown for long stands for several that are the same."""
+    """Return the frames of a video; a long frame is repeated."""
     found = []
     with image.open(path) as file:
         for number in range(file.n_frames):
@@ -221,7 +224,7 @@ def gif_frames(image: Any, path: str | Path, milliseconds: int) -> list[Any]:
 def test_gif_has_every_frame(dumps: Path, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     exported = export_dump(dumps / "pixels", tmp_path / "films", to="gif", split=True, fps=25)
-    assert exported.notes == ("lossless: no frame has more than 256 colours",)
+    assert exported.notes == ("lossless: no frame has more than 256 colors",)
     frames = film(dumps)
     names = ["episode_0000.gif", "episode_0001.gif", "episode_0002.gif"]
     assert sorted(path.name for path in (tmp_path / "films").iterdir()) == names
@@ -240,7 +243,7 @@ def test_gif_has_every_frame(dumps: Path, tmp_path: Path) -> None:
         ('CatFrames(2, dim=-3, in_keys=["pixels"])', (6, 400, 600)),
     ],
 )
-def test_pixels_of_any_form_are_shown(tmp_path: Path, stage: str, shape: tuple[int, ...]) -> None:
+def test_pixel_formats(tmp_path: Path, stage: str, shape: tuple[int, ...]) -> None:
     image = pytest.importorskip("PIL.Image")
     stages = dict.fromkeys(["ToTensorImage", stage])
     goal = Goal(steps=2)
@@ -259,7 +262,7 @@ def test_pixels_of_any_form_are_shown(tmp_path: Path, stage: str, shape: tuple[i
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_some_entries_only(dumps: Path, tmp_path: Path, name: str) -> None:
+def test_selected_entries(dumps: Path, tmp_path: Path, name: str) -> None:
     needs(name)
     keys = ("observation", "action", "reward", "terminated")
     exported = export_dump(dumps / "cart", tmp_path / "some", to=name, keys=keys)
@@ -273,7 +276,7 @@ def test_some_entries_only(dumps: Path, tmp_path: Path, name: str) -> None:
     assert found.manifest.keys == keys
     assert list(found.manifest.episodes) == list(whole.manifest.episodes)
     with pytest.raises(
-        UnknownNameError, match=r"no entry 'rewrd' \(did you mean reward or next.reward\?\)"
+        UnknownNameError, match=r"unknown entry 'rewrd' \(did you mean reward or next.reward\?\)"
     ):
         export_dump(dumps / "cart", tmp_path / "none", to=name, keys=["rewrd"])
 
@@ -286,7 +289,7 @@ def test_the_same_dump_gives_the_same_file(dumps: Path, tmp_path: Path) -> None:
             Path(path).unlink()
 
 
-def test_what_is_there_is_kept_until_the_new_one_is_whole(dumps: Path, tmp_path: Path) -> None:
+def test_existing_export_is_kept_until_the_new_one_is_complete(dumps: Path, tmp_path: Path) -> None:
     path = tmp_path / "cart.npz"
     export_dump(dumps / "cart", path)
     before = path.read_bytes()
@@ -312,7 +315,7 @@ def test_what_is_there_is_kept_until_the_new_one_is_whole(dumps: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", [each.name for each in export_formats() if each.extra])
-def test_a_package_that_is_missing_is_named(
+def test_missing_package_is_named(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     kind = find_format(name)
@@ -324,7 +327,7 @@ def test_a_package_that_is_missing_is_named(
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_a_file_that_was_changed_is_refused(dumps: Path, tmp_path: Path, name: str) -> None:
+def test_changed_file_is_refused(dumps: Path, tmp_path: Path, name: str) -> None:
     needs(name)
     path = Path(export_dump(dumps / "cart", tmp_path / "file", to=name).path)
     inside = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
@@ -339,7 +342,7 @@ def test_a_file_that_was_changed_is_refused(dumps: Path, tmp_path: Path, name: s
     assert not (tmp_path / "again").exists()
 
 
-def test_numbers_that_were_changed_are_found(dumps: Path, tmp_path: Path) -> None:
+def test_changed_numbers_are_detected(dumps: Path, tmp_path: Path) -> None:
     path = tmp_path / "cart.jsonl"
     export_dump(dumps / "cart", path)
     lines = path.read_text().splitlines()
@@ -348,7 +351,7 @@ def test_numbers_that_were_changed_are_found(dumps: Path, tmp_path: Path) -> Non
             [*lines[:7], lines[7].replace('"reward": [1.0]', '"reward": [2.0]'), *lines[8:]],
             "chunk 0",
         ),
-        (lines[:-1], "is cut short"),
+        (lines[:-1], "is truncated"),
         ([*lines, lines[-1]], "more steps"),
     ):
         path.write_text("\n".join(changed) + "\n")
@@ -356,7 +359,7 @@ def test_numbers_that_were_changed_are_found(dumps: Path, tmp_path: Path) -> Non
             import_dump(path, tmp_path / "again")
 
 
-def test_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
+def test_export_of_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
     record(tmp_path / "cut")
     manifest = Manifest.load(tmp_path / "cut")
     manifest.complete, manifest.goal = False, Goal(steps=900)
@@ -369,7 +372,7 @@ def test_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
     assert Manifest.load(tmp_path / "again").complete
 
 
-def test_places_of_the_index_never_hide_an_entry(dumps: Path, tmp_path: Path) -> None:
+def test_index_columns_do_not_hide_an_entry(dumps: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     export_dump(dumps / "odd_batch", tmp_path / "o.parquet")
     names = pq.read_schema(tmp_path / "o.parquet").names
@@ -378,7 +381,7 @@ def test_places_of_the_index_never_hide_an_entry(dumps: Path, tmp_path: Path) ->
     assert all(one != other for one, other in pairwise(sorted(names)))
 
 
-def test_pixels_that_cannot_be_shown(dumps: Path, tmp_path: Path) -> None:
+def test_invalid_pixels_are_refused(dumps: Path, tmp_path: Path) -> None:
     needs("gif")
     scaled = (
         "ToTensorImage",
@@ -389,16 +392,16 @@ def test_pixels_that_cannot_be_shown(dumps: Path, tmp_path: Path) -> None:
         export_dump(tmp_path / "scaled", to="gif")
     several = 'ToTensorImage(in_keys=["pixels"], out_keys=["image"])'
     record(tmp_path / "several", "CartPole-v1", several, from_pixels=True, goal=Goal(steps=2))
-    with pytest.raises(ArgumentError, match="several pixels: pixels, image") as refused:
+    with pytest.raises(ArgumentError, match="several entries of pixels: pixels, image") as refused:
         export_dump(tmp_path / "several", to="gif")
     assert "--keys pixels" in str(refused.value.hint)
     export_dump(tmp_path / "several", to="gif", keys=["image"])
-    with pytest.raises(ArgumentError, match=r"no episode 9 \(0 to 2 are there\)"):
+    with pytest.raises(ArgumentError, match=r"unknown episode 9 \(the dump has 0 to 2\)"):
         export_dump(dumps / "pixels", tmp_path / "x.gif", episodes=[9])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["scaled", "several", "several.gif"]
 
 
-def test_frames_of_several_envs_follow_one_another(tmp_path: Path) -> None:
+def test_frames_of_several_envs_are_concatenated(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     asked = {"num_envs": 2, "from_pixels": True, "goal": Goal(steps=5), "chunk_steps": 2}
     record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=4)", **asked)

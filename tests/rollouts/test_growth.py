@@ -1,4 +1,4 @@
-"""A dump grows by appending: a commit costs what its chunk costs, and readers stay alive."""
+"""Growing dumps: the cost of a commit depends on its chunk only, and readers survive."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tensordict import TensorDictBase
 
 from tdx import EnvError, Pipeline, build_env, open_dump, write_pipeline
 from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, verify
-from tdx.rollouts.chunks import Chunk, ChunkList
-from tdx.rollouts.streaming import flags_of
-from tdx.rollouts.writer import new_dump
-from tests.rollouts.recorded import (
+from tdx.rollouts.dump.creation import create_dump
+from tdx.rollouts.dump.index import Chunk, ChunkList
+from tdx.rollouts.recording.stream import find_episode_keys
+from tests.rollouts.recordings import (
     CutError,
     assert_same_dump,
-    cut_after,
-    killed_at,
+    interrupt_after,
     record,
     request,
+    run_and_kill_at,
 )
 
-HERE = "tests.rollouts.recorded"
+HERE = "tests.rollouts.recordings"
 
 
 def test_commits_only_append_to_the_index(tmp_path: Path) -> None:
@@ -44,14 +44,14 @@ def test_commits_only_append_to_the_index(tmp_path: Path) -> None:
     assert len(indexes) == 7
     assert len(headers) == 1
     sizes = [len(after) - len(before) for before, after in pairwise(indexes)]
-    assert max(sizes[1:]) < 1500, "each line costs what its chunk costs"
+    assert max(sizes[1:]) < 1500, "the size of a line depends on its chunk"
     header = (folder / "manifest.json").read_bytes()
     assert header not in headers
     assert len(header) < 8000
 
 
 def written_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count what is written to files at an offset."""
+    """Count the bytes that are written at an offset."""
     counts: list[int] = []
     pwrite = os.pwrite
 
@@ -78,11 +78,12 @@ def test_a_late_commit_writes_no_more_than_an_early_one(
         chunk_steps=20,
         keys=None,
         batch_size=(),
+        flags=find_episode_keys(env),
     )
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     counts = written_bytes(monkeypatch)
     per_chunk = []
-    with new_dump(tmp_path / "dump", manifest, flags_of(env)) as writer:
+    with create_dump(tmp_path / "dump", manifest) as writer:
         for _ in range(400):
             counts.clear()
             writer.append(chunk, None, None)
@@ -115,7 +116,7 @@ def test_chunks_may_differ_in_their_files() -> None:
 
 @pytest.fixture
 def partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A dump whose last chunk is partial, of an env that is repaired meanwhile."""
+    """Record a dump with a partial last chunk, of an env that works afterwards."""
     broken = tmp_path / "broken"
     broken.touch()
     monkeypatch.setenv("TDX_TEST_BREAK", str(broken))
@@ -138,7 +139,7 @@ print("read", flush=True)
 """
 
 
-def test_reader_survives_that_a_repeated_chunk_is_shorter(
+def test_reader_survives_a_shorter_repeated_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, folder = tmp_path / "broken", tmp_path / "dump"
@@ -182,7 +183,7 @@ def test_files_never_shrink_while_a_chunk_is_repeated(
     assert verify(partial).is_fine
 
 
-def test_partial_chunk_stays_until_its_repetition_is_complete(
+def test_partial_chunk_is_kept_until_its_repetition_is_complete(
     partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Manifest.load(partial)
@@ -193,7 +194,7 @@ def test_partial_chunk_stays_until_its_repetition_is_complete(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tdx.rollouts.writer.append_entry", failing)
+        patched.setattr("tdx.rollouts.dump.writer.append_entry", failing)
         with pytest.raises(KeyboardInterrupt):
             resume(partial, allow_code=True)
     assert Manifest.load(partial) == before
@@ -206,12 +207,12 @@ def test_partial_chunk_stays_until_its_repetition_is_complete(
 def test_stale_states_are_removed_on_resume(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=cut_after(3))
+        roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=interrupt_after(3))
     stale = folder / "state" / "000000000025.state"
     stale.write_bytes(b"of a chunk before")
     unfinished = folder / "state" / ".000000000100.state.0123456789abcdef.tmp"
-    unfinished.write_bytes(b"cut short")
-    (folder / ".manifest.json.0123456789abcdef.tmp").write_bytes(b"cut short")
+    unfinished.write_bytes(b"truncated")
+    (folder / ".manifest.json.0123456789abcdef.tmp").write_bytes(b"truncated")
     assert len(list((folder / "state").iterdir())) == 3
     seen: list[list[str]] = []
 
@@ -225,7 +226,7 @@ def test_stale_states_are_removed_on_resume(tmp_path: Path) -> None:
     ]
 
 
-def test_states_that_a_kill_left_in_a_complete_dump_are_removed(tmp_path: Path) -> None:
+def test_leftover_states_in_a_complete_dump_are_removed(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", "RewardSum")
     (tmp_path / "dump" / "state").mkdir()
     (tmp_path / "dump" / "state" / "000000000125.state").write_bytes(b"left")
@@ -234,9 +235,9 @@ def test_states_that_a_kill_left_in_a_complete_dump_are_removed(tmp_path: Path) 
     assert not (tmp_path / "dump" / "state").exists()
 
 
-def test_missing_data_file_is_not_created_anew(tmp_path: Path) -> None:
+def test_missing_data_file_is_not_recreated(tmp_path: Path) -> None:
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", "RewardSum"), tmp_path / "d", on_chunk=cut_after(2))
+        roll_out(request("Pendulum-v1", "RewardSum"), tmp_path / "d", on_chunk=interrupt_after(2))
     (tmp_path / "d" / "data" / "action.memmap").unlink()
     with pytest.raises(OSError, match=r"action.memmap is missing"):
         resume(tmp_path / "d")
@@ -244,10 +245,12 @@ def test_missing_data_file_is_not_created_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(1, 25, 3))
-def test_force_leaves_the_old_or_the_new_dump(tmp_path: Path, moment: int) -> None:
+def test_killed_replacement_leaves_the_old_or_the_new_dump(tmp_path: Path, moment: int) -> None:
     folder = tmp_path / "dump"
     old = record(folder, "Pendulum-v1", "RewardSum")
-    killed_at(moment, lambda: roll_out(request("Pendulum-v1", "StepCounter"), folder, force=True))
+    run_and_kill_at(
+        moment, lambda: roll_out(request("Pendulum-v1", "StepCounter"), folder, force=True)
+    )
     left = Manifest.load(folder)
     assert verify(folder).is_fine
     assert left == old or "StepCounter" in left.pipeline

@@ -1,4 +1,4 @@
-"""Nothing outside a dump's folder is read or written through links in it."""
+"""Links in a dump do not give access to files outside its folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from tdx import ArgumentError, StorageError, export_dump, open_dump
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, list_dumps, replay, resume, roll_out, verify
-from tdx.rollouts.writer import DumpWriter
-from tests.rollouts.recorded import CutError, cut_after, record, request
+from tdx.rollouts.dump.writer import DumpWriter
+from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 CONTENT = b"precious"
 
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A file that no dump may touch."""
+    """A file outside the dump that must not change."""
     file = tmp_path / "outside"
     file.write_bytes(CONTENT)
     return file
@@ -29,12 +29,12 @@ def outside(tmp_path: Path) -> Path:
 def cut(tmp_path: Path) -> Path:
     """An unfinished dump."""
     with pytest.raises(CutError):
-        roll_out(request("Pendulum-v1", bare=True), tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(request("Pendulum-v1", bare=True), tmp_path / "cut", on_chunk=interrupt_after(2))
     return tmp_path / "cut"
 
 
 def linked(name: str) -> Callable[[Path, Path], None]:
-    """What turns a file or folder of a dump into a link to a copy of it outside."""
+    """Return a function that replaces a part of a dump by a link to a copy outside."""
 
     def attack(folder: Path, outside: Path) -> None:
         target = outside.with_name("copy")
@@ -45,7 +45,7 @@ def linked(name: str) -> Callable[[Path, Path], None]:
 
 
 def link_to_outside(name: str) -> Callable[[Path, Path], None]:
-    """What puts a new link into a dump."""
+    """Return a function that adds a link to a dump."""
 
     def attack(folder: Path, outside: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def link_to_outside(name: str) -> Callable[[Path, Path], None]:
 
 
 def pipe(folder: Path, outside: Path) -> None:
-    """Put a pipe in the place of a file."""
+    """Replace a file by a pipe."""
     (folder / "data" / "action.memmap").unlink()
     os.mkfifo(folder / "data" / "action.memmap")
 
@@ -90,7 +90,7 @@ def test_dump_with_links_is_refused(
         lambda: verify(cut),
         lambda: resume(cut),
         lambda: export_dump(cut, tmp_path / "x.npz"),
-        lambda: replay(open_dump(cut), (parse_stage("RewardSum"),), tmp_path / "replayed"),
+        lambda: replay(open_dump(cut), (parse_stage("RewardSum"),), tmp_path / "replay_stages"),
     ]
     for use in uses:
         with pytest.raises(
@@ -103,7 +103,7 @@ def test_dump_with_links_is_refused(
     assert listed.problem
 
 
-def test_link_that_appears_after_the_check_is_not_written_through(
+def test_link_created_after_the_check_is_not_followed(
     cut: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered = DumpWriter.__enter__
@@ -118,7 +118,7 @@ def test_link_that_appears_after_the_check_is_not_written_through(
     assert outside.read_bytes() == CONTENT
 
 
-def test_file_with_a_second_name_is_not_written(cut: Path, outside: Path) -> None:
+def test_file_with_a_hard_link_is_not_written(cut: Path, outside: Path) -> None:
     outside.unlink()
     os.link(cut / "data" / "action.memmap", outside)
     before = outside.read_bytes()
@@ -145,7 +145,7 @@ def test_force_does_not_follow_links(tmp_path: Path, outside: Path) -> None:
         assert (tmp_path / "copy" / name).read_bytes() == content
 
 
-def test_force_keeps_what_does_not_belong_to_the_dump(tmp_path: Path) -> None:
+def test_force_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", bare=True)
     (tmp_path / "dump" / "notes.txt").write_text("mine")
     with pytest.raises(ArgumentError, match=r"'notes.txt', which does not belong") as raised:
@@ -155,7 +155,7 @@ def test_force_keeps_what_does_not_belong_to_the_dump(tmp_path: Path) -> None:
     assert Manifest.load(tmp_path / "dump").complete
 
 
-def test_dump_behind_a_link_of_the_user_opens_and_is_not_replaced(tmp_path: Path) -> None:
+def test_link_to_a_dump_opens_and_is_not_replaced(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", bare=True)
     (tmp_path / "link").symlink_to(tmp_path / "dump")
     assert verify(tmp_path / "link").is_fine

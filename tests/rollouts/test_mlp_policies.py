@@ -1,4 +1,4 @@
-"""MLPs in safetensors files: written, read, refused, and as policies."""
+"""MLPs in safetensors files: saving, loading, validation, and actions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, save_mlp_policy
-from tdx.core.planned.keyed_policy import keyed_policy
+from tdx.core.planned.policies import keyed_policy
 from tdx.envs import EnvBase, GymEnv
-from tdx.pipeline.policies import ACTIVATIONS
-from tdx.rollouts.mlp_files import MODULES
-from tdx.rollouts.mlp_policies import _head
-from tdx.rollouts.policies import named_policy
+from tdx.pipeline.policy_source import ACTIVATIONS
+from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES
+from tdx.rollouts.policies.networks import _build_head
+from tdx.rollouts.policies.policy import load_policy
 from tdx.specs import (
     Binary,
     Bounded,
@@ -31,7 +31,7 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
-from tests.rollouts.recorded import record
+from tests.rollouts.recordings import record
 
 
 def actor(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -54,7 +54,7 @@ def test_recorded_actions_are_those_of_the_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_choices(tmp_path: Path, num_envs: int | None) -> None:
+def test_categorical_actions(tmp_path: Path, num_envs: int | None) -> None:
     file = tmp_path / "actor.safetensors"
     module = actor(4, 8, 2, activation=nn.ReLU)
     save_mlp_policy(module, file)
@@ -64,7 +64,7 @@ def test_choices(tmp_path: Path, num_envs: int | None) -> None:
     assert bool((data["action"].argmax(-1) == module(data["observation"]).argmax(-1)).all())
 
 
-def test_the_package_reads_what_is_written_and_the_reverse(tmp_path: Path) -> None:
+def test_files_are_compatible_with_the_safetensors_package(tmp_path: Path) -> None:
     module = actor(3, 8, 1)
     save_mlp_policy(module, tmp_path / "a.safetensors")
     loaded = load_file(tmp_path / "a.safetensors")
@@ -73,20 +73,20 @@ def test_the_package_reads_what_is_written_and_the_reverse(tmp_path: Path) -> No
     assert torch.equal(loaded["1.bias"], state["2.bias"])
     save_file(module.state_dict(), tmp_path / "b.safetensors")
     env = GymEnv("Pendulum-v1")
-    with pytest.raises(ArgumentError, match="which activation"):
-        named_policy(f"mlp:{tmp_path}/b.safetensors", env)
-    one = named_policy(f"mlp:{tmp_path}/a.safetensors", env).after(0)
-    other = named_policy(f'mlp("{tmp_path}/b.safetensors", activation="tanh")', env).after(0)
+    with pytest.raises(ArgumentError, match="has no activation"):
+        load_policy(f"mlp:{tmp_path}/b.safetensors", env)
+    one = load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0)
+    other = load_policy(f'mlp("{tmp_path}/b.safetensors", activation="tanh")', env).start_at(0)
     start = env.reset()
     assert torch.equal(one(start.clone())["action"], other(start.clone())["action"])
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(tmp_path: Path, name: str) -> None:
-    module = actor(3, 4, 4, 1, activation=MODULES[name])
+    module = actor(3, 4, 4, 1, activation=ACTIVATION_MODULES[name])
     save_mlp_policy(module, tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
-    policy = named_policy(f"mlp:{tmp_path}/a.safetensors", env).after(0)
+    policy = load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0)
     start = env.reset()
     expected = module(start["observation"]).clamp(-2, 2)
     torch.testing.assert_close(policy(start)["action"], expected.detach())
@@ -97,23 +97,23 @@ def test_tanh_at_the_end_squashes_to_the_bounds(tmp_path: Path) -> None:
     wrapped = TensorDictModule(module, in_keys=["observation"], out_keys=["action"])
     save_mlp_policy(wrapped, tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
-    policy = named_policy(f"mlp:{tmp_path}/a.safetensors", env).after(0)
+    policy = load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0)
     start = env.reset()
     expected = 2 * module(start["observation"])
     torch.testing.assert_close(policy(start)["action"], expected.detach())
     assert policy.in_keys == ["observation"]
 
 
-def test_the_plan_knows_what_it_reads(tmp_path: Path) -> None:
+def test_plan_uses_the_in_keys(tmp_path: Path) -> None:
     save_mlp_policy(actor(3, 8, 1), tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
-    keyed = keyed_policy(named_policy(f"mlp:{tmp_path}/a.safetensors", env).after(0), env)
+    keyed = keyed_policy(load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0), env)
     assert keyed is not None
     assert (keyed.reads, keyed.writes) == (("observation",), ("action",))
 
 
 class _Batch:
-    """As much of an env as the head of a policy needs."""
+    """Minimal env for the head of a policy."""
 
     batch_dims = 1
 
@@ -134,7 +134,7 @@ class _Batch:
 )
 def test_every_kind_of_action(spec: TensorSpec, size: int) -> None:
     env: Any = _Batch()
-    head, needed = _head(spec, None, env)
+    head, needed = _build_head(spec, None, env)
     assert needed == size
     action = head(10 * torch.randn(2, size))
     assert (action.shape, action.dtype) == (spec.shape, spec.dtype)
@@ -144,11 +144,11 @@ def test_every_kind_of_action(spec: TensorSpec, size: int) -> None:
 def test_other_kinds_of_action_are_refused() -> None:
     env: Any = _Batch()
     with pytest.raises(ArgumentError, match="cannot give actions"):
-        _head(Bounded(0, 5, (2, 3), dtype=torch.int64), None, env)
+        _build_head(Bounded(0, 5, (2, 3), dtype=torch.int64), None, env)
     with pytest.raises(ArgumentError, match="does not go with"):
-        _head(OneHot(5, (2, 5)), "tanh", env)
+        _build_head(OneHot(5, (2, 5)), "tanh", env)
     with pytest.raises(ArgumentError, match=r"with bounds"):
-        _head(Unbounded((2, 3)), "tanh", env)
+        _build_head(Unbounded((2, 3)), "tanh", env)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,9 @@ def test_other_kinds_of_action_are_refused() -> None:
         ),
     ],
 )
-def test_modules_that_are_no_mlp(tmp_path: Path, module: nn.Module, message: str) -> None:
+def test_modules_that_are_not_an_mlp_are_refused(
+    tmp_path: Path, module: nn.Module, message: str
+) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:
         save_mlp_policy(module, tmp_path / "a.safetensors")
     assert caught.value.hint
@@ -213,7 +215,7 @@ NAN = torch.full((3,), torch.nan).numpy().tobytes()
         (written({"0.weight": tensor([-1, 3], 0, 0)}), "invalid size"),
         (written({"0.weight": tensor([1, 3], 0, 12, "I32")}, bytes(12)), "has the dtype"),
         (written({"0.weight": tensor([1, 3], 0, 12)}, NAN), "has NaN or infinite values"),
-        (written({"0.weight": tensor([3], 0, 12)}, bytes(12)), "no part of an MLP"),
+        (written({"0.weight": tensor([3], 0, 12)}, bytes(12)), "not part of an MLP"),
         (written({"0.bias": tensor([3], 0, 12)}, bytes(12)), "without 0.weight"),
         (written({"0.weight": tensor([1, 4], 0, 16)}, bytes(16)), "takes 4 numbers"),
         (written({"0.weight": tensor([2, 3], 0, 24)}, bytes(24)), "gives 2 numbers"),
@@ -242,7 +244,7 @@ NAN = torch.full((3,), torch.nan).numpy().tobytes()
 def test_damaged_and_hostile_files(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(TdxError, match=message) as caught:
-        named_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
+        load_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
     assert caught.value.hint
 
 
@@ -255,14 +257,14 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     env = GymEnv("Pendulum-v1")
     name = f'mlp("{tmp_path}/a.safetensors", activation="tanh")'
     start = env.reset()
-    action = named_policy(name, env).after(0)(start)["action"]
+    action = load_policy(name, env).start_at(0)(start)["action"]
     torch.testing.assert_close(action, module(start["observation"]).clamp(-2, 2).detach())
 
 
 def test_unknown_observations_are_named(tmp_path: Path) -> None:
     save_mlp_policy(actor(3, 1), tmp_path / "a.safetensors", in_keys=["observatoin"])
     with pytest.raises(ArgumentError, match="no observation 'observatoin'") as caught:
-        named_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
+        load_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
     assert "did you mean observation?" in (caught.value.hint or "")
 
 
@@ -313,11 +315,11 @@ def test_a_pipeline_file_names_no_files_elsewhere(
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_pipe_and_a_device_are_no_policies(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     env: EnvBase = GymEnv("Pendulum-v1")
     for name in ("mlp:/dev/zero", "mlp:/dev/null", "sequence:/dev/zero"):
         with pytest.raises(TdxError, match="is not a regular file"):
-            named_policy(name, env)
+            load_policy(name, env)
 
 
 def test_double_precision_is_kept(tmp_path: Path) -> None:
@@ -325,7 +327,7 @@ def test_double_precision_is_kept(tmp_path: Path) -> None:
     save_mlp_policy(module, tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
     start = env.reset()
-    action = named_policy(f"mlp:{tmp_path}/a.safetensors", env).after(0)(start)["action"]
+    action = load_policy(f"mlp:{tmp_path}/a.safetensors", env).start_at(0)(start)["action"]
     assert action.dtype is torch.float32
     expected = module(start["observation"].double()).float().clamp(-2, 2)
     torch.testing.assert_close(action, expected.detach())

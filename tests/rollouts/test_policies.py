@@ -1,4 +1,4 @@
-"""Policies that a command line names."""
+"""Policies by name."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx import CodeNotAllowedError, TdxError, open_dump
-from tests.rollouts.recorded import STEPS, record
+from tests.rollouts.recordings import STEPS, record
 
 
 class Push(nn.Module):
-    """Pushes where the pendulum leans."""
+    """Pushes in the direction in which the pendulum leans."""
 
     def forward(self, observation: Tensor) -> Tensor:
         return observation[..., :1] * 0.5
 
 
 def save_module(kind: str, file: Path) -> None:
-    """Save :class:`Push`, or a layer that does the same, in one of the forms."""
+    """Save :class:`Push`, or an equivalent layer, in one of the formats."""
     linear = nn.Linear(3, 1, bias=False)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[0.5, 0.0, 0.0]]))
@@ -98,7 +98,7 @@ def test_python_code_needs_permission(tmp_path: Path) -> None:
 
 
 def header(described: str) -> bytes:
-    """The header of a ``.npy`` file, without its numbers."""
+    """Return the header of a ``.npy`` file, without its numbers."""
     padded = described.ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
 
@@ -107,7 +107,7 @@ BOMB = header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 10000
 OBJECTS = header("{'descr': '|O', 'fortran_order': False, 'shape': (130, 1)}")
 
 
-def test_arrays_of_another_order_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
+def test_fortran_order_and_byte_order(tmp_path: Path) -> None:
     actions = np.linspace(-1, 1, 2 * STEPS, dtype=">f8").reshape(2, STEPS, 1)
     np.save(tmp_path / "a.npy", np.asfortranarray(actions))
     record(
@@ -124,9 +124,9 @@ def test_arrays_of_another_order_are_read_as_numpy_reads_them(tmp_path: Path) ->
     [
         ("actions.npy", None, "cannot read"),
         ("actions.txt", "1 2 3", "has an unknown format"),
-        ("actions.npy", "no array", "holds no actions"),
+        ("actions.npy", "no array", "has no actions"),
         ("actions.npy", BOMB, "declares 8,000,000,000,000 bytes, but the file has only"),
-        ("actions.npy", OBJECTS, "holds Python objects"),
+        ("actions.npy", OBJECTS, "has Python objects"),
         ("actions.json", "[[1, 2], [3, 4]]", "have shape"),
         ("actions.json", "[[1], [0]]", "are torch.int64"),
         ("actions.json", "{1:", "is not valid JSON"),
@@ -135,7 +135,7 @@ def test_arrays_of_another_order_are_read_as_numpy_reads_them(tmp_path: Path) ->
         ("actions.json", "[0.5, 0.25]", "has 2 actions, the rollout needs 130"),
     ],
 )
-def test_actions_that_do_not_fit(
+def test_unsuitable_actions_are_refused(
     tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     file = tmp_path / name

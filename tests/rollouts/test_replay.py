@@ -1,4 +1,4 @@
-"""Another chain over what an env once gave is what a rollout with that chain is."""
+"""Replays equal rollouts with the same chain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tdx import ArgumentError, EnvError, open_dump
 from tdx.cli.views.dumps import summary_view
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, replay, resume, verify
-from tests.rollouts.recorded import record, same
+from tests.rollouts.recordings import record, same
 
 
-def replayed(source: Path, target: Path, *stages: str) -> Manifest:
-    """Replay a dump with this chain."""
+def replay_stages(source: Path, target: Path, *stages: str) -> Manifest:
+    """Replay a dump with a chain."""
     return replay(open_dump(source), tuple(map(parse_stage, stages)), target)
 
 
@@ -46,7 +46,7 @@ FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
     ],
     ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native"],
 )
-def test_replay_equals_rolling_out(
+def test_replay_equals_a_rollout(
     tmp_path: Path,
     env: str,
     recorded: tuple[str, ...],
@@ -54,7 +54,7 @@ def test_replay_equals_rolling_out(
     options: dict[str, Any],
 ) -> None:
     record(tmp_path / "source", env, *recorded, **{"bare": not recorded, **options})
-    found = replayed(tmp_path / "source", tmp_path / "replayed", *wanted)
+    found = replay_stages(tmp_path / "source", tmp_path / "replayed", *wanted)
     options = {name: value for name, value in options.items() if name != "raw"}
     direct = record(tmp_path / "direct", env, *wanted, **options)
     assert same(open_dump(tmp_path / "replayed").data, open_dump(tmp_path / "direct").data)
@@ -65,9 +65,9 @@ def test_replay_equals_rolling_out(
     assert verify(tmp_path / "replayed").is_fine
 
 
-def test_actions_without_the_way_in_that_made_them(tmp_path: Path) -> None:
+def test_actions_with_other_inverse_stages(tmp_path: Path) -> None:
     record(tmp_path / "scaled", "Pendulum-v1", "ActionScaling", raw=True)
-    replayed(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")
+    replay_stages(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")
     scaled, bare = open_dump(tmp_path / "scaled"), open_dump(tmp_path / "replayed")
     assert scaled.raw is not None
     assert bool((bare.data["action"] == scaled.raw["action"]).all())
@@ -77,39 +77,39 @@ def test_actions_without_the_way_in_that_made_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (("StepCounter(max_steps=5)",), "begins an episode at step 5"),
-        (("ActionScaling",), "another 'action' at step 0"),
+        (("StepCounter(max_steps=5)",), "the chain resets at step 5"),
+        (("ActionScaling",), "'action' differs from the recording at step 0"),
     ],
 )
-def test_chain_that_asks_something_else_of_the_env(
+def test_chain_that_needs_other_steps_is_refused(
     tmp_path: Path, stages: tuple[str, ...], message: str
 ) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
     with pytest.raises(EnvError, match=message) as raised:
-        replayed(tmp_path / "source", tmp_path / "replayed", *stages)
-    assert "roll the chain out itself" in (raised.value.hint or "")
+        replay_stages(tmp_path / "source", tmp_path / "replayed", *stages)
+    assert "roll out the chain instead" in (raised.value.hint or "")
 
 
-def test_chain_that_goes_on_where_the_stored_one_was_reset(tmp_path: Path) -> None:
+def test_chain_without_a_recorded_reset_is_refused(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", "StepCounter(max_steps=10)", raw=True)
-    with pytest.raises(EnvError, match="goes on at step 10"):
-        replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    with pytest.raises(EnvError, match="does not reset at step 10"):
+        replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
 
 
-def test_dump_that_does_not_hold_what_the_env_gave(tmp_path: Path) -> None:
+def test_dump_without_raw_steps_is_refused(tmp_path: Path) -> None:
     record(tmp_path / "chained", "Pendulum-v1", "RewardSum")
-    with pytest.raises(ArgumentError, match="does not hold what the env itself gave") as raised:
-        replayed(tmp_path / "chained", tmp_path / "replayed", "RewardSum")
+    with pytest.raises(ArgumentError, match="does not have the raw steps of the env") as raised:
+        replay_stages(tmp_path / "chained", tmp_path / "replayed", "RewardSum")
     assert "--raw" in (raised.value.hint or "")
     record(tmp_path / "some", "Pendulum-v1", bare=True, keys=("observation",))
-    with pytest.raises(ArgumentError, match="holds some entries only"):
-        replayed(tmp_path / "some", tmp_path / "replayed", "RewardSum")
+    with pytest.raises(ArgumentError, match="has only some of the entries"):
+        replay_stages(tmp_path / "some", tmp_path / "replayed", "RewardSum")
     assert not (tmp_path / "replayed").exists()
 
 
-def test_replay_is_not_resumed(tmp_path: Path) -> None:
+def test_replay_cannot_be_resumed(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
-    made = replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    made = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
     made.complete = False
     made.save(tmp_path / "replayed")
     with pytest.raises(ArgumentError, match="is a replay"):
@@ -117,12 +117,12 @@ def test_replay_is_not_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_replay_that_fails_leaves_what_was_there(tmp_path: Path, exists: bool) -> None:
+def test_failed_replay_keeps_the_existing_dump(tmp_path: Path, exists: bool) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
     if exists:
         record(tmp_path / "replayed", "CartPole-v1", bare=True)
     stages = (parse_stage("StepCounter(max_steps=30)"),)
-    with pytest.raises(EnvError, match="begins an episode at step 30"):
+    with pytest.raises(EnvError, match="the chain resets at step 30"):
         replay(open_dump(tmp_path / "source"), stages, tmp_path / "replayed", force=exists)
     names = sorted(each.name for each in tmp_path.iterdir())
     assert names == ["replayed", "source"][not exists :]
@@ -131,9 +131,9 @@ def test_replay_that_fails_leaves_what_was_there(tmp_path: Path, exists: bool) -
         assert verify(tmp_path / "replayed").is_fine
 
 
-def test_unfinished_replay_is_not_said_to_be_resumable(tmp_path: Path) -> None:
+def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
-    made = replayed(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    made = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
     made.complete = False
     made.save(tmp_path / "replayed")
     shown = str(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)[0])

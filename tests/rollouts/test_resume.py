@@ -1,4 +1,4 @@
-"""A dump that was cut short opens, and goes on to what it would have been."""
+"""Interrupted dumps open, and resuming them equals an uninterrupted rollout."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
-from tdx.rollouts import Goal, Manifest, resume, roll_out, run, verify
-from tests.rollouts.recorded import (
+from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
+from tdx.rollouts.recording import run
+from tests.rollouts.recordings import (
     CHUNK,
     CutError,
     assert_same_dump,
-    cut_after,
-    killed_at,
+    interrupt_after,
     record,
     request,
+    run_and_kill_at,
     same,
 )
 
 MOMENTS = 20
-HERE = "tests.rollouts.recorded"
+HERE = "tests.rollouts.recordings"
 
 
-def written_by_child(folder: Path, die_at: int | None, **options: Any) -> int:
-    """Roll out in a process of its own; see :func:`killed_at`."""
-    return killed_at(die_at, lambda: roll_out(request(**options), folder))
+def roll_out_in_child(folder: Path, die_at: int | None, **options: Any) -> int:
+    """Roll out in a child process; see :func:`run_and_kill_at`."""
+    return run_and_kill_at(die_at, lambda: roll_out(request(**options), folder))
 
 
-def test_nothing_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
+def test_killed_rollout_loses_no_chunk(tmp_path: Path) -> None:
     options: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 2, "raw": True}
     whole = tmp_path / "whole"
-    calls = written_by_child(whole, None, **options)
+    calls = roll_out_in_child(whole, None, **options)
     wanted = open_dump(whole)
     for number, moment in enumerate(random.Random(0).sample(range(1, calls + 1), MOMENTS)):
         folder = tmp_path / str(number)
-        assert written_by_child(folder, moment, **options) == -1
+        assert roll_out_in_child(folder, moment, **options) == -1
         if not (folder / "manifest.json").exists():
-            # Killed before there was anything.
+            # Killed before the manifest was written.
             roll_out(request(**options), folder)
             assert_same_dump(folder, whole)
             continue
@@ -69,7 +70,7 @@ def test_nothing_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
     ids=["single", "serial", "native", "vector", "episodes"],
 )
 @pytest.mark.parametrize("snapshot", [True, False], ids=["state", "again"])
-def test_resumed_equals_undisturbed(
+def test_resumed_rollout_equals_an_uninterrupted_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     env: str,
@@ -80,11 +81,11 @@ def test_resumed_equals_undisturbed(
     chosen = stages[: 4 if "num_envs" not in options else 3]
     record(tmp_path / "whole", env, *chosen, **options)
     if not snapshot:
-        monkeypatch.setattr("tdx.rollouts.border.env_state", lambda env: None)
+        monkeypatch.setattr("tdx.rollouts.recording.checkpoint.save_env_state", lambda env: None)
     with pytest.raises(CutError):
-        roll_out(request(env, *chosen, **options), tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(request(env, *chosen, **options), tmp_path / "cut", on_chunk=interrupt_after(2))
     if snapshot:
-        monkeypatch.delattr(run, "_made_again")
+        monkeypatch.delattr(run, "_run_again")
     before = torch.get_rng_state()
     resume(tmp_path / "cut")
     assert torch.equal(torch.get_rng_state(), before)
@@ -93,7 +94,7 @@ def test_resumed_equals_undisturbed(
     assert loc
 
 
-def test_env_that_fails_leaves_its_steps_and_can_be_gone_on_with(
+def test_rollout_with_a_failed_env_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"allow_code": True, "goal": Goal(steps=80), "raw": True}
@@ -123,7 +124,7 @@ def test_env_with_an_unknown_state_is_run_again(tmp_path: Path) -> None:
         roll_out(
             request(f"{HERE}:Opaque", "RewardSum", **options),
             tmp_path / "cut",
-            on_chunk=cut_after(2),
+            on_chunk=interrupt_after(2),
         )
     resume(tmp_path / "cut", allow_code=True)
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
@@ -132,13 +133,13 @@ def test_env_with_an_unknown_state_is_run_again(tmp_path: Path) -> None:
 def test_env_that_does_not_repeat_itself_is_refused(tmp_path: Path) -> None:
     asked = request(f"{HERE}:Unrepeatable", "RewardSum", allow_code=True)
     with pytest.raises(CutError):
-        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
     with pytest.raises(EnvError, match="does not repeat its rollout from the seed"):
         resume(tmp_path / "cut", allow_code=True)
     assert open_dump(tmp_path / "cut").manifest.steps == 2 * CHUNK
 
 
-def test_complete_dump_stays_as_it_is(tmp_path: Path) -> None:
+def test_complete_dump_is_unchanged(tmp_path: Path) -> None:
     made = record(tmp_path / "dump")
     assert resume(tmp_path / "dump").to_dict() == made.to_dict()
 
@@ -148,7 +149,7 @@ def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
     file.write_text(str([[0.5]] * 200))
     asked = replace(request("Pendulum-v1", "RewardSum"), policy=f"sequence:{file}")
     with pytest.raises(CutError):
-        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
     copy = tmp_path / "cut" / "policy.json"
     kept = copy.read_text()
     copy.write_text(str([[0.6]] * 200))
@@ -176,7 +177,7 @@ def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -
     save_mlp_policy(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), file)
     asked = request("Pendulum-v1", "RewardSum", policy=f"mlp:{file}")
     with pytest.raises(CutError):
-        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
     roll_out(asked, tmp_path / "whole")
     if typed:
         (tmp_path / "cut" / "policy.safetensors").unlink()
@@ -188,7 +189,7 @@ def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -
 
 
 class Alternating:
-    """Pushes to and fro: a policy that remembers."""
+    """Pushes left and right in turn: a policy with state."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -198,12 +199,12 @@ class Alternating:
         return tensordict.set("action", torch.tensor([float(self.count % 3 - 1)]))
 
 
-def test_policy_in_python_code_may_remember(tmp_path: Path) -> None:
+def test_policy_with_state_in_python_code(tmp_path: Path) -> None:
     name = "tests.rollouts.test_resume:Alternating"
     asked = request("Pendulum-v1", "RewardSum", policy=name, allow_code=True)
     roll_out(asked, tmp_path / "whole")
     with pytest.raises(CutError):
-        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
     resume(tmp_path / "cut", allow_code=True)
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
 
@@ -213,7 +214,7 @@ def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
         roll_out(
             request(f"{HERE}:Fragile", "RewardSum", allow_code=True),
             tmp_path / "cut",
-            on_chunk=cut_after(1),
+            on_chunk=interrupt_after(1),
         )
     with pytest.raises(TdxError, match="is Python code"):
         run.resume(tmp_path / "cut")
@@ -225,6 +226,6 @@ def test_resumed_on_an_accelerator(tmp_path: Path) -> None:
     asked = request("tdx/CartPole", "StepCounter(max_steps=30)", "VecNorm", **options)
     roll_out(asked, tmp_path / "whole")
     with pytest.raises(CutError):
-        roll_out(asked, tmp_path / "cut", on_chunk=cut_after(2))
+        roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
     resume(tmp_path / "cut")
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")

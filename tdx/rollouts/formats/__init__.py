@@ -1,6 +1,6 @@
-"""Dumps in the files of others: one module a format, all of them listed in ``registry``.
+"""Formats of other programs: one module per format, declared in ``registry``.
 
-A format's module has ``write(stored, target, options)``, which returns what is worth saying about
-the result, and, where it can be imported, ``read(path)``, a context manager with a
-:class:`~tdx.rollouts.formats.reader.Reader`.
+The module of a format has ``write(source, target, options)``, which returns remarks for the user.
+If the format can be imported, it also has ``read(path)``, a context manager with a
+:class:`~tdx.rollouts.formats.interface.ColumnReader`. ``codecs`` lists these functions.
 """

@@ -1,4 +1,4 @@
-"""A file by somebody else as a dump: entries named after its columns, specs read off the values."""
+"""Import a file that tdx did not export: entries named after its columns, specs inferred."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
-from tdx.rollouts.episodes import EpisodeIndex, Flags
-from tdx.rollouts.formats.reader import Found, Reader
-from tdx.rollouts.formats.untrusted_files import check_key, is_numeric
-from tdx.rollouts.formats.wire import from_array
-from tdx.rollouts.manifest import DATA, Chunk, Goal, Manifest, package_versions
-from tdx.rollouts.streaming import Progress
-from tdx.rollouts.track import Parts, Track
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.dump.index import Chunk
+from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import FileColumn, from_array, is_numeric
+from tdx.rollouts.formats.files import check_key
+from tdx.rollouts.formats.interface import ColumnReader
+from tdx.rollouts.recording.stream import Progress
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _FLAGS = ("terminated", "truncated", "done")
-_KNOWN: dict[str, Parts] = {
+_ALIASES: dict[str, Parts] = {
     "observations": ("observation",),
     "obs": ("observation",),
     "next_observations": ("next", "observation"),
@@ -46,13 +49,13 @@ _KNOWN: dict[str, Parts] = {
     "done": ("next", "done"),
     "dones": ("next", "done"),
 }
-"""What others call the entries that tdx has names for."""
-_HINT = "a row of numbers a step is needed in each column"
+"""Common names of entries in other libraries."""
+_HINT = "each column needs one row of numbers per step"
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column and the entry that becomes of it."""
+    """A column, and the entry that it is imported as."""
 
     name: str
     path: Parts
@@ -60,25 +63,25 @@ class _Leaf:
     shape: tuple[int, ...]
 
 
-class Foreign:
-    """A file by somebody else.
+class ForeignImport:
+    """Imports a file that tdx did not export.
 
     Args:
-        reader: of the file.
-        source: the file.
-        env: the id of its env, where the user knows it.
+        reader: Reader of the file.
+        source: The file.
+        env: Id of its env, if the user knows it.
 
     Raises:
-        StorageError: its columns are no rollout.
+        StorageError: Its columns are not a rollout.
     """
 
-    def __init__(self, reader: Reader, source: Path, env: str | None) -> None:
+    def __init__(self, reader: ColumnReader, source: Path, env: str | None) -> None:
         self._reader, self._source = reader, source
         every = reader.columns()
         found = {name: each for name, each in every.items() if each.shape and _torch_dtype(each)}
         self._left_out = [name for name in every if name not in found]
         if not found:
-            raise StorageError(f"{source} holds no step of numbers", hint=_HINT)
+            raise StorageError(f"{source} has no numeric columns", hint=_HINT)
         self._steps = self._common_length(found)
         self._leaves = [self._leaf(name, path, found[name]) for name, path in _paths(found).items()]
         paths = [leaf.path for leaf in self._leaves]
@@ -87,12 +90,13 @@ class Foreign:
         inside = {path[:end] for path in paths for end in range(1, len(path))}
         for path in inside.intersection(paths):
             raise StorageError(
-                f"{'.'.join(path)!r} in {source} is a column and a group", hint="rename one of them"
+                f"{'.'.join(path)!r} in {source} is both a column and a group",
+                hint="rename one of them",
             )
         if len(set(paths)) < len(paths):
             twice = next(path for path in paths if paths.count(path) > 1)
             raise StorageError(
-                f"two columns of {source} mean {'.'.join(twice)!r}", hint="rename one of them"
+                f"two columns of {source} are named {'.'.join(twice)!r}", hint="rename one of them"
             )
         self._adds_done = ("next", "done") not in paths and any(
             ("next", flag) in paths for flag in _FLAGS
@@ -100,7 +104,7 @@ class Foreign:
         self._env = env or (reader.env[0] if reader.env else UNKNOWN)
         self._kwargs = dict(reader.env[1]) if reader.env and env is None else {}
 
-    def _common_length(self, found: Mapping[str, Found]) -> int:
+    def _common_length(self, found: Mapping[str, FileColumn]) -> int:
         lengths = {name: each.shape[0] for name, each in found.items()}
         counts = set(lengths.values())
         if len(counts) > 1:
@@ -112,10 +116,10 @@ class Foreign:
                 hint=_HINT,
             )
         if 0 in counts:
-            raise StorageError(f"{self._source} holds no step", hint=_HINT)
+            raise StorageError(f"{self._source} has no steps", hint=_HINT)
         return counts.pop()
 
-    def _leaf(self, name: str, path: Parts, found: Found) -> _Leaf:
+    def _leaf(self, name: str, path: Parts, found: FileColumn) -> _Leaf:
         dtype = _torch_dtype(found)
         assert dtype is not None
         shape = found.shape[1:]
@@ -131,7 +135,7 @@ class Foreign:
         """Write the entries into the folder of a new dump.
 
         Returns:
-            its manifest, which is not written yet, and what is worth knowing.
+            The manifest, which is not written yet, and remarks for the user.
         """
         leaves = {leaf.path: (leaf.dtype, leaf.shape) for leaf in self._leaves}
         if self._adds_done:
@@ -143,9 +147,9 @@ class Foreign:
         names = [leaf.name for leaf in self._leaves]
         for start in range(0, self._steps, steps):
             count = min(steps, self._steps - start)
-            columns = self._columns(self._reader.rows(names, start, start + count), count)
+            columns = self._columns(self._reader.read_steps(names, start, start + count), count)
             sums = track.append(folder, columns, start)
-            manifest.episodes.add(*_ends(columns, count))
+            manifest.episodes.add(*_read_episodes(columns, count))
             manifest.chunks.append(Chunk(count, 0, sums))
             on_rows(Progress(start + count, 0, manifest.goal, start + count))
         manifest.complete = True
@@ -161,7 +165,7 @@ class Foreign:
                 found[leaf.path] = from_array(array, leaf.dtype, (steps, *leaf.shape))
             except (ValueError, RuntimeError, TypeError) as error:
                 raise StorageError(
-                    f"{leaf.name!r} in {self._source} has another shape than it declares",
+                    f"the shape of {leaf.name!r} in {self._source} differs from its declaration",
                     hint=_HINT,
                 ) from error
         if self._adds_done:
@@ -190,24 +194,24 @@ class Foreign:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [
-            "not an export of tdx: the specs are read off the values, seed and policy are unknown"
+            "not an export of tdx: specs are inferred from the values, seed and policy are unknown"
         ]
         if self._env == UNKNOWN:
-            notes.append("which env it comes from is not known either: --env says so")
+            notes.append("its env is unknown too: name it with --env")
         if self._left_out:
-            notes.append(
-                f"left out, since they are no row of numbers a step: {_some(self._left_out)}"
-            )
+            notes.append(f"left out, because they are not numeric: {_abbreviate(self._left_out)}")
         paths = {leaf.path for leaf in self._leaves}
         if not any(("next", flag) in paths for flag in _FLAGS):
-            notes.append("no column says where an episode ends: it is taken for one")
+            notes.append(
+                "no column marks the end of an episode: the file is imported as one episode"
+            )
         elif self._adds_done:
-            notes.append("next.done is made of next.terminated and next.truncated")
+            notes.append("next.done is computed from next.terminated and next.truncated")
         return (*notes, *self._reader.notes())
 
 
-def _torch_dtype(found: Found) -> torch.dtype | None:
-    """The dtype of the entry that a column becomes; none where it holds no numbers."""
+def _torch_dtype(found: FileColumn) -> torch.dtype | None:
+    """Return the dtype of the entry for a column; ``None`` if the column is not numeric."""
     if not is_numeric(found.dtype):
         return None
     try:
@@ -216,18 +220,18 @@ def _torch_dtype(found: Found) -> torch.dtype | None:
         return None
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _abbreviate(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _paths(found: Mapping[str, Found]) -> dict[str, Parts]:
-    """The key that each column becomes."""
+def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
+    """Return the key of the entry for each column."""
     parts = {name: tuple(part for part in re.split(r"[./]", name) if part) for name in found}
     if any(path[:1] == ("next",) for path in parts.values()):
         return parts
     return {
-        name: (*path[:-1], *_KNOWN.get(path[-1], path[-1:])) if len(path) == 1 else path
+        name: (*path[:-1], *_ALIASES.get(path[-1], path[-1:])) if len(path) == 1 else path
         for name, path in parts.items()
     }
 
@@ -250,14 +254,14 @@ def _specs(track: Track) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _flags(track: Track) -> Flags:
-    """Return the keys that :func:`_ends` reads."""
+def _flags(track: Track) -> EpisodeKeys:
+    """Return the keys that :func:`_read_episodes` reads."""
     rewards = ("reward",) if ("next", "reward") in track.leaves else ()
-    return Flags(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
+    return EpisodeKeys(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
 
 
-def _ends(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rewards, ends and terminations, each ``[1, steps]``."""
+def _read_episodes(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rewards, ends and terminations, each ``[1, steps]``."""
     reward = columns.get(("next", "reward"))
     total = torch.zeros(steps, dtype=torch.float64)
     if reward is not None:

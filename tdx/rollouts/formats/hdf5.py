@@ -1,52 +1,70 @@
-"""``.h5``: a dataset an entry, in the groups that the keys are nested in."""
+"""HDF5: one dataset per entry, in groups that follow the nesting of the keys."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.hdf5_checks import checked_datasets, open_hdf5
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Column, Stored
-from tdx.rollouts.formats.target import check_room
-from tdx.rollouts.formats.wire import Array, array_form, to_array
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format, to_array
+from tdx.rollouts.formats.files import (
+    DEFLATE_RATIO,
+    FREE_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    check_expansion,
+    check_free_space,
+)
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import ExportSource
+from tdx.untrusted import MAX_NESTING
+
+if TYPE_CHECKING:
+    import h5py
+
 
 _CHUNK = 2**18
-"""Bytes that are compressed together."""
+"""Number of bytes in a chunk."""
 
 
-def grouped_columns(stored: Stored) -> list[Column]:
-    """Each entry with its path through the groups: ``data/next/reward``."""
+def name_grouped_columns(source: ExportSource) -> list[ExportColumn]:
+    """Name each entry by its path through the groups, such as ``data/next/reward``."""
     return [
-        Column(track.name, path, "/".join((track.name, *path)))
-        for track, _ in stored.manifest.tracks
+        ExportColumn(track.name, path, "/".join((track.name, *path)))
+        for track, _ in source.manifest.tracks
         for path in track.leaves
     ]
 
 
 def chunk_shape(shape: tuple[int, ...], dtype: Any, most: int = _CHUNK) -> tuple[int, ...]:
-    """A stretch of steps of so many bytes."""
+    """Return the shape of a chunk of steps with at most ``most`` bytes."""
     step = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
     steps = max(1, min(shape[0], most // max(step, 1)))
     return (steps, *(max(1, size) for size in shape[1:]))
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write one dataset an entry, time first and compressed, and the note as a text."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one dataset per entry, time first and compressed, and the note as text."""
     import h5py
 
-    columns = grouped_columns(stored)
+    columns = name_grouped_columns(source)
     with h5py.File(target, "w", track_order=True) as file:
         for column in columns:
-            track, steps = stored.track(column.track)
+            track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
-            kind, more = array_form(dtype)
+            kind, more = array_format(dtype)
             full = (steps, *shape, *more)
             packed = (
                 {}
@@ -55,29 +73,29 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
             )
             dataset = file.create_dataset(column.name, full, kind, track_order=True, **packed)
             start = 0
-            for block in stored.column_blocks(column):
+            for block in source.column_blocks(column):
                 array = to_array(block)
                 if array.size:
-                    # HDF5 brings the process down where it cannot write what it holds back.
+                    # HDF5 crashes if it cannot write its buffers.
                     file.flush()
-                    check_room(target, array.nbytes)
+                    check_free_space(target, array.nbytes)
                     dataset[start : start + len(array)] = array
                 start += len(array)
-        text = stored.note_text(columns)
+        text = source.note_text(columns)
         file.flush()
-        check_room(target, len(text))
+        check_free_space(target, len(text))
         file.create_dataset(NOTE, data=text, dtype=h5py.string_dtype())
     return ()
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a file; no number is read yet."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a file without reading its numbers."""
     with open_hdf5(path) as file:
-        yield _Reader(path, checked_datasets(path, file))
+        yield _Reader(path, find_datasets(path, file))
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, datasets: dict[str, Any]) -> None:
         import h5py
 
@@ -85,15 +103,17 @@ class _Reader(Reader):
         note = datasets.get(NOTE)
         if note is not None and not note.shape and h5py.check_string_dtype(note.dtype):
             del datasets[NOTE]
-            self.note = read_note(self._read(NOTE, note, ()), path)
+            self.note = parse_note(self._read(NOTE, note, ()), path)
 
-    def columns(self) -> Mapping[str, Found]:
-        return {name: Found(each.dtype, each.shape or ()) for name, each in self._datasets.items()}
+    def columns(self) -> Mapping[str, FileColumn]:
+        return {
+            name: FileColumn(each.dtype, each.shape or ()) for name, each in self._datasets.items()
+        }
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._datasets[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
@@ -106,3 +126,140 @@ class _Reader(Reader):
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
             message = f"{name!r} in {self._path} cannot be read"
             raise StorageError(message, hint="export it again") from error
+
+
+_FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32_000: "lzf"}
+"""Filters that are part of HDF5 or h5py; any other filter would load a plugin."""
+_DEFLATE = 1
+_SMALL_CHUNK = 2**18
+"""Compressed bytes that deflate cannot expand beyond a harmless size."""
+_CHECKSUM = 4
+"""Bytes that fletcher32 adds to a chunk."""
+_NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not use it"
+_FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open a file for reading.
+
+    Raises:
+        StorageError: It is not an HDF5 file, or is damaged.
+    """
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+    except (OSError, ValueError, RuntimeError, MemoryError) as error:
+        message = f"{path} cannot be read as HDF5"
+        raise StorageError(message, hint="the file may be truncated") from error
+    with file:
+        yield file
+
+
+def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[str, h5py.Dataset]:
+    """Find every dataset without following any link, and check where and how it is stored.
+
+    Args:
+        path: The file, for error messages.
+        file: The open file.
+        most: Largest number of objects accepted.
+
+    Returns:
+        Datasets by their path inside the file.
+
+    Raises:
+        StorageError: The file has links, external or virtual storage, needs a filter plugin, or
+            declares more data than it can hold.
+    """
+    try:
+        found = dict(_datasets(path, file, most))
+        stored = sum(_check_storage(path, name, each) for name, each in found.items())
+    except StorageError:
+        raise
+    except Exception as error:
+        message = f"{path} cannot be read as HDF5"
+        raise StorageError(message, hint="the file may be truncated") from error
+    if stored > path.stat().st_size:
+        raise StorageError(
+            f"{path} declares {stored:,} stored bytes, but has only {path.stat().st_size:,}",
+            hint=_FORGED,
+        )
+    return found
+
+
+def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5py.Dataset]]:
+    import h5py
+
+    visited: set[Any] = {h5py.h5o.get_info(file.id).addr}
+    pending: list[tuple[str, h5py.Group]] = [("", file["/"])]
+    while pending:
+        prefix, group = pending.pop()
+        inner: list[tuple[str, h5py.Group]] = []
+        for part in group:
+            name = f"{prefix}{part}"
+            if not isinstance(group.get(part, getlink=True), h5py.HardLink):
+                raise StorageError(f"{name!r} in {path} is a link", hint=_NOT_INSIDE)
+            each = group[part]
+            address = h5py.h5o.get_info(each.id).addr
+            if address in visited:
+                continue
+            visited.add(address)
+            if len(visited) > most or name.count("/") > MAX_NESTING:
+                raise StorageError(
+                    f"{path} has more than {most:,} objects or {MAX_NESTING} nested groups",
+                    hint="it is not a file of rollouts",
+                )
+            if isinstance(each, h5py.Dataset):
+                yield name, each
+            elif isinstance(each, h5py.Group):
+                inner.append((f"{name}/", each))
+        pending += reversed(inner)
+
+
+def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
+    """Check one dataset; returns its number of bytes in the file."""
+    import h5py
+
+    what = f"{name!r} in {path}"
+    settings = dataset.id.get_create_plist()
+    layout = settings.get_layout()
+    if layout == h5py.h5d.VIRTUAL or settings.get_external_count():
+        kind = "virtual" if layout == h5py.h5d.VIRTUAL else "external"
+        raise StorageError(f"{what} has {kind} storage", hint=_NOT_INSIDE)
+    filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
+    for each in filters:
+        if each not in _FILTERS:
+            raise StorageError(
+                f"{what} needs the filter plugin {each}", hint="compress it with gzip instead"
+            )
+    shape = dataset.shape or ()
+    claimed = array_bytes(shape, dataset.dtype, what)
+    stored = int(dataset.id.get_storage_size())
+    is_chunked = layout == h5py.h5d.CHUNKED
+    check_expansion(claimed, stored, DEFLATE_RATIO if is_chunked else 1, what)
+    if not shape and claimed > MAX_NOTE_BYTES:
+        raise StorageError(f"{what} is a single value of {claimed:,} bytes", hint=_FORGED)
+    if is_chunked:
+        deflate = filters.index(_DEFLATE) if _DEFLATE in filters else None
+        _check_chunks(what, dataset, claimed, deflate)
+    return stored
+
+
+def _check_chunks(what: str, dataset: h5py.Dataset, claimed: int, deflate: int | None) -> None:
+    size = array_bytes(dataset.chunks, dataset.dtype, what)
+    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
+        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
+    if deflate is None or dataset.id.get_storage_size() <= _SMALL_CHUNK:
+        return
+    large: list[Any] = []
+    dataset.id.chunk_iter(lambda chunk: large.append(chunk) if chunk.size > _SMALL_CHUNK else None)
+    for chunk in large:
+        if chunk.filter_mask & (1 << deflate):
+            continue
+        found = 2**63
+        if chunk.size <= 2 * size:
+            data = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
+            found = len(zlib.decompressobj().decompress(data, size + _CHECKSUM + 1))
+        if found > size + _CHECKSUM:
+            raise StorageError(f"a chunk of {what} is larger than it declares", hint=_FORGED)

@@ -1,4 +1,4 @@
-"""Make a dump of the files of others."""
+"""Import a file of another format as a dump."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import ArgumentError, StorageError, UnknownNameError
-from tdx.rollouts.chunks import ChunkList
-from tdx.rollouts.formats.foreign import Foreign
-from tdx.rollouts.formats.reader import Reader
-from tdx.rollouts.formats.registry import Format, export_formats, find_format, format_of
-from tdx.rollouts.formats.results import Imported
-from tdx.rollouts.formats.target import check_no_link, replaced
-from tdx.rollouts.formats.untrusted_files import check_columns, check_regular_file
-from tdx.rollouts.formats.wire import from_array
-from tdx.rollouts.manifest import Goal, Manifest
-from tdx.rollouts.overview import summary
-from tdx.rollouts.streaming import Progress, silent
-from tdx.rollouts.track import Parts, Track
-from tdx.rollouts.writer import check_target
+from tdx.rollouts.dump.creation import check_target
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.index import ChunkList
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.reading import summarize
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import from_array
+from tdx.rollouts.formats.codecs import find_codec
+from tdx.rollouts.formats.files import (
+    check_columns,
+    check_no_link,
+    check_regular_file,
+    replace_atomically,
+)
+from tdx.rollouts.formats.foreign import ForeignImport
+from tdx.rollouts.formats.interface import ColumnReader, Imported
+from tdx.rollouts.formats.registry import Format, detect_format, export_formats, find_format
+from tdx.rollouts.recording.stream import Progress, ignore_progress
 
 
 def import_dump(
@@ -30,24 +35,24 @@ def import_dump(
     format: str | None = None,
     env: str | None = None,
     force: bool = False,
-    on_rows: Callable[[Progress], None] = silent,
+    on_rows: Callable[[Progress], None] = ignore_progress,
 ) -> Imported:
-    """Make a dump of a file in another format.
+    """Import a file in another format as a dump.
 
-    What :func:`export_dump` wrote becomes the dump that it was, checksums and all. Of a file by
-    somebody else the entries are named after its columns, and their specs are read off the values.
+    An export of :func:`export_dump` becomes an identical dump, with the same checksums. For any
+    other file, entries are named after its columns, and specs are inferred from the values.
 
     Args:
-        path: a file, or the folder of a Minari dataset or a Zarr group.
-        out: a new folder, for the dump.
-        format: that of the file; told by its name or by what is in it by default.
-        env: of a file by somebody else: the id of the env that it comes from.
-        force: whether a dump that is there is overwritten.
-        on_rows: told how far the reading is.
+        path: A file, or the folder of a Minari dataset or a Zarr group.
+        out: New folder for the dump.
+        format: Format of the file. ``None``: detected by its name or content.
+        env: Id of the env that the data comes from, for a file that tdx did not export.
+        force: Whether an existing dump may be replaced.
+        on_rows: Called with the progress.
 
     Raises:
-        TdxError: it cannot be read, a package is missing, or the disk is full. Nothing is left of
-            an import that failed.
+        TdxError: The file cannot be read, a package is missing, or the disk is full. A failed
+            import leaves nothing behind.
 
     Example:
         >>> import tempfile
@@ -62,104 +67,107 @@ def import_dump(
     """
     source, folder = Path(path), Path(out)
     if not source.exists():
-        raise StorageError(f"there is no {source}", hint="name the file or folder of an export")
+        raise StorageError(f"{source} does not exist", hint="name the file or folder of an export")
     check_regular_file(source)
-    kind = _format(source, format)
+    kind = _find_import_format(source, format)
     check_no_link(folder)
-    check_target(folder, force, hint="--force overwrites it")
-    module = kind.module
-    with module.read(source) as reader, replaced(folder, folder=True) as part:
+    check_target(folder, force, hint="use --force to replace it")
+    read = find_codec(kind).read
+    assert read is not None
+    with read(source) as reader, replace_atomically(folder, folder=True) as part:
         check_columns(reader.columns(), source, folder)
         if reader.note is None:
-            manifest, notes = Foreign(reader, source, env).write(part, on_rows)
+            manifest, notes = ForeignImport(reader, source, env).write(part, on_rows)
         else:
             if env is not None:
-                raise ArgumentError(
-                    f"{source} says itself which env it comes from", hint="leave --env out"
-                )
-            manifest, notes = _as_it_was(reader, reader.note, source, part, on_rows)
+                raise ArgumentError(f"{source} already names its env", hint="leave --env out")
+            manifest, notes = _NotedImport(reader, reader.note, source).write(part, on_rows)
         for track, steps in manifest.tracks:
             track.describe(part, steps)
         manifest.save(part)
-    return Imported(str(source), kind.name, str(folder), summary(str(folder), manifest), notes)
+    return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
 
-def _format(source: Path, name: str | None) -> Format:
-    kind = format_of(source) if name is None else find_format(name)
+def _find_import_format(source: Path, name: str | None) -> Format:
+    kind = detect_format(source) if name is None else find_format(name)
     if not kind.can_import:
         names = ", ".join(each.name for each in export_formats() if each.can_import)
         raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
     if source.is_dir() != kind.is_folder:
-        what = "folder" if kind.is_folder else "file"
-        raise ArgumentError(f"{source} is no {kind.name}: that is a {what}", hint="name another")
+        found, wanted = ("file", "folder") if kind.is_folder else ("folder", "file")
+        raise ArgumentError(
+            f"{source} is a {found}, but {kind.name} is a {wanted}", hint=f"name a {wanted}"
+        )
     return kind
 
 
-def _as_it_was(
-    reader: Reader,
-    note: Mapping[str, Any],
-    source: Path,
-    folder: Path,
-    on_rows: Callable[[Progress], None],
-) -> tuple[Manifest, tuple[str, ...]]:
-    """The dump that an export was made of."""
-    manifest = Manifest.from_dict(note["manifest"])
-    names: dict[str, dict[Parts, str]] = {}
-    for each in note["columns"]:
-        names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
-    for track, steps in manifest.tracks:
-        places = names.get(track.name, {})
-        _check_columns(reader, track, places, steps, source)
-        _copy(reader, manifest, track, places, source, folder, on_rows)
-    if not reader.is_at_end():
-        raise _changed(source, "it has more steps")
-    notes: tuple[str, ...] = ()
-    if not manifest.complete:
-        manifest.complete, manifest.goal = True, Goal(steps=manifest.steps)
-        manifest.chunks = ChunkList(replace(each, partial=False) for each in manifest.chunks)
-        notes = ("the rollout was unfinished; its import is not gone on with",)
-    return manifest, notes
+class _NotedImport:
+    """Restores the dump that a file was exported from.
 
+    Args:
+        reader: Reader of the file.
+        note: Its note.
+        source: The file.
+    """
 
-def _check_columns(
-    reader: Reader, track: Track, places: Mapping[Parts, str], steps: int, source: Path
-) -> None:
-    found = reader.columns()
-    for path in track.leaves:
-        column = found.get(places.get(path, ""))
-        if column is None:
-            raise _changed(source, f"{places.get(path)!r} is missing")
-        if column.shape[:1] != (steps,):
-            found_steps = column.shape[0] if column.shape else 0
-            raise _changed(source, f"it has {found_steps:,} steps, not {steps:,}")
+    def __init__(self, reader: ColumnReader, note: Mapping[str, Any], source: Path) -> None:
+        self._reader, self._source = reader, source
+        self._manifest = Manifest.from_dict(note["manifest"])
+        self._names: dict[str, dict[Parts, str]] = {}
+        for each in note["columns"]:
+            self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
 
+    def write(
+        self, folder: Path, on_rows: Callable[[Progress], None]
+    ) -> tuple[Manifest, tuple[str, ...]]:
+        """Write the tracks into the folder of a new dump.
 
-def _copy(
-    reader: Reader,
-    manifest: Manifest,
-    track: Track,
-    places: Mapping[Parts, str],
-    source: Path,
-    folder: Path,
-    on_rows: Callable[[Progress], None],
-) -> None:
-    start, names = 0, [places[path] for path in track.leaves]
-    goal = Goal(steps=manifest.steps)
-    for index, chunk in enumerate(manifest.chunks):
-        steps = chunk.steps if track is manifest.data else chunk.raw_steps
-        rows = reader.rows(names, start, start + steps)
-        columns = {}
-        for path, (dtype, shape) in track.leaves.items():
-            try:
-                columns[path] = from_array(rows[places[path]], dtype, (steps, *shape))
-            except (ValueError, RuntimeError, TypeError) as error:
-                raise _changed(source, f"{places[path]!r} has another shape") from error
-        for file, crc in track.append(folder, columns, start).items():
-            if chunk.crc32.get(file) != crc:
-                raise _changed(source, f"the checksum of chunk {index} of {file} is another")
-        start += steps
-        on_rows(Progress(min(start, manifest.steps), 0, goal, start))
+        Returns:
+            The manifest, which is not written yet, and remarks for the user.
+        """
+        manifest = self._manifest
+        for track, steps in manifest.tracks:
+            self._check_columns(track, steps)
+            self._copy(track, folder, on_rows)
+        if not self._reader.is_at_end():
+            raise self._changed("it has more steps")
+        notes: tuple[str, ...] = ()
+        if not manifest.complete:
+            manifest.complete, manifest.goal = True, Goal(steps=manifest.steps)
+            manifest.chunks = ChunkList(replace(each, partial=False) for each in manifest.chunks)
+            notes = ("the rollout was unfinished; the imported dump cannot be resumed",)
+        return manifest, notes
 
+    def _check_columns(self, track: Track, steps: int) -> None:
+        found, names = self._reader.columns(), self._names.get(track.name, {})
+        for path in track.leaves:
+            column = found.get(names.get(path, ""))
+            if column is None:
+                raise self._changed(f"{names.get(path)!r} is missing")
+            if column.shape[:1] != (steps,):
+                found_steps = column.shape[0] if column.shape else 0
+                raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
 
-def _changed(source: Path, what: str) -> StorageError:
-    return StorageError(f"{source} is not what was exported: {what}", hint="export the dump again")
+    def _copy(self, track: Track, folder: Path, on_rows: Callable[[Progress], None]) -> None:
+        manifest, places = self._manifest, self._names.get(track.name, {})
+        start, names = 0, [places[path] for path in track.leaves]
+        goal = Goal(steps=manifest.steps)
+        for index, chunk in enumerate(manifest.chunks):
+            steps = chunk.steps if track is manifest.data else chunk.raw_steps
+            rows = self._reader.read_steps(names, start, start + steps)
+            columns = {}
+            for path, (dtype, shape) in track.leaves.items():
+                try:
+                    columns[path] = from_array(rows[places[path]], dtype, (steps, *shape))
+                except (ValueError, RuntimeError, TypeError) as error:
+                    raise self._changed(f"{places[path]!r} has another shape") from error
+            for file, crc in track.append(folder, columns, start).items():
+                if chunk.crc32.get(file) != crc:
+                    raise self._changed(f"the checksum of chunk {index} of {file} differs")
+            start += steps
+            on_rows(Progress(min(start, manifest.steps), 0, goal, start))
+
+    def _changed(self, what: str) -> StorageError:
+        return StorageError(
+            f"{self._source} was changed after its export: {what}", hint="export the dump again"
+        )

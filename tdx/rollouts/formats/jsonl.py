@@ -1,8 +1,7 @@
-"""JSON lines: a line for each step of each env, with the numbers exactly as they are.
+"""JSON lines: one line per step of each env, bit for bit.
 
-A float is written with as many digits as make it unmistakable; what JSON has no number for is the
-text ``"nan"``, ``"inf"`` or ``"-inf"``, and a nan with other bits than the usual ones
-``"nan:7fc00001"``.
+A float is written with enough digits to restore it. Values that JSON cannot represent become text:
+``"nan"``, ``"inf"`` and ``"-inf"``, and ``"nan:7fc00001"`` for a NaN with an undefault bit pattern.
 """
 
 from __future__ import annotations
@@ -18,44 +17,44 @@ import numpy as np
 import torch
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.parquet import index_names
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
-from tdx.rollouts.formats.stored import EpisodeClock, Stored, columns_of
-from tdx.rollouts.formats.untrusted_files import MAX_NOTE_BYTES
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.manifest import DATA, Manifest
-from tdx.rollouts.track import Parts
-from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, parse_json, validate_shape
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_format, to_array
+from tdx.rollouts.formats.files import MAX_NOTE_BYTES
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.parquet import name_index_columns
+from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
+from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write a line a step; the first one has the note as well."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one line per step of each env; the first line has the note as well."""
     with target.open("wb") as file:
-        write_lines(stored, file)
+        write_lines(source, file)
     return ()
 
 
-def write_lines(stored: Stored, stream: IO[bytes]) -> None:
+def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
     """Write the lines to a stream.
 
     Args:
-        stored: what to write.
-        stream: where to.
+        source: The dump.
+        stream: Target.
     """
-    columns = columns_of(stored.manifest)
+    columns = name_columns(source.manifest)
     roots = [NOTE, *(each.path[0] for each in columns)]
-    index = index_names(roots, bool(stored.batch_size))
-    clock = EpisodeClock(stored.episodes, stored.rows)
-    first: dict[str, Any] = {_free(NOTE, roots[1:]): stored.note(columns)}
-    for start, leaves in stored.blocks(DATA):
+    index = name_index_columns(roots, bool(source.batch_size))
+    clock = EpisodeLookup(source.episodes, source.rows)
+    first: dict[str, Any] = {_unused_name(NOTE, roots[1:]): source.note(columns)}
+    for start, leaves in source.blocks(DATA):
         steps = len(next(iter(leaves.values())))
         episodes, counts = (each.reshape(-1).tolist() for each in clock.read(start, steps))
-        values = {each.path: _rows(stored, leaves[each.path]) for each in columns}
-        for row in range(steps * stored.rows):
+        values = {each.path: _list_values(source, leaves[each.path]) for each in columns}
+        for row in range(steps * source.rows):
             line: dict[str, Any] = {}
-            if stored.batch_size:
-                line[index["env"]] = row % stored.rows
+            if source.batch_size:
+                line[index["env"]] = row % source.rows
             line |= {index["episode"]: episodes[row], index["step"]: counts[row]}
             for path, listed in values.items():
                 _put(line, path, listed[row])
@@ -64,34 +63,34 @@ def write_lines(stored: Stored, stream: IO[bytes]) -> None:
             stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def _unused_name(name: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name
 
 
-def _rows(stored: Stored, leaf: torch.Tensor) -> list[Any]:
-    """The values of each step of each env, as JSON has them."""
+def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
+    """Return the values of each step of each env as JSON."""
     array = to_array(leaf, splits_complex=True)
-    dims = 1 + len(stored.batch_size)
-    flat = array.reshape(len(array) * stored.rows, *array.shape[dims:])
+    dims = 1 + len(source.batch_size)
+    flat = array.reshape(len(array) * source.rows, *array.shape[dims:])
     listed: list[Any] = flat.tolist()
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         bits = flat.view(f"u{flat.dtype.itemsize}").tolist()
-        return _told(listed, bits, _usual_nan(flat.dtype), flat.dtype.itemsize * 2)
+        return _encode_floats(listed, bits, _default_nan(flat.dtype), flat.dtype.itemsize * 2)
     return listed
 
 
-def _usual_nan(dtype: Any) -> int:
+def _default_nan(dtype: Any) -> int:
     return int(np.array(np.nan, dtype).view(f"u{dtype.itemsize}"))
 
 
-def _told(value: Any, bits: Any, usual: int, digits: int) -> Any:
+def _encode_floats(value: Any, bits: Any, default: int, digits: int) -> Any:
     if isinstance(value, list):
         pairs = zip(value, bits, strict=True)
-        return [_told(each, its_bits, usual, digits) for each, its_bits in pairs]
+        return [_encode_floats(each, each_bits, default, digits) for each, each_bits in pairs]
     if value != value:
-        return "nan" if bits == usual else f"nan:{bits:0{digits}x}"
+        return "nan" if bits == default else f"nan:{bits:0{digits}x}"
     return value if abs(value) != float("inf") else str(value)
 
 
@@ -102,29 +101,29 @@ def _put(line: dict[str, Any], path: Parts, value: Any) -> None:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a file; of one by somebody else every line is looked at."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a file; all lines of a file that tdx did not export are read once."""
     with path.open("rb") as file:
         yield _Reader(path, file)
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file, self._number = path, file, 0
         self._envs = 1
         first = self._line() or {}
         found = [
-            name for name in first if name.rstrip("_") == NOTE and "export" in _map(first[name])
+            name for name in first if name.rstrip("_") == NOTE and "export" in _as_map(first[name])
         ]
         if found:
-            self.note = checked_note(first[found[-1]], path)
+            self.note = check_note(first[found[-1]], path)
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
-            self._columns = self._noted(self.note, manifest)
-            numbers = sum(math.prod(each.shape) for _, each in self._columns.values())
-            check_claimed_bytes(numbers, path, str(path))
+            self._columns = self._columns_of_note(self.note, manifest)
+            count = sum(math.prod(each.shape) for _, each in self._columns.values())
+            check_claimed_bytes(count, path, str(path))
         else:
-            self._columns = self._scanned(first)
+            self._columns = self._scan_columns(first)
         file.seek(0)
         self._number = 0
 
@@ -146,97 +145,101 @@ class _Reader(Reader):
         if not isinstance(line, dict):
             raise StorageError(
                 f"{self._path}:{self._number}: the line is not a JSON object",
-                hint="was it cut short?",
+                hint="the file may be truncated",
             )
         return line
 
-    def _noted(self, note: Mapping[str, Any], manifest: Manifest) -> dict[str, tuple[Parts, Found]]:
+    def _columns_of_note(
+        self, note: Mapping[str, Any], manifest: Manifest
+    ) -> dict[str, tuple[Parts, FileColumn]]:
         assert manifest.data is not None
         names = {tuple(each["key"]): each["name"] for each in note["columns"]}
         found = {}
         for path, (dtype, shape) in manifest.data.leaves.items():
-            validate_shape(shape, f"{names[path]!r} in {self._path}")
-            kind, more = array_form(dtype, splits_complex=True)
-            found[names[path]] = (path, Found(kind, (manifest.steps, *shape, *more)))
+            checked_shape(shape, f"{names[path]!r} in {self._path}")
+            kind, more = array_format(dtype, splits_complex=True)
+            found[names[path]] = (path, FileColumn(kind, (manifest.steps, *shape, *more)))
         return found
 
-    def _scanned(self, first: dict[str, Any]) -> dict[str, tuple[Parts, Found]]:
-        """The columns of a file by somebody else: each line must have them all."""
+    def _scan_columns(self, first: dict[str, Any]) -> dict[str, tuple[Parts, FileColumn]]:
+        """Return the columns of a file without a note: every line must have all of them."""
         kinds: dict[Parts, tuple[Any, tuple[int, ...]]] = {}
         steps, line = 0, first or None
         while line is not None:
             flat = dict(_leaves(line, ()))
             for path in kinds.keys() ^ flat.keys() if steps else ():
-                raise self._unlike(path)
+                raise self._inconsistent(path)
             for path, value in flat.items():
                 array = self._array(value)
                 if array is None:
                     if not steps:
                         kinds[path] = (np.dtype(object), ())
                     elif kinds[path][0].kind != "O":
-                        raise self._unlike(path)
+                        raise self._inconsistent(path)
                     continue
                 kind, shape = kinds.get(path, (array.dtype, array.shape))
                 if kind.kind == "O":
                     continue
                 if shape != array.shape:
-                    raise self._unlike(path)
+                    raise self._inconsistent(path)
                 kinds[path] = (np.promote_types(kind, array.dtype), shape)
             steps, line = steps + 1, self._line()
         return {
-            "/".join(path): (path, Found(kind, (steps, *shape)))
+            "/".join(path): (path, FileColumn(kind, (steps, *shape)))
             for path, (kind, shape) in kinds.items()
         }
 
     def _array(self, value: Any) -> Array | None:
-        """A value as an array; none where it holds no numbers."""
+        """Return a value as an array; ``None`` if it is not numeric."""
         try:
-            found = np.array(_numbers(value, np.dtype(np.float64)))
+            found = np.array(_decode_floats(value, np.dtype(np.float64)))
         except (ValueError, TypeError, OverflowError):
             return None
         return found if found.dtype.kind in "biuf" else None
 
-    def _unlike(self, path: Parts) -> StorageError:
+    def _inconsistent(self, path: Parts) -> StorageError:
         return StorageError(
-            f"{self._path}:{self._number}: {'.'.join(path)!r} is not like in the lines before",
+            f"{self._path}:{self._number}: {'.'.join(path)!r} differs from the preceding lines",
             hint="every line needs the same keys, with numbers of the same shape",
         )
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return {name: found for name, (_, found) in self._columns.items()}
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         listed: dict[str, list[Any]] = {name: [] for name in names}
         for _ in range((stop - start) * self._envs):
             line = self._line()
             if line is None:
-                raise StorageError(f"{self._path} is cut short", hint="export it again")
+                raise StorageError(f"{self._path} is truncated", hint="export it again")
             for name, values in listed.items():
                 path = self._columns[name][0]
                 try:
                     values.append(_get(line, path))
                 except (KeyError, TypeError):
-                    raise self._unlike(path) from None
-        return {name: self._joined(name, values) for name, values in listed.items()}
+                    raise self._inconsistent(path) from None
+        return {name: self._to_array(name, values) for name, values in listed.items()}
 
-    def _joined(self, name: str, values: list[Any]) -> Array:
+    def _to_array(self, name: str, values: list[Any]) -> Array:
         path, found = self._columns[name]
-        # A number that the dtype cannot hold is damage, not infinity.
+        # A number outside the range of the dtype is damage, not infinity.
         with np.errstate(over="raise"):
             try:
                 return np.array(values, dtype=found.dtype)
             except (ValueError, TypeError, ArithmeticError):
                 pass
             try:
-                return np.array([_numbers(each, found.dtype) for each in values], dtype=found.dtype)
+                return np.array(
+                    [_decode_floats(each, found.dtype) for each in values], dtype=found.dtype
+                )
             except (ValueError, TypeError, ArithmeticError):
-                raise self._unlike(path) from None
+                raise self._inconsistent(path) from None
 
     def is_at_end(self) -> bool:
         return not self._file.readline(MAX_HEADER_BYTES).strip()
 
 
-def _map(value: Any) -> Mapping[str, Any]:
+def _as_map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -254,10 +257,10 @@ def _get(line: Any, path: Parts) -> Any:
     return line
 
 
-def _numbers(value: Any, dtype: Any) -> Any:
-    """A value with the texts that stand for numbers turned into these."""
+def _decode_floats(value: Any, dtype: Any) -> Any:
+    """Replace the text of special floats by their values."""
     if isinstance(value, list):
-        return [_numbers(each, dtype) for each in value]
+        return [_decode_floats(each, dtype) for each in value]
     if not isinstance(value, str):
         return value
     name, _, bits = value.partition(":")

@@ -1,4 +1,4 @@
-"""Minari: an episode at a time, with T+1 observations and T of all else, images as they are."""
+"""Minari datasets: one episode at a time, with T+1 observations and T of everything else."""
 
 from __future__ import annotations
 
@@ -16,66 +16,65 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.episodes import Episode
-from tdx.rollouts.formats.minari_checks import check_dataset
-from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, Layout, nested, nested_space
-from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.plan import Plan
-from tdx.rollouts.formats.reader import NOTE, Reader
-from tdx.rollouts.formats.stored import Stored
-from tdx.rollouts.formats.target import check_room
-from tdx.rollouts.formats.wire import to_array
-from tdx.rollouts.manifest import Manifest
+from tdx.pipeline import read_pipeline
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.formats.arrays import to_array
+from tdx.rollouts.formats.files import check_free_space
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, ExportPlan
+from tdx.rollouts.formats.minari_layout import INFOS, ONE_HOT, MinariLayout, nest, nest_space
+from tdx.rollouts.formats.minari_reading import ForeignReader, OwnReader, check_dataset
+from tdx.rollouts.formats.stored import ExportSource
 
 if TYPE_CHECKING:
     from minari.data_collector import EpisodeBuffer
 
+
 _FILE = "main_data.hdf5"
 _EPISODE = 2**11
-"""Bytes that HDF5 takes for an entry of an episode, beside its numbers."""
+"""Number of bytes of HDF5 metadata per entry of an episode."""
 _ROOT_FOLDER = "MINARI_DATASETS_PATH"
 
 
-def plan(stored: Stored, options: Options) -> Plan:
-    """Which entry goes where."""
-    layout = Layout.of(stored)
-    entries = stored.entries(layout.columns)
-    return Plan(entries, len(stored.episodes), stored.manifest.size, tuple(layout.notes))
+def plan(source: ExportSource, options: ExportOptions) -> ExportPlan:
+    """Return the place of each entry."""
+    layout = MinariLayout.of(source)
+    entries = source.entries(layout.columns)
+    return ExportPlan(entries, len(source.episodes), source.manifest.size, tuple(layout.notes))
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write a dataset; its folder is what Minari calls by the dataset's id."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write a dataset; Minari finds it by the name of its folder."""
     import minari
 
-    layout = Layout.of(stored)
-    name = dataset_id(options.name)
-    with _quiet(), _datasets_in(target):
+    layout = MinariLayout.of(source)
+    name = format_dataset_id(options.name)
+    with _ignore_warnings(), _datasets_in(target):
         dataset = minari.create_dataset_from_buffers(
             name,
-            _episodes(stored, layout, target / name / "data" / _FILE),
-            observation_space=nested_space(layout.observations),
-            action_space=nested_space(layout.actions),
-            algorithm_name=stored.manifest.policy,
+            _iter_episodes(source, layout, target / name / "data" / _FILE),
+            observation_space=nest_space(layout.observations),
+            action_space=nest_space(layout.actions),
+            algorithm_name=source.manifest.policy,
             jpeg_encoding=False,
         )
-        note = stored.note(layout.columns)
+        note = source.note(layout.columns)
         dataset.storage.update_metadata({NOTE: {**note, ONE_HOT: layout.one_hot}})
-        env_spec = _env_spec(stored.manifest)
+        env_spec = _env_spec(source.manifest)
         if env_spec is not None:
             dataset.storage.update_metadata({"env_spec": env_spec})
     shutil.move(str(target / name / "data"), str(target / "data"))
     (target / name).rmdir()
     if name != options.name:
-        return (f"its id is {name}; for minari.load_dataset the folder has to be called so",)
-    return (f'MINARI_DATASETS_PATH is its parent folder for minari.load_dataset("{name}")',)
+        return (f"its id is {name}; minari.load_dataset needs a folder of that name",)
+    return (f'set MINARI_DATASETS_PATH to its parent folder for minari.load_dataset("{name}")',)
 
 
-def dataset_id(name: str) -> str:
-    """The id of a dataset in a folder of that name.
+def format_dataset_id(name: str) -> str:
+    """Return the id of a dataset in a folder of that name.
 
     Example:
-        >>> dataset_id("cart v1"), dataset_id("cart-v2")
+        >>> format_dataset_id("cart v1"), format_dataset_id("cart-v2")
         ('cart-v1-v0', 'cart-v2')
     """
     plain = re.sub(r"[^\w-]+", "-", name).strip("-") or "dump"
@@ -96,18 +95,16 @@ def _datasets_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the advice to authors who publish a dataset."""
+def _ignore_warnings() -> Iterator[None]:
+    """Suppress Minari's advice to authors who publish a dataset."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _env_spec(manifest: Manifest) -> str | None:
-    """The env as Gymnasium describes it; none where it does not know it."""
+    """Return the spec of the env as JSON; ``None`` if Gymnasium does not have it."""
     import gymnasium
-
-    from tdx.pipeline import read_pipeline
 
     env = read_pipeline(manifest.pipeline, "").env
     with suppress(Exception):
@@ -117,29 +114,31 @@ def _env_spec(manifest: Manifest) -> str | None:
     return None
 
 
-def _episodes(stored: Stored, layout: Layout, file: Path) -> Iterator[EpisodeBuffer]:
+def _iter_episodes(
+    source: ExportSource, layout: MinariLayout, file: Path
+) -> Iterator[EpisodeBuffer]:
     from minari.data_collector import EpisodeBuffer
 
-    step_bytes = sum(map(stored.data.step_bytes, stored.data.leaves)) // stored.rows
+    step_bytes = sum(map(source.data.step_bytes, source.data.leaves)) // source.rows
 
     places = {each.path: each.name for each in layout.columns}
     by_place = {name: path for path, name in places.items()}
-    for each in stored.episodes:
-        span = _Span(stored, each)
+    for each in source.episodes:
+        reader = _EpisodeReader(source, each)
         steps = each.length
-        # HDF5 brings the process down where it cannot write what it holds back.
-        check_room(file, (steps + 1) * step_bytes + _EPISODE * len(places))
-        ends = span.flags(("next", "terminated"), ("next", "done"))
-        cuts = span.flags(("next", "truncated"))
-        rewards = span.total(("next", "reward"))
+        # HDF5 crashes if it cannot write its buffers.
+        check_free_space(file, (steps + 1) * step_bytes + _EPISODE * len(places))
+        ends = reader.flags(("next", "terminated"), ("next", "done"))
+        cuts = reader.flags(("next", "truncated"))
+        rewards = reader.total(("next", "reward"))
         yield EpisodeBuffer(
-            observations=nested({path: span.whole(path) for path in layout.observations}),
-            actions=nested({path: span.action(path, layout) for path in layout.actions}),
-            rewards=span.line(by_place["rewards"]) if "rewards" in by_place else rewards,
+            observations=nest({path: reader.observations(path) for path in layout.observations}),
+            actions=nest({path: reader.action(path, layout) for path in layout.actions}),
+            rewards=reader.flat(by_place["rewards"]) if "rewards" in by_place else rewards,
             terminations=ends,
             truncations=cuts if cuts is not None else np.zeros(steps, bool),
             infos={
-                name.removeprefix(INFOS): span.array(path)
+                name.removeprefix(INFOS): reader.array(path)
                 for path, name in places.items()
                 if name.startswith(INFOS)
             }
@@ -147,28 +146,28 @@ def _episodes(stored: Stored, layout: Layout, file: Path) -> Iterator[EpisodeBuf
         )
 
 
-class _Span:
-    """The entries of one episode, read from the disk as they are asked for."""
+class _EpisodeReader:
+    """Reads the entries of one episode."""
 
-    def __init__(self, stored: Stored, episode: Episode) -> None:
-        self._stored, self._row = stored, episode.row
+    def __init__(self, source: ExportSource, episode: Episode) -> None:
+        self._source, self._row = source, episode.row
         self._start, self._stop = episode.start, episode.start + episode.length
 
     def tensor(self, path: tuple[str, ...]) -> Tensor:
-        return self._stored.span(path, self._row, self._start, self._stop)
+        return self._source.span(path, self._row, self._start, self._stop)
 
     def array(self, path: tuple[str, ...]) -> Any:
         return to_array(self.tensor(path), splits_complex=True)
 
-    def line(self, path: tuple[str, ...]) -> Any:
+    def flat(self, path: tuple[str, ...]) -> Any:
         return self.array(path).reshape(-1)
 
-    def whole(self, path: tuple[str, ...]) -> Any:
-        """The T+1 observations."""
-        last = self._stored.span(("next", *path), self._row, self._stop - 1, self._stop)
+    def observations(self, path: tuple[str, ...]) -> Any:
+        """Return the T+1 observations."""
+        last = self._source.span(("next", *path), self._row, self._stop - 1, self._stop)
         return to_array(torch.cat([self.tensor(path), last]), splits_complex=True)
 
-    def action(self, path: tuple[str, ...], layout: Layout) -> Any:
+    def action(self, path: tuple[str, ...], layout: MinariLayout) -> Any:
         from gymnasium.spaces import Discrete
 
         if isinstance(layout.actions[path], Discrete):
@@ -176,9 +175,9 @@ class _Span:
         return self.array(path)
 
     def flags(self, *paths: tuple[str, ...]) -> Any:
-        """The first of these that is there, as one flag a step."""
+        """Return the first existing entry as one flag per step."""
         for path in paths:
-            if path in self._stored.data.leaves:
+            if path in self._source.data.leaves:
                 return self.array(path).reshape(self._stop - self._start, -1).any(-1)
         return None
 
@@ -188,20 +187,19 @@ class _Span:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a dataset; an episode is read when a step of it is needed."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a dataset; episodes are read on demand."""
     from minari.dataset.minari_storage import MinariStorage
 
-    metadata, stored = check_dataset(path)
+    metadata, size = check_dataset(path)
     note = metadata.get(NOTE)
     try:
-        with _quiet():
+        with _ignore_warnings():
             storage = MinariStorage.read(path / "data")
     except Exception as error:
-        told = " ".join(str(error).split())
-        message = f"{path} cannot be read as a Minari dataset: {told}"
+        message = f"{path} cannot be read as a Minari dataset: {' '.join(str(error).split())}"
         raise StorageError(message, hint="name the folder that `data` is in") from error
     if note is None:
         yield ForeignReader(storage)
     else:
-        yield OwnReader(storage, note, path, stored)
+        yield OwnReader(storage, note, path, size)

@@ -1,4 +1,4 @@
-"""Which entry of a dump is what in a Minari dataset."""
+"""Places of a dump's entries in a Minari dataset."""
 
 from __future__ import annotations
 
@@ -13,76 +13,79 @@ from torch import Tensor
 
 from tdx.data.saved import DTYPES
 from tdx.errors import ArgumentError
-from tdx.keys import format_key, normalize_key
-from tdx.rollouts.formats.stored import Column, Stored, columns_of
-from tdx.rollouts.formats.wire import Array, array_form
-from tdx.rollouts.manifest import DATA
-from tdx.rollouts.track import Parts
+from tdx.keys import format_key, normal_key
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.arrays import Array, array_format
+from tdx.rollouts.formats.interface import ExportColumn
+from tdx.rollouts.formats.stored import ExportSource, name_columns
 
 ROOT, NEXT = "[:-1]", "[1:]"
-"""Which of the T+1 observations stand before a step, and which after it."""
+"""Slices of the T+1 observations: before and after each step."""
 REWARD, TERMINATED, TRUNCATED, DONE = (
     ("next", name) for name in ("reward", "terminated", "truncated", "done")
 )
 INFOS = "infos/"
 ONE_HOT = "one_hot"
-"""What the note says of actions that became numbers."""
+"""Key in the note for actions that are exported as indices."""
 
 
 @dataclass(slots=True)
-class Layout:
-    """Which entry of a dump is what in a Minari dataset; what has no place goes into the infos.
+class MinariLayout:
+    """Places of a dump's entries in a Minari dataset; other entries become infos.
 
     Args:
-        observations: those that are there before and after each step, by their key.
-        actions: by their key.
-        columns: every entry, with its place in an episode.
-        one_hot: how many choices an action has that becomes a number, by its place.
-        notes: what is worth knowing.
+        observations: Spaces of the observations by key.
+        actions: Spaces of the actions by key.
+        columns: Every entry, with its place in an episode.
+        one_hot: Number of categories of one-hot actions, by place.
+        notes: Remarks for the user.
     """
 
     observations: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
     actions: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ExportColumn] = field(default_factory=list)
     one_hot: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, stored: Stored) -> Layout:
-        """The layout for a dump.
+    def of(cls, source: ExportSource) -> MinariLayout:
+        """Return the layout for a dump.
 
         Raises:
-            ArgumentError: something is missing that every Minari dataset has.
+            ArgumentError: The dump lacks an entry that every Minari dataset has.
         """
-        made, leaves = cls(), stored.data.leaves
-        specs = _specs(stored)
+        layout, leaves = cls(), source.data.leaves
+        specs = _specs(source)
         places: dict[Parts, str] = {}
         for path in leaves:
             spec = specs.get(path)
             if spec is None:
                 continue
             if spec["part"] == "action":
-                made.actions[path] = made._action_space(stored, path, spec)
+                layout.actions[path] = layout._action_space(source, path, spec)
             elif spec["part"] == "observation" and ("next", *path) in leaves:
-                if _goes_on(stored, path):
-                    made.observations[path] = _space(stored, path, spec)
+                if _is_continuous(source, path):
+                    layout.observations[path] = _space(source, path, spec)
                 else:
-                    key = format_key(normalize_key(path))
-                    made.notes.append(f"{key!r} is in the infos: its steps do not follow on")
-        made._check(leaves)
-        for path in made.observations:
-            place = _place("observations", path, made.observations)
+                    key = format_key(normal_key(path))
+                    layout.notes.append(
+                        f"{key!r} is in the infos: its next value differs from the following step"
+                    )
+        layout._check(leaves)
+        for path in layout.observations:
+            place = _place("observations", path, layout.observations)
             places[path], places["next", *path] = place + ROOT, place + NEXT
-        for path in made.actions:
-            places[path] = _place("actions", path, made.actions)
-        places |= _signals(stored)
-        made.one_hot = {places[path]: count for path, count in _counts(made.actions, leaves)}
-        for each in columns_of(stored.manifest):
+        for path in layout.actions:
+            places[path] = _place("actions", path, layout.actions)
+        places |= _signals(source)
+        layout.one_hot = {places[path]: count for path, count in _counts(layout.actions, leaves)}
+        for each in name_columns(source.manifest):
             name = places.get(each.path) or INFOS + each.name
-            made.columns.append(Column(DATA, each.path, name))
+            layout.columns.append(ExportColumn(DATA, each.path, name))
         if TRUNCATED not in leaves:
-            made.notes.append("no next.truncated: every end counts as terminated")
-        return made
+            layout.notes.append("no next.truncated: every end counts as a termination")
+        return layout
 
     def _check(self, leaves: Mapping[Parts, Any]) -> None:
         missing = [] if self.observations else ["an observation with its next"]
@@ -91,37 +94,37 @@ class Layout:
         missing += [] if TERMINATED in leaves or DONE in leaves else ["next.terminated"]
         if missing:
             raise ArgumentError(
-                f"a Minari dataset needs {' and '.join(missing)}, which the dump does not hold",
+                f"a Minari dataset needs {' and '.join(missing)}, which the dump does not have",
                 hint="roll out with --keys observation,action,reward,done,terminated,truncated",
             )
 
     def _action_space(
-        self, stored: Stored, path: Parts, spec: Mapping[str, Any]
+        self, source: ExportSource, path: Parts, spec: Mapping[str, Any]
     ) -> spaces.Space[Any]:
-        flat_choice = len(spec["shape"]) == len(stored.batch_size) + 1
-        if spec["kind"] == "OneHot" and flat_choice and _is_one_hot(stored, path):
+        flat_choice = len(spec["shape"]) == len(source.batch_size) + 1
+        if spec["kind"] == "OneHot" and flat_choice and _is_one_hot(source, path):
             return spaces.Discrete(spec["shape"][-1])
-        return _space(stored, path, spec)
+        return _space(source, path, spec)
 
 
-def _specs(stored: Stored) -> dict[Parts, dict[str, Any]]:
-    """What the env says of its actions and observations.
+def _specs(source: ExportSource) -> dict[Parts, dict[str, Any]]:
+    """Return the specs of actions and observations.
 
-    What a step takes back from the step before it, such as counts and sums, is no observation,
-    unless there is no other.
+    Entries that a step reads back, such as counts and sums, are not observations, unless there
+    are no others.
     """
-    listed = stored.manifest.specs
-    back = {tuple(each["key"]) for each in listed if each["part"] == "state"}
+    listed = source.manifest.specs
+    state = {tuple(each["key"]) for each in listed if each["part"] == "state"}
     found = {
         tuple(each["key"]): each for each in listed if each["part"] in ("action", "observation")
     }
-    plain = {path: each for path, each in found.items() if path not in back}
+    plain = {path: each for path, each in found.items() if path not in state}
     has_observation = any(each["part"] == "observation" for each in plain.values())
     return plain if has_observation else found
 
 
-def nested(values: Mapping[Parts, Any]) -> Any:
-    """Values by their keys as dicts in dicts; one alone as it is."""
+def nest(values: Mapping[Parts, Any]) -> Any:
+    """Nest values by their keys in dicts; a single value is returned unchanged."""
     if len(values) == 1:
         return next(iter(values.values()))
     found: dict[str, Any] = {}
@@ -133,31 +136,31 @@ def nested(values: Mapping[Parts, Any]) -> Any:
     return found
 
 
-def nested_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
-    """Spaces by their keys as one."""
+def nest_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
+    """Nest spaces by their keys in one space."""
 
-    def made(value: Any) -> spaces.Space[Any]:
+    def convert(value: Any) -> spaces.Space[Any]:
         if isinstance(value, dict):
-            return spaces.Dict({name: made(each) for name, each in value.items()})
+            return spaces.Dict({name: convert(each) for name, each in value.items()})
         space: spaces.Space[Any] = value
         return space
 
-    return made(nested(values))
+    return convert(nest(values))
 
 
 def _place(name: str, path: Parts, all_paths: Mapping[Parts, Any]) -> str:
     return name if len(all_paths) == 1 else "/".join((name, *path))
 
 
-def _signals(stored: Stored) -> dict[Parts, str]:
-    """Rewards and flags that are one number a step, as Minari wants them."""
-    dims = len(stored.batch_size)
+def _signals(source: ExportSource) -> dict[Parts, str]:
+    """Return the places of rewards and flags that have one number per step."""
+    dims = len(source.batch_size)
     names = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
     return {
         path: name
         for path, name in names.items()
-        if path in stored.data.leaves
-        and torch.Size(stored.data.leaves[path][1][dims:]).numel() == 1
+        if path in source.data.leaves
+        and torch.Size(source.data.leaves[path][1][dims:]).numel() == 1
     }
 
 
@@ -167,22 +170,22 @@ def _counts(actions: Mapping[Parts, spaces.Space[Any]], leaves: Mapping[Parts, A
             yield path, int(space.n)
 
 
-def _is_one_hot(stored: Stored, path: Parts) -> bool:
+def _is_one_hot(source: ExportSource, path: Parts) -> bool:
     return all(
         bool(
             ((leaves[path] == 0) | (leaves[path] == 1)).all() and (leaves[path].sum(-1) == 1).all()
         )
-        for _, leaves in stored.blocks(DATA, [path])
+        for _, leaves in source.blocks(DATA, [path])
     )
 
 
-def _goes_on(stored: Stored, path: Parts) -> bool:
-    """Whether each step begins where the one before it led to, in every episode."""
-    stored.check([path, ("next", *path)])
-    for each in stored.episodes:
+def _is_continuous(source: ExportSource, path: Parts) -> bool:
+    """Return True if the next value of each step is the value of the following step."""
+    source.check([path, ("next", *path)])
+    for each in source.episodes:
         stop = each.start + each.length
-        before = stored.span(path, each.row, each.start + 1, stop)
-        after = stored.span(("next", *path), each.row, each.start, stop - 1)
+        before = source.span(path, each.row, each.start + 1, stop)
+        after = source.span(("next", *path), each.row, each.start, stop - 1)
         if not torch.equal(_bits(before), _bits(after)):
             return False
     return True
@@ -192,30 +195,30 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _space(stored: Stored, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
-    dims = len(stored.batch_size)
-    dtype, more = array_form(DTYPES[spec["dtype"]], splits_complex=True)
+def _space(source: ExportSource, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
+    dims = len(source.batch_size)
+    dtype, more = array_format(DTYPES[spec["dtype"]], splits_complex=True)
     shape = (*spec["shape"][dims:], *more)
     if dtype == np.bool_:
         return spaces.MultiBinary(shape)
     low, high = _range(dtype)
     if not more and not spec["dtype"].startswith("float8"):
-        low, high = _end(spec["low"], low, dims, dtype), _end(spec["high"], high, dims, dtype)
-    filled = [np.broadcast_to(np.asarray(end, dtype), shape).copy() for end in (low, high)]
-    return spaces.Box(filled[0], filled[1], shape, dtype.type)
+        low, high = _bound(spec["low"], low, dims, dtype), _bound(spec["high"], high, dims, dtype)
+    bounds = [np.broadcast_to(np.asarray(bound, dtype), shape).copy() for bound in (low, high)]
+    return spaces.Box(bounds[0], bounds[1], shape, dtype.type)
 
 
 def _range(dtype: Any) -> tuple[Any, Any]:
     if dtype.kind in "iu":
-        ends = np.iinfo(dtype)
-        return ends.min, ends.max
+        info = np.iinfo(dtype)
+        return info.min, info.max
     return -np.inf, np.inf
 
 
-def _end(value: Any, otherwise: Any, dims: int, dtype: Any) -> Any:
-    """One end of a spec; where it differs by env, that of the first."""
+def _bound(value: Any, default: Any, dims: int, dtype: Any) -> Any:
+    """Return one bound of a spec; if it differs by env, that of the first env."""
     if value is None:
-        return otherwise
+        return default
     for _ in range(dims if isinstance(value, list) else 0):
         value = value[0]
     return _numbers(value, dtype)
@@ -227,11 +230,11 @@ def _numbers(value: Any, dtype: Any) -> Any:
     return float(value) if dtype.kind == "f" else int(value)
 
 
-def flat(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
-    """Arrays in dicts by their place: ``observations/agent/position``."""
+def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
+    """Flatten arrays in dicts to places such as ``observations/agent/position``."""
     if isinstance(values, dict):
         found: dict[str, Array] = {}
         for each, inner in values.items():
-            found |= flat(inner, name, (*path, each))
+            found |= flatten_arrays(inner, name, (*path, each))
         return found
     return {"/".join((name, *path)): np.asarray(values)}

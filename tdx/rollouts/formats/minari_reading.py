@@ -1,8 +1,9 @@
-"""Read Minari datasets: those that tdx wrote, and those of others."""
+"""Read Minari datasets, after checking them: those that tdx exported, and others."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,24 +12,91 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.episodes import Episode
-from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flat
-from tdx.rollouts.formats.reader import Found, Reader, checked_note
-from tdx.rollouts.formats.untrusted_files import array_bytes, check_expansion
-from tdx.rollouts.formats.wire import Array, array_form
-from tdx.rollouts.manifest import Manifest
-from tdx.untrusted import parse_json
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format
+from tdx.rollouts.formats.files import MAX_NOTE_BYTES, check_expansion, check_folder
+from tdx.rollouts.formats.hdf5 import find_datasets, open_hdf5
+from tdx.rollouts.formats.interface import ColumnReader, check_note
+from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flatten_arrays
+from tdx.untrusted import checked_shape, parse_json, read_limited
 
 if TYPE_CHECKING:
     from minari.dataset.minari_storage import MinariStorage
 
+
+_METADATA, _NUMBERS = "data/metadata.json", "data/main_data.hdf5"
+_MAX_OBJECTS = 10_000_000
+_DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
+_SPACES = ("observation_space", "action_space")
+_AGAIN = "write the dataset again with Minari 0.5 or newer"
+
+
+def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
+    """Check the metadata and the HDF5 file of a dataset.
+
+    Args:
+        folder: Folder of the dataset.
+
+    Returns:
+        The metadata, and the number of bytes that the dataset has after decompression.
+
+    Raises:
+        StorageError: There are links, spaces are missing or odd, or the HDF5 file is not safe.
+    """
+    files = check_folder(folder)
+    if _METADATA not in files:
+        raise StorageError(
+            f"{folder} cannot be read as a Minari dataset: {_METADATA} is missing",
+            hint="name the folder that `data` is in",
+        )
+    metadata = parse_json(read_limited(folder / _METADATA, MAX_NOTE_BYTES), folder / _METADATA)
+    if not isinstance(metadata, dict):
+        raise StorageError(f"{folder / _METADATA} is not a JSON object", hint=_AGAIN)
+    if metadata.get("data_format") != "hdf5" or _NUMBERS not in files:
+        raise StorageError(
+            f"{folder} has the data format {metadata.get('data_format')!r}",
+            hint="only Minari datasets in HDF5 are imported",
+        )
+    for name in _SPACES:
+        # Without a space, Minari would make the env that env_spec describes, and run its code.
+        if not isinstance(metadata.get(name), str):
+            raise StorageError(f"{folder / _METADATA} has no {name}", hint=_AGAIN)
+        _check_space(parse_json(metadata[name], folder / _METADATA), folder)
+    path = folder / _NUMBERS
+    with open_hdf5(path) as file:
+        datasets = find_datasets(path, file, _MAX_OBJECTS)
+        sizes = (array_bytes(each.shape or (), each.dtype, name) for name, each in datasets.items())
+        return metadata, sum(sizes)
+
+
+def _check_space(space: Any, folder: Path) -> None:
+    for each in _parts(space):
+        dtype, shape = each.get("dtype", "int64"), each.get("shape", [])
+        if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+            raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
+        checked_shape(shape, f"a space in {folder}")
+
+
+def _parts(space: Any) -> Iterator[dict[str, Any]]:
+    """Yield every nested space; the parser limits the depth."""
+    if isinstance(space, dict):
+        if "type" in space:
+            yield space
+        for each in space.values():
+            yield from _parts(each)
+    elif isinstance(space, list):
+        for each in space:
+            yield from _parts(each)
+
+
 _EXPANSION = 16
-"""How much larger the entries may be than what is stored of them."""
+"""Largest ratio of the entries' size to the stored size."""
 
 
 @contextmanager
 def _reading(storage: MinariStorage) -> Iterator[None]:
-    """Turn what a dataset with an unexpected layout raises into one error."""
+    """Turn the errors of a dataset with an unexpected layout into one error."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -45,28 +113,30 @@ def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
         raise StorageError(
             f"episode {number} in {storage.data_path} cannot be read", hint="export it again"
         ) from error
-    infos = {f"{INFOS}{name}": each for name, each in flat(found["infos"] or {}, "").items()}
+    infos = {
+        f"{INFOS}{name}": each for name, each in flatten_arrays(found["infos"] or {}, "").items()
+    }
     return {
-        **flat(found["observations"], "observations"),
-        **flat(found["actions"], "actions"),
+        **flatten_arrays(found["observations"], "observations"),
+        **flatten_arrays(found["actions"], "actions"),
         **{name.replace(f"{INFOS}/", INFOS): np.asarray(each) for name, each in infos.items()},
         **{name: found[name] for name in ("rewards", "terminations", "truncations")},
     }
 
 
-class OwnReader(Reader):
-    """A dataset that tdx wrote.
+class OwnReader(ColumnReader):
+    """Reads a dataset that tdx exported.
 
     Args:
-        storage: of the dataset.
-        note: what tdx noted in it.
-        path: its folder.
-        stored: number of bytes that its arrays have.
+        storage: Storage of the dataset.
+        note: Note of tdx.
+        path: Folder of the dataset.
+        size: Number of bytes of its arrays.
     """
 
-    def __init__(self, storage: MinariStorage, note: Any, path: Path, stored: int) -> None:
+    def __init__(self, storage: MinariStorage, note: Any, path: Path, size: int) -> None:
         self._storage = storage
-        self.note = checked_note(note, path)
+        self.note = check_note(note, path)
         manifest = Manifest.from_dict(self.note["manifest"])
         self._steps, self._batch = manifest.steps, manifest.batch_size
         self._envs = math.prod(self._batch)
@@ -75,23 +145,23 @@ class OwnReader(Reader):
         self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
             raise StorageError(f"the note in {path} names unknown entries", hint="export it again")
-        self._one_hot = self._checked_one_hot(path)
-        self._check_size(path, stored)
+        self._one_hot = self._check_one_hot(path)
+        self._check_size(path, size)
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
         for number, each in enumerate(manifest.episodes):
             if not 0 <= each.row < self._envs:
                 raise StorageError(f"the note in {path} has row {each.row}", hint="export it again")
             self._episodes[each.row].append((number, each))
-        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._current: dict[int, tuple[int, dict[str, Any]]] = {}
 
-    def _checked_one_hot(self, path: Path) -> dict[str, int]:
-        """Number of choices of each action that became a number, as its shape has it."""
+    def _check_one_hot(self, path: Path) -> dict[str, int]:
+        """Return the number of categories of each one-hot action, after checking it."""
         found = self.note.get(ONE_HOT, {}) if self.note is not None else {}
         for name, count in found.items() if isinstance(found, dict) else [("", 0)]:
             shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
             if not shape or shape[-1] != count:
                 raise StorageError(
-                    f"the note in {path} has wrong choices for {name!r}", hint="export it again"
+                    f"the note in {path} has wrong categories for {name!r}", hint="export it again"
                 )
         return dict(found)
 
@@ -100,18 +170,18 @@ class OwnReader(Reader):
         for name, each in self.columns().items():
             size = array_bytes(each.shape, each.dtype, f"{name!r} in {path}")
             claimed += size // self._one_hot.get(name, 1)
-        # Observations are stored once for a step and the next one; flags as single bytes.
+        # An observation is stored once for two steps, and a flag as a single byte.
         check_expansion(claimed, stored, _EXPANSION, str(path))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         found = {}
         for name, path in self._paths.items():
             dtype, shape = self._leaves[path]
-            kind, more = array_form(dtype, splits_complex=True)
-            found[name] = Found(kind, (self._steps, *shape, *more))
+            kind, more = array_format(dtype, splits_complex=True)
+            found[name] = FileColumn(kind, (self._steps, *shape, *more))
         return found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         columns = self.columns()
         dims = 1 + len(self._batch)
         found = {
@@ -132,10 +202,10 @@ class OwnReader(Reader):
         return found
 
     def _episode(self, row: int, number: int) -> dict[str, Any]:
-        kept = self._open.get(row)
-        if kept is None or kept[0] != number:
-            kept = self._open[row] = (number, _read_episode(self._storage, number))
-        return kept[1]
+        current = self._current.get(row)
+        if current is None or current[0] != number:
+            current = self._current[row] = (number, _read_episode(self._storage, number))
+        return current[1]
 
     def _part(self, arrays: Mapping[str, Any], name: str) -> Any:
         place = name.removesuffix(ROOT).removesuffix(NEXT)
@@ -147,10 +217,10 @@ class OwnReader(Reader):
         if name.endswith(NEXT):
             return array[1:]
         if name in self._one_hot:
-            return self._choices(array, name)
+            return self._to_one_hot(array, name)
         return array
 
-    def _choices(self, array: Array, name: str) -> Array:
+    def _to_one_hot(self, array: Array, name: str) -> Array:
         count = self._one_hot[name]
         if array.dtype.kind not in "iu" or ((array < 0) | (array >= count)).any():
             raise StorageError(f"{name!r} is not within 0 to {count - 1}", hint="export it again")
@@ -167,11 +237,11 @@ def _put(place: Array, part: Array, name: str, episode: int) -> None:
         ) from error
 
 
-class ForeignReader(Reader):
-    """A dataset by somebody else: one episode after the other.
+class ForeignReader(ColumnReader):
+    """Reads a dataset that tdx did not export.
 
     Args:
-        storage: of the dataset.
+        storage: Storage of the dataset.
     """
 
     def __init__(self, storage: MinariStorage) -> None:
@@ -184,19 +254,19 @@ class ForeignReader(Reader):
             if min(self._lengths, default=1) < 1:
                 raise ValueError("an episode has no steps")
         self._ends = np.cumsum(self._lengths)
-        self._kept: tuple[int, dict[str, Any]] | None = None
-        self.env = _named_env(storage.metadata.get("env_spec"))
+        self._current_episode: tuple[int, dict[str, Any]] | None = None
+        self.env = _parse_env_spec(storage.metadata.get("env_spec"))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         if not self._lengths:
             return {}
         total = int(self._ends[-1])
         return {
-            name: Found(each.dtype, (total, *each.shape[1:]))
+            name: FileColumn(each.dtype, (total, *each.shape[1:]))
             for name, each in self._episode(0).items()
         }
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         parts: dict[str, list[Array]] = {name: [] for name in names}
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         for number in range(int(first), int(last) + 1):
@@ -209,11 +279,11 @@ class ForeignReader(Reader):
             return {name: np.concatenate(found) for name, found in parts.items()}
 
     def _episode(self, number: int) -> dict[str, Any]:
-        if self._kept is None or self._kept[0] != number:
+        if self._current_episode is None or self._current_episode[0] != number:
             arrays = _read_episode(self._storage, number)
             with _reading(self._storage):
-                self._kept = (number, self._entries(arrays))
-        return self._kept[1]
+                self._current_episode = (number, self._entries(arrays))
+        return self._current_episode[1]
 
     def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -229,7 +299,7 @@ class ForeignReader(Reader):
         found["next.terminated"] = arrays["terminations"].astype(bool)
         found["next.truncated"] = arrays["truncations"].astype(bool)
         done = found["next.terminated"] | found["next.truncated"]
-        # An episode that was cut off without a word ends here all the same.
+        # An episode without an end flag ends at its last step.
         done[-1:] = True
         found["next.done"] = done
         return found
@@ -237,11 +307,11 @@ class ForeignReader(Reader):
     def notes(self) -> tuple[str, ...]:
         notes = ["infos are left out"]
         if self._storage.jpeg_encoding:
-            notes.append("images are what JPEG left of them, if there are any")
+            notes.append("images are compressed with JPEG, which is lossy")
         return tuple(notes)
 
 
-def _named_env(text: Any) -> tuple[str, Mapping[str, Any]] | None:
+def _parse_env_spec(text: Any) -> tuple[str, Mapping[str, Any]] | None:
     try:
         spec = parse_json(text, "env_spec")
         return str(spec["id"]), dict(spec.get("kwargs") or {})

@@ -1,4 +1,4 @@
-"""``.npz``: an array an entry, written and read piece by piece, and never with pickle."""
+"""``.npz``: one array per entry, written and read in pieces, and never with pickle."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ from typing import IO, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Stored, columns_of
-from tdx.rollouts.formats.untrusted_files import (
-    DEFLATE_RATIO,
-    MAX_COLUMNS,
-    MAX_NOTE_BYTES,
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
     array_bytes,
-    check_expansion,
+    array_format,
     is_numeric,
+    to_array,
 )
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.untrusted import validate_shape
+from tdx.rollouts.formats.files import DEFLATE_RATIO, MAX_COLUMNS, MAX_NOTE_BYTES, check_expansion
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, parse_note
+from tdx.rollouts.formats.stored import ExportSource, name_columns
+from tdx.untrusted import checked_shape
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write one array an entry, time first, and the note as bytes of JSON."""
-    columns = columns_of(stored.manifest, [NOTE])
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one array per entry, time first, and the note as bytes of JSON."""
+    columns = name_columns(source.manifest, [NOTE])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
         for column in columns:
-            track, steps = stored.track(column.track)
+            track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
-            kind, more = array_form(dtype)
+            kind, more = array_format(dtype)
             with _member(file, column.name) as member:
                 _write_header(member, kind, (steps, *shape, *more))
-                for block in stored.column_blocks(column):
+                for block in source.column_blocks(column):
                     member.write(np.ascontiguousarray(to_array(block)).data)
         with _member(file, NOTE) as member:
-            np.lib.format.write_array(member, np.array(stored.note_text(columns).encode()))
+            np.lib.format.write_array(member, np.array(source.note_text(columns).encode()))
     return ()
 
 
 def _member(file: zipfile.ZipFile, name: str) -> IO[bytes]:
-    # One date for all, so that the same dump gives the same file.
+    # A constant date, so that the same dump gives the same file.
     return file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
 
 
@@ -57,13 +56,13 @@ def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a file; nothing but the headers is read yet."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a file, and read its headers."""
     try:
         file = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
         raise StorageError(
-            f"{path} is not an npz file: {error}", hint="was it cut short?"
+            f"{path} is not an npz file: {error}", hint="the file may be truncated"
         ) from error
     with file, ExitStack() as members:
         try:
@@ -72,17 +71,17 @@ def read(path: Path) -> Iterator[Reader]:
             raise StorageError(f"{path} is damaged: {error}", hint="export it again") from error
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: zipfile.ZipFile, members: ExitStack) -> None:
         self._path = path
         self._members: dict[str, IO[bytes]] = {}
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FileColumn] = {}
         for info in _checked_members(path, file):
             name = info.filename.removesuffix(".npy")
             member = members.enter_context(file.open(info))
             found = self._header(member, name)
             if name == NOTE and not found.shape and found.dtype.kind == "S":
-                self.note = read_note(self._read(member, info).rstrip(b"\0"), path)
+                self.note = parse_note(self._read(member, info).rstrip(b"\0"), path)
                 continue
             if is_numeric(found.dtype):
                 size = array_bytes(found.shape, found.dtype, f"{name!r} in {path}")
@@ -101,7 +100,7 @@ class _Reader(Reader):
             )
         return member.read(info.file_size)
 
-    def _header(self, member: IO[bytes], name: str) -> Found:
+    def _header(self, member: IO[bytes], name: str) -> FileColumn:
         try:
             version = np.lib.format.read_magic(member)
             read_header = (
@@ -109,9 +108,9 @@ class _Reader(Reader):
                 if version == (1, 0)
                 else np.lib.format.read_array_header_2_0
             )
-            # The header is a literal of at most so many characters; objects are never unpickled.
+            # The header is a Python literal of limited size; objects are never unpickled.
             shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-            validate_shape(shape, f"{name!r} in {self._path}")
+            checked_shape(shape, f"{name!r} in {self._path}")
         except StorageError:
             raise
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
@@ -123,12 +122,12 @@ class _Reader(Reader):
                 f"{name!r} in {self._path} is in Fortran order",
                 hint="save it with np.ascontiguousarray",
             )
-        return Found(dtype, tuple(shape))
+        return FileColumn(dtype, tuple(shape))
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return self._found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         found: dict[str, Array] = {}
         for name in names:
             each = self._found[name]
@@ -136,13 +135,13 @@ class _Reader(Reader):
             size = math.prod(shape) * each.dtype.itemsize
             data = bytearray(self._members[name].read(size))
             if len(data) != size or not is_numeric(each.dtype):
-                raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+                raise StorageError(f"{name!r} in {self._path} is truncated", hint="export it again")
             found[name] = np.frombuffer(data, each.dtype).reshape(shape)
         return found
 
 
 def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The arrays of the file, as its directory lists them.
+    """Return the arrays in the directory of the file.
 
     Raises:
         StorageError: They are too many, encrypted, compressed in an unusual way, or larger than

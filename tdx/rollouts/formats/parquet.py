@@ -1,4 +1,4 @@
-"""Parquet: a row for each step of each env, with the number of its episode and its step in it."""
+"""Parquet: one row per step of each env, with its episode and its step in the episode."""
 
 from __future__ import annotations
 
@@ -11,31 +11,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Column, EpisodeClock, Stored, columns_of
-from tdx.rollouts.formats.untrusted_files import (
-    MAX_COLUMNS,
-    MAX_NOTE_BYTES,
-    ZSTD_RATIO,
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
     array_bytes,
-    check_expansion,
+    array_format,
     is_numeric,
+    to_array,
 )
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.manifest import DATA
+from tdx.rollouts.formats.files import MAX_COLUMNS, MAX_NOTE_BYTES, ZSTD_RATIO, check_expansion
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _READ_ROWS, _READ_BYTES = 4096, 2**26
 _PANDAS_INDEX = "__index_level_"
 
 
-def index_names(names: Sequence[str], batched: bool) -> dict[str, str]:
-    """What the columns are called that say where a row belongs, beside those of the entries."""
+def name_index_columns(names: Sequence[str], is_batched: bool) -> dict[str, str]:
+    """Return unused names for the columns ``env``, ``episode`` and ``step``."""
     found = {}
-    for name in (*(["env"] if batched else []), "episode", "step"):
+    for name in (*(["env"] if is_batched else []), "episode", "step"):
         free = name
         while free in names:
             free += "_"
@@ -43,26 +49,26 @@ def index_names(names: Sequence[str], batched: bool) -> dict[str, str]:
     return found
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write a row for each step of each env; the note is in the metadata of the schema."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one row per step of each env, and the note as metadata of the schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = columns_of(stored.manifest)
-    index = index_names([each.name for each in columns], bool(stored.batch_size))
+    columns = name_columns(source.manifest)
+    index = name_index_columns([each.name for each in columns], bool(source.batch_size))
     fields = [pa.field(index[name], pa.int64()) for name in index]
-    fields += [_field(stored, each) for each in columns]
-    schema = pa.schema(fields, metadata={NOTE: stored.note_text(columns)})
-    clock = EpisodeClock(stored.episodes, stored.rows)
+    fields += [_field(source, each) for each in columns]
+    schema = pa.schema(fields, metadata={NOTE: source.note_text(columns)})
+    clock = EpisodeLookup(source.episodes, source.rows)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for start, leaves in stored.blocks(DATA):
+        for start, leaves in source.blocks(DATA):
             steps = len(next(iter(leaves.values())))
-            arrays = [pa.array(each) for each in _index(stored, clock, start, steps)]
+            arrays = [pa.array(each) for each in _index(source, clock, start, steps)]
             arrays += [
                 _arrow(
                     to_array(leaves[each.path], splits_complex=True),
                     schema.field(each.name),
-                    steps * stored.rows,
+                    steps * source.rows,
                 )
                 for each in columns
             ]
@@ -70,24 +76,24 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def _field(stored: Stored, column: Column) -> pa.Field:
+def _field(source: ExportSource, column: ExportColumn) -> pa.Field:
     import pyarrow as pa
 
-    dtype, shape = stored.data.leaves[column.path]
-    kind, more = array_form(dtype, splits_complex=True)
-    inner = (*shape[len(stored.batch_size) :], *more)
+    dtype, shape = source.data.leaves[column.path]
+    kind, more = array_format(dtype, splits_complex=True)
+    inner = (*shape[len(source.batch_size) :], *more)
     size = int(np.prod(inner))
-    # What has no number has no list either: Parquet's lists of none cannot be read back.
+    # Parquet cannot read back lists of length 0.
     single = pa.from_numpy_dtype(kind) if size else pa.null()
-    told = {"shape": str(list(inner)), "dtype": str(dtype).removeprefix("torch.")}
-    return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=told)
+    metadata = {"shape": str(list(inner)), "dtype": str(dtype).removeprefix("torch.")}
+    return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=metadata)
 
 
-def _index(stored: Stored, clock: EpisodeClock, start: int, steps: int) -> list[Array]:
+def _index(source: ExportSource, clock: EpisodeLookup, start: int, steps: int) -> list[Array]:
     episodes, counts = (each.reshape(-1) for each in clock.read(start, steps))
-    if not stored.batch_size:
+    if not source.batch_size:
         return [episodes, counts]
-    return [np.tile(np.arange(stored.rows), steps), episodes, counts]
+    return [np.tile(np.arange(source.rows), steps), episodes, counts]
 
 
 def _arrow(array: Array, field: pa.Field, rows: int) -> pa.Array:
@@ -102,12 +108,12 @@ def _arrow(array: Array, field: pa.Field, rows: int) -> pa.Array:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a file; nothing but its schema is read yet."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a file, and read its schema."""
     import pyarrow.parquet as pq
 
     limits = {"thrift_string_size_limit": MAX_NOTE_BYTES, "thrift_container_size_limit": 10**6}
-    with _reading(f"{path} is not a Parquet file", "was it cut short?"):
+    with _reading(f"{path} is not a Parquet file", "the file may be truncated"):
         file = pq.ParquetFile(path, **limits)
     with file:
         yield _Reader(path, file)
@@ -115,7 +121,7 @@ def read(path: Path) -> Iterator[Reader]:
 
 @contextmanager
 def _reading(message: str, hint: str = "export it again") -> Iterator[None]:
-    """Turn what Arrow raises for a damaged file into one error."""
+    """Turn the errors of Arrow about a damaged file into one error."""
     import pyarrow as pa
 
     try:
@@ -126,35 +132,35 @@ def _reading(message: str, hint: str = "export it again") -> Iterator[None]:
         raise StorageError(message, hint=hint) from error
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
         with _reading(f"the schema of {path} is damaged"):
             self._schema = file.schema_arrow
             text = (self._schema.metadata or {}).get(NOTE.encode())
         _check_sizes(path, file.metadata)
-        self.note = None if text is None else read_note(text, path)
+        self.note = None if text is None else parse_note(text, path)
         self._envs = 1
         if self.note is not None:
             self._envs = math.prod(self.note["manifest"]["batch_size"])
         self._batches: Iterator[Any] | None = None
         self._left: list[Any] = []
         with _reading(f"the schema of {path} is damaged"):
-            self._columns = self._found()
+            self._columns = self._read_columns()
         numbers = (each for each in self._columns.values() if is_numeric(each.dtype))
         claimed = sum(array_bytes(each.shape, each.dtype, str(path)) for each in numbers)
         check_expansion(claimed, path.stat().st_size, ZSTD_RATIO, str(path))
 
-    def _found(self) -> dict[str, Found]:
+    def _read_columns(self) -> dict[str, FileColumn]:
         steps = self._file.metadata.num_rows // self._envs
         found = {}
         for field in self._schema:
             if not field.name.startswith(_PANDAS_INDEX):
                 kind, width = self._kind(field)
-                found[field.name] = Found(kind, (steps, *width))
+                found[field.name] = FileColumn(kind, (steps, *width))
         return found
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         return self._columns
 
     def _kind(self, field: pa.Field) -> tuple[Any, tuple[int, ...]]:
@@ -181,51 +187,51 @@ class _Reader(Reader):
             first = next(self._file.iter_batches(1, columns=[name], use_threads=False), None)
             return 0 if first is None or not len(first) else len(first.column(0)[0].as_py() or ())
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         if self._batches is None:
             columns = (self._columns[name] for name in names)
             row = sum(array_bytes(each.shape[1:], each.dtype, "a row") for each in columns)
             count = max(1, min(_READ_ROWS, _READ_BYTES // max(row, 1)))
             self._batches = self._file.iter_batches(count, columns=list(names), use_threads=False)
         wanted = (stop - start) * self._envs
-        taken: list[Any] = []
+        batches: list[Any] = []
         while wanted:
             batch = self._left.pop() if self._left else self._next_batch()
             if batch is None:
-                raise StorageError(f"{self._path} is cut short", hint="export it again")
+                raise StorageError(f"{self._path} is truncated", hint="export it again")
             if len(batch) > wanted:
                 self._left.append(batch.slice(wanted))
                 batch = batch.slice(0, wanted)
-            taken.append(batch)
+            batches.append(batch)
             wanted -= len(batch)
-        return {name: self._joined(name, taken) for name in names}
+        return {name: self._concatenate(name, batches) for name in names}
 
     def _next_batch(self) -> Any:
         assert self._batches is not None
         with _reading(f"{self._path} is damaged"):
             return next(self._batches, None)
 
-    def _joined(self, name: str, batches: list[Any]) -> Array:
+    def _concatenate(self, name: str, batches: list[Any]) -> Array:
         found = self._columns[name]
         none = np.empty((0, *found.shape[1:]), found.dtype)
         return np.concatenate(
-            [self._numbers(name, batch.column(name)) for batch in batches] or [none]
+            [self._to_numpy(name, batch.column(name)) for batch in batches] or [none]
         )
 
-    def _numbers(self, name: str, column: Any) -> Array:
+    def _to_numpy(self, name: str, column: Any) -> Array:
         import pyarrow as pa
 
         kind, rows = column.type, len(column)
         if pa.types.is_null(kind):
             return np.empty((rows, 0), np.float32)
-        listed = not pa.types.is_primitive(kind)
-        flat = column.flatten() if listed else column
-        if column.null_count or flat.null_count or (listed and rows and len(flat) % rows):
+        is_list = not pa.types.is_primitive(kind)
+        flat = column.flatten() if is_list else column
+        if column.null_count or flat.null_count or (is_list and rows and len(flat) % rows):
             raise StorageError(
-                f"{name!r} in {self._path} has empty or unlike rows", hint="fill or drop them first"
+                f"{name!r} in {self._path} has null or uneven rows", hint="fill or drop them first"
             )
         numbers: Array = flat.to_numpy(zero_copy_only=False)
-        return numbers.reshape(rows, -1) if listed else numbers
+        return numbers.reshape(rows, -1) if is_list else numbers
 
 
 def _check_sizes(path: Path, metadata: Any) -> None:

@@ -1,13 +1,11 @@
-"""The formats there are, declared here and nowhere else; loads neither torch nor any library."""
+"""Formats of exports and imports. Loads neither torch nor the library of any format."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from tdx.errors import ArgumentError, MissingPackageError, UnknownNameError, did_you_mean
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +13,15 @@ class Format:
     """A format that dumps are exported to.
 
     Args:
-        name: what it is called.
-        title: what it is.
-        suffixes: how its files end; the first is that of a new one.
-        mark: what a folder of this format has in it; none where it is a file.
-        packages: what has to be installed, as it is imported.
-        extra: of tdx, which installs these.
-        can_import: whether a dump can be made of it again.
-        has_frames: whether it shows pixels, and nothing else.
-        holds_raw: whether what the env itself gave goes into it too.
+        name: Name in ``--to`` and ``--from``.
+        title: Description.
+        suffixes: File suffixes; the first is that of a new export.
+        mark: File that a folder of this format has; ``None``: the format is a file.
+        packages: Modules that must be importable.
+        extra: Extra of tdx that installs them.
+        can_import: Whether it can be imported as a dump.
+        has_frames: Whether it is a video, with nothing but the pixels.
+        holds_raw: Whether raw steps of the base env are exported too.
     """
 
     name: str
@@ -38,28 +36,11 @@ class Format:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
+        """True if an export is a folder."""
         return self.mark is not None
 
-    @property
-    def module(self) -> Any:
-        """The module that writes and reads it.
-
-        Raises:
-            MissingPackageError: a package that it needs is not installed.
-        """
-        for package in self.packages:
-            try:
-                import_module(package)
-            except ImportError as error:
-                raise MissingPackageError(
-                    f"{self.name} needs {package}, which is not installed",
-                    hint=f"pip install 'tdx[{self.extra}]'",
-                ) from error
-        return import_module(f"tdx.rollouts.formats.{self.name}")
-
     def is_in(self, path: Path) -> bool:
-        """Whether a file or folder looks like it is of this format."""
+        """Return True if a file or folder appears to have this format."""
         if self.mark is not None:
             return (path / self.mark).exists()
         return path.suffix.lower() in self.suffixes
@@ -76,14 +57,14 @@ _FORMATS = (
     ),
     Format(
         "parquet",
-        "a table with a row a step, for pyarrow, pandas, Polars and DuckDB",
+        "a table with one row per step, for pyarrow, pandas, Polars and DuckDB",
         (".parquet", ".pq"),
         packages=("pyarrow",),
         extra="parquet",
     ),
     Format(
         "hdf5",
-        "one HDF5 file, a dataset an entry",
+        "one HDF5 file, one dataset per entry",
         (".h5", ".hdf5", ".hdf"),
         packages=("h5py",),
         extra="hdf5",
@@ -91,7 +72,7 @@ _FORMATS = (
     ),
     Format(
         "zarr",
-        "a Zarr 3 group, an array an entry",
+        "a Zarr 3 group, one array per entry",
         (".zarr",),
         mark="zarr.json",
         packages=("zarr",),
@@ -100,15 +81,15 @@ _FORMATS = (
     ),
     Format(
         "safetensors",
-        "one safetensors file, a tensor an entry",
+        "one safetensors file, one tensor per entry",
         (".safetensors",),
         holds_raw=True,
     ),
-    Format("npz", "one file for numpy.load, an array an entry", (".npz",), holds_raw=True),
-    Format("jsonl", "one line of JSON a step", (".jsonl", ".ndjson")),
+    Format("npz", "one file for numpy.load, one array per entry", (".npz",), holds_raw=True),
+    Format("jsonl", "one line of JSON per step", (".jsonl", ".ndjson")),
     Format(
         "mp4",
-        "a film of the pixels, lossless H.264",
+        "a video of the pixels, lossless H.264",
         (".mp4",),
         packages=("av",),
         extra="video",
@@ -117,7 +98,7 @@ _FORMATS = (
     ),
     Format(
         "gif",
-        "a film of the pixels in 256 colours",
+        "a video of the pixels in 256 colors",
         (".gif",),
         packages=("PIL",),
         extra="video",
@@ -128,7 +109,7 @@ _FORMATS = (
 
 
 def export_formats() -> tuple[Format, ...]:
-    """Every format.
+    """Return every format.
 
     Example:
         >>> [each.name for each in export_formats() if not each.packages]
@@ -138,39 +119,39 @@ def export_formats() -> tuple[Format, ...]:
 
 
 def find_format(name: str) -> Format:
-    """The format of that name.
+    """Return the format of a name.
 
     Raises:
-        UnknownNameError: there is none.
+        UnknownNameError: The name is unknown.
     """
     known = {each.name: each for each in _FORMATS}
     if name not in known:
         hint = did_you_mean(name, known, otherwise=f"one of {', '.join(known)}")
-        raise UnknownNameError(f"no format {name!r}", hint=hint)
+        raise UnknownNameError(f"unknown format {name!r}", hint=hint)
     return known[name]
 
 
-def format_for(path: Path | None) -> Format:
-    """The format that a path to write to is named after.
+def format_of_suffix(path: str | Path | None) -> Format:
+    """Return the format of the suffix of a path to write.
 
     Raises:
-        ArgumentError: its name does not say.
+        ArgumentError: The path is missing, or its suffix is unknown.
     """
     for each in _FORMATS:
-        if path is not None and path.suffix.lower() in each.suffixes:
+        if path is not None and Path(path).suffix.lower() in each.suffixes:
             return each
     names = ", ".join(each.name for each in _FORMATS)
-    raise ArgumentError("it is not said which format is wanted", hint=f"add --to: {names}")
+    raise ArgumentError("the export has no format", hint=f"add --to: {names}")
 
 
-def format_of(path: Path) -> Format:
-    """The format of a file or folder that is there.
+def detect_format(path: Path) -> Format:
+    """Return the format of an existing file or folder.
 
     Raises:
-        ArgumentError: it cannot be told.
+        ArgumentError: It cannot be detected.
     """
     for each in _FORMATS:
         if path.is_dir() == each.is_folder and each.is_in(path):
             return each
     names = ", ".join(each.name for each in _FORMATS if each.can_import)
-    raise ArgumentError(f"{path} does not show which format it has", hint=f"add --from: {names}")
+    raise ArgumentError(f"the format of {path} cannot be detected", hint=f"add --from: {names}")

@@ -1,7 +1,7 @@
-"""``.safetensors``: a length, a header in JSON, and raw numbers; every dtype of torch but a few.
+"""``.safetensors``: a length, a JSON header, and raw numbers.
 
-The file is simple enough to be written and read piece by piece without the library, which would
-hold all of it in memory.
+The format is simple enough to be written and read in pieces without the library, which would hold
+the whole file in memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, read_note
-from tdx.rollouts.formats.stored import Column, Stored, columns_of
-from tdx.rollouts.formats.untrusted_files import MAX_COLUMNS
-from tdx.rollouts.formats.wire import Array, to_array
-from tdx.untrusted import parse_json, validate_shape
+from tdx.rollouts.formats.arrays import Array, FileColumn, to_array
+from tdx.rollouts.formats.files import MAX_COLUMNS
+from tdx.rollouts.formats.interface import (
+    NOTE,
+    ColumnReader,
+    ExportColumn,
+    ExportOptions,
+    parse_note,
+)
+from tdx.rollouts.formats.stored import ExportSource, name_columns
+from tdx.untrusted import checked_shape, parse_json
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -44,19 +49,19 @@ _NAMES = {
     torch.float8_e5m2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 _ALIGNED = 8
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write one tensor an entry, time first, and the note as the file's metadata."""
-    columns = columns_of(stored.manifest, ["__metadata__"])
-    # The widest numbers first: each tensor then begins where its dtype wants it.
-    placed = sorted(columns, key=lambda column: (-_form(stored, column)[0].itemsize, column.name))
-    header: dict[str, Any] = {"__metadata__": {NOTE: stored.note_text(columns)}}
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one tensor per entry, time first, and the note as metadata."""
+    columns = name_columns(source.manifest, ["__metadata__"])
+    # Sort by item size, so that each tensor is aligned.
+    placed = sorted(columns, key=lambda column: (-_format(source, column)[0].itemsize, column.name))
+    header: dict[str, Any] = {"__metadata__": {NOTE: source.note_text(columns)}}
     end = 0
     for column in placed:
-        dtype, shape = _form(stored, column)
+        dtype, shape = _format(source, column)
         begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
         place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         header[column.name] = place
@@ -65,21 +70,21 @@ def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
     with target.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for column in placed:
-            for block in stored.column_blocks(column):
-                flat = _plain(block).contiguous().reshape(-1).view(torch.uint8)
+            for block in source.column_blocks(column):
+                flat = _to_supported(block).contiguous().reshape(-1).view(torch.uint8)
                 file.write(flat.numpy().data)
     return ()
 
 
-def _form(stored: Stored, column: Column) -> tuple[torch.dtype, tuple[int, ...]]:
-    track, steps = stored.track(column.track)
+def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:
+    track, steps = source.track(column.track)
     dtype, shape = track.leaves[column.path]
-    plain = _plain(torch.empty((0,), dtype=dtype))
-    return plain.dtype, (steps, *shape, *plain.shape[1:])
+    converted = _to_supported(torch.empty((0,), dtype=dtype))
+    return converted.dtype, (steps, *shape, *converted.shape[1:])
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """The tensor in a dtype that the format knows."""
+def _to_supported(tensor: Tensor) -> Tensor:
+    """Convert a tensor to a dtype that the format supports."""
     return (
         tensor
         if tensor.dtype in _NAMES
@@ -88,69 +93,69 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a file; nothing but the header is read yet."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a file, and read its header."""
     with path.open("rb") as file:
         yield _Reader(path, file)
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file
         header, self._begin = _header(path, file)
-        self._room = path.stat().st_size - self._begin
+        self._size = path.stat().st_size - self._begin
         try:
             note = header.pop("__metadata__", {}).get(NOTE)
             self._places = {name: self._place(name, each) for name, each in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_safetensors(path) from error
         stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())
-        if stored > self._room:
+        if stored > self._size:
             raise StorageError(
-                f"{path} declares {stored:,} bytes, but has only {self._room:,}", hint=_FORGED
+                f"{path} declares {stored:,} bytes, but has only {self._size:,}", hint=_FORGED
             )
-        self.note = None if note is None else read_note(note, path)
+        self.note = None if note is None else parse_note(note, path)
 
     def _place(
         self, name: str, entry: Mapping[str, Any]
     ) -> tuple[torch.dtype, tuple[int, ...], int]:
         dtype = _DTYPES[entry["dtype"]]
-        shape = validate_shape(entry["shape"], f"{name!r} in {self._path}")
+        shape = checked_shape(entry["shape"], f"{name!r} in {self._path}")
         begin, end = entry["data_offsets"]
         is_whole = isinstance(begin, int) and isinstance(end, int)
         size = math.prod(shape) * dtype.itemsize
-        if not is_whole or not 0 <= begin <= end <= self._room or end - begin != size:
+        if not is_whole or not 0 <= begin <= end <= self._size or end - begin != size:
             raise StorageError(
-                f"{name!r} in {self._path} has the impossible place {begin!r} to {end!r}",
+                f"{name!r} in {self._path} has the impossible offsets {begin!r} to {end!r}",
                 hint=_FORGED,
             )
         return dtype, shape, begin
 
-    def columns(self) -> Mapping[str, Found]:
+    def columns(self) -> Mapping[str, FileColumn]:
         found = {}
         for name, (dtype, shape, _) in self._places.items():
-            found[name] = Found(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
+            found[name] = FileColumn(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
         return found
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         dtype, shape, offset = self._places[name]
         inner = math.prod(shape[1:]) * dtype.itemsize
         self._file.seek(self._begin + offset + start * inner)
         data = bytearray(self._file.read((stop - start) * inner))
         if len(data) != (stop - start) * inner:
-            raise StorageError(f"{name!r} in {self._path} is cut short", hint="export it again")
+            raise StorageError(f"{name!r} in {self._path} is truncated", hint="export it again")
         if not data:
             return np.empty((stop - start, *shape[1:]), self.columns()[name].dtype)
         return to_array(torch.frombuffer(data, dtype=dtype).reshape(stop - start, *shape[1:]))
 
 
 def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
-    """The header of a file, and where the numbers begin."""
+    """Return the header of a file, and the offset of the numbers."""
     length = int.from_bytes(file.read(8), "little")
-    if length > min(_LONGEST_HEADER, path.stat().st_size - 8):
+    if length > min(_MAX_HEADER_BYTES, path.stat().st_size - 8):
         raise _not_safetensors(path)
     try:
         header = parse_json(file.read(length), path)
@@ -162,7 +167,7 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 
 def _not_safetensors(path: Path) -> StorageError:
-    return StorageError(f"{path} is not a safetensors file", hint="was it cut short?")
+    return StorageError(f"{path} is not a safetensors file", hint="the file may be truncated")
 
 
 _FORGED = "the file is damaged or was made to look larger than it is; do not use it"

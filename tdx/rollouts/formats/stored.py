@@ -1,11 +1,11 @@
-"""A dump as exporters see it: its entries, chunk after chunk, and all that is to go with them."""
+"""A dump as the source of an export: its entries in blocks, and its note."""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,70 +14,51 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError, UnknownNameError, did_you_mean
-from tdx.keys import format_key, normalize_key
-from tdx.rollouts.dump import Dump
-from tdx.rollouts.episodes import Episode
-from tdx.rollouts.formats.results import Entry
-from tdx.rollouts.formats.wire import Array
-from tdx.rollouts.manifest import DATA, RAW, Manifest
-from tdx.rollouts.streaming import Progress, silent
-from tdx.rollouts.track import Parts, Track, open_data
-from tdx.rollouts.writer import names_of
+from tdx.keys import format_key, normal_key
+from tdx.rollouts.dump.entries import Parts, key_names
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.folder import DATA, RAW, open_data
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.reading import Dump
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.formats.arrays import Array
+from tdx.rollouts.formats.interface import VERSION, ExportColumn, ExportedEntry, ExportPlan
+from tdx.rollouts.recording.stream import Progress, ignore_progress
 
-VERSION = 1
 _BLOCK = 2**23
-"""Bytes that are read at a time, where chunks are smaller than that."""
+"""Number of bytes that are read at a time, unless a chunk is larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """An entry and what it is called in a file.
-
-    Args:
-        track: ``data``, or ``raw`` for what the env itself gave.
-        path: its key.
-        name: in the file.
-    """
-
-    track: str
-    path: Parts
-    name: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"track": self.track, "key": list(self.path), "name": self.name}
-
-
-def columns_of(manifest: Manifest, taken: Sequence[str] = ()) -> list[Column]:
-    """Each entry with a name of its own: its key with dots, behind ``raw/`` for raw ones.
+def name_columns(manifest: Manifest, taken: Sequence[str] = ()) -> list[ExportColumn]:
+    """Give each entry a unique name: its key with dots, with the prefix ``raw/`` for raw ones.
 
     Args:
-        manifest: of the dump.
-        taken: names that no entry may have.
+        manifest: Manifest of the dump.
+        taken: Names that are reserved.
     """
     found, used = [], set(taken)
     for track, _ in manifest.tracks:
         for path in track.leaves:
-            name = format_key(normalize_key(path))
+            name = format_key(normal_key(path))
             name = name if track.name == DATA else f"{track.name}/{name}"
             while name in used:
                 name += "_"
             used.add(name)
-            found.append(Column(track.name, path, name))
+            found.append(ExportColumn(track.name, path, name))
     return found
 
 
-class Stored:
-    """A dump, or some entries of it.
+class ExportSource:
+    """A dump, or some of its entries, as the source of an export.
 
     Args:
-        dump: the dump.
-        keys: what of it; all by default.
-        raw: whether what the env itself gave is wanted.
-        on_rows: told how far the reading is.
+        dump: The dump.
+        keys: Names of the entries. ``None``: all.
+        raw: Whether raw steps are included.
+        on_rows: Called with the progress of reading.
 
     Raises:
-        UnknownNameError: one of the keys is not there.
+        UnknownNameError: A key is unknown.
     """
 
     def __init__(
@@ -86,20 +67,20 @@ class Stored:
         keys: Sequence[str] | None = None,
         *,
         raw: bool = True,
-        on_rows: Callable[[Progress], None] = silent,
+        on_rows: Callable[[Progress], None] = ignore_progress,
     ) -> None:
         self.dump, self.folder = dump, dump.path
-        self.manifest = _reduced(dump.manifest, keys, raw)
+        self.manifest = _select_entries(dump.manifest, keys, raw)
         self._on_rows = on_rows
 
     @property
     def name(self) -> str:
-        """What the dump is called."""
+        """Name of the dump."""
         return self.folder.resolve().name
 
     @property
     def steps(self) -> int:
-        """How many steps of each env there are."""
+        """Number of steps of each env."""
         return self.manifest.steps
 
     @property
@@ -109,70 +90,75 @@ class Stored:
 
     @property
     def rows(self) -> int:
-        """How many envs there are."""
+        """Number of rows in the batch."""
         return torch.Size(self.batch_size).numel()
 
     @property
     def data(self) -> Track:
-        """The rollout's entries."""
+        """Track of the rollout."""
         assert self.manifest.data is not None
         return self.manifest.data
 
     @property
     def episodes(self) -> list[Episode]:
-        """Every episode, those that still ran last, as ``tdx show`` lists them."""
+        """All episodes, as ``tdx show`` lists them; those still running are the last."""
         return list(self.manifest.episodes)
 
-    def note(self, columns: Sequence[Column]) -> dict[str, Any]:
-        """What goes with the numbers, so that the same dump can be made of them again."""
+    def note(self, columns: Sequence[ExportColumn]) -> dict[str, Any]:
+        """Return the note, from which an import restores the same dump."""
         listed = [each.to_dict() for each in columns]
         return {"export": VERSION, "manifest": self.manifest.to_dict(), "columns": listed}
 
-    def note_text(self, columns: Sequence[Column]) -> str:
-        """:meth:`note` as JSON."""
+    def note_text(self, columns: Sequence[ExportColumn]) -> str:
+        """Return :meth:`note` as JSON."""
         return json.dumps(self.note(columns), allow_nan=False)
 
-    def entries(self, columns: Sequence[Column]) -> tuple[Entry, ...]:
-        """What of the dump is where in the file."""
+    def entries(self, columns: Sequence[ExportColumn]) -> tuple[ExportedEntry, ...]:
+        """Return the entries and their places in the file."""
         tracks = {track.name: track for track, _ in self.manifest.tracks}
         found = []
         for each in columns:
             dtype, shape = tracks[each.track].leaves[each.path]
-            name = format_key(normalize_key(each.path))
+            name = format_key(normal_key(each.path))
             key = name if each.track == DATA else f"{each.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
-            found.append(Entry(key, each.name, inner, str(dtype).removeprefix("torch.")))
+            found.append(ExportedEntry(key, each.name, inner, str(dtype).removeprefix("torch.")))
         return tuple(found)
 
+    def plan(self) -> ExportPlan:
+        """Return the plan to export all entries under their own names."""
+        columns = name_columns(self.manifest)
+        return ExportPlan(self.entries(columns), len(self.episodes), self.manifest.size)
+
     def track(self, name: str) -> tuple[Track, int]:
-        """A track of that name, and its number of steps."""
+        """Return a track, and its number of steps."""
         return next(found for found in self.manifest.tracks if found[0].name == name)
 
-    def column_blocks(self, column: Column) -> Iterator[Tensor]:
-        """One entry from its first step to its last, ``[n, *B, ...]`` at a time."""
+    def column_blocks(self, column: ExportColumn) -> Iterator[Tensor]:
+        """Yield the blocks of one entry, ``[n, *B, ...]``, in order."""
         for _, leaves in self.blocks(column.track, [column.path]):
             yield leaves[column.path]
 
     def blocks(
         self, name: str = DATA, paths: Sequence[Parts] | None = None
     ) -> Iterator[tuple[int, dict[Parts, Tensor]]]:
-        """Entries, a few chunks at a time and held against their checksums.
+        """Read entries a few chunks at a time, and compare them with their checksums.
 
         Args:
-            name: of the track.
-            paths: of the entries; all by default.
+            name: Name of the track.
+            paths: Keys of the entries. ``None``: all.
 
         Yields:
-            the first step, and each entry ``[n, *B, ...]``.
+            The first step, and each entry, ``[n, *B, ...]``.
 
         Raises:
-            StorageError: a file is cut short, or not what it was.
+            StorageError: A file is truncated or was changed.
         """
         track, _ = self.track(name)
         wanted = list(track.leaves) if paths is None else list(paths)
         step_bytes = sum(map(track.step_bytes, wanted))
         start = 0
-        for sizes in self._blocks_of_chunks(name, step_bytes):
+        for sizes in self._group_chunks(name, step_bytes):
             yield start, {path: self._read(track, path, start, sizes) for path in wanted}
             start += sum(steps for _, steps in sizes)
             steps = self.manifest.steps
@@ -182,21 +168,21 @@ class Stored:
     def _goal(self) -> Any:
         return replace(self.manifest.goal, steps=self.manifest.steps, episodes=None)
 
-    def _blocks_of_chunks(self, name: str, step_bytes: int) -> Iterator[list[tuple[int, int]]]:
-        """Neighbouring chunks, each by its number and its steps, so many as make a block."""
-        together: list[tuple[int, int]] = []
+    def _group_chunks(self, name: str, step_bytes: int) -> Iterator[list[tuple[int, int]]]:
+        """Group successive chunks into blocks; yields the index and steps of each chunk."""
+        group: list[tuple[int, int]] = []
         size = 0
         for index, chunk in enumerate(self.manifest.chunks):
             steps = chunk.steps if name == DATA else chunk.raw_steps
             if not steps:
                 continue
-            if together and size + steps * step_bytes > _BLOCK:
-                yield together
-                together, size = [], 0
-            together.append((index, steps))
+            if group and size + steps * step_bytes > _BLOCK:
+                yield group
+                group, size = [], 0
+            group.append((index, steps))
             size += steps * step_bytes
-        if together:
-            yield together
+        if group:
+            yield group
 
     def _read(self, track: Track, path: Parts, start: int, sizes: list[tuple[int, int]]) -> Tensor:
         dtype, shape = track.leaves[path]
@@ -210,8 +196,8 @@ class Stored:
             crc = zlib.crc32(view[offset : offset + count * step])
             if f"{crc:08x}" != self.manifest.chunks[index].crc32.get(file):
                 raise StorageError(
-                    f"the checksum of chunk {index} in {self.folder / file} is another",
-                    hint=f"tdx verify {self.folder} says more",
+                    f"the checksum of chunk {index} in {self.folder / file} differs",
+                    hint=f"`tdx verify {self.folder}` lists all problems",
                 )
             offset += count * step
         if not data:
@@ -219,28 +205,28 @@ class Stored:
         return torch.frombuffer(data, dtype=dtype).reshape(steps, *shape)
 
     def check(self, paths: Sequence[Parts]) -> None:
-        """Read entries once and hold them against their checksums.
+        """Read entries once, and compare them with their checksums.
 
         Raises:
-            StorageError: a file is cut short, or not what it was.
+            StorageError: A file is truncated or was changed.
         """
         for _ in self.blocks(DATA, paths):
             pass
 
     def span(self, path: Parts, row: int, start: int, stop: int) -> Tensor:
-        """Some steps of one env, from the disk: ``[n, ...]``."""
-        leaf: Tensor = self.dump.data.get(normalize_key(path))
+        """Read a range of steps of one row, ``[n, ...]``."""
+        leaf: Tensor = self.dump.data.get(normal_key(path))
         for place in np.unravel_index(row, self.batch_size) if self.batch_size else ():
             leaf = leaf[int(place)]
         return leaf[start:stop].contiguous()
 
 
-class EpisodeClock:
-    """Which episode each step belongs to, and how far it is in it.
+class EpisodeLookup:
+    """Looks up the episode of each step, and the step within the episode.
 
     Args:
-        episodes: as the dump lists them.
-        rows: how many envs there are.
+        episodes: Episodes of the dump, in its order.
+        rows: Number of rows in the batch.
     """
 
     def __init__(self, episodes: Sequence[Episode], rows: int) -> None:
@@ -254,7 +240,7 @@ class EpisodeClock:
             self._numbers.append(np.array([number for _, number in spans], dtype=np.int64))
 
     def read(self, start: int, steps: int) -> tuple[Array, Array]:
-        """The number of the episode and the step in it, both ``[steps, rows]``."""
+        """Return the index of the episode and the step in it, both ``[steps, rows]``."""
         times = np.arange(start, start + steps)
         numbers, counts = [], []
         for starts, each in zip(self._starts, self._numbers, strict=True):
@@ -264,10 +250,10 @@ class EpisodeClock:
         return np.stack(numbers, 1), np.stack(counts, 1)
 
 
-def _reduced(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manifest:
-    """The manifest of a dump that holds some entries of another."""
+def _select_entries(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manifest:
+    """Return the manifest of a dump with some of the entries."""
     data = manifest.to_dict()
-    # Nobody goes on with a copy: what for stays with the dump.
+    # An export cannot be resumed.
     data["state"] = None
     if not raw:
         data["tracks"].pop(RAW, None)
@@ -275,7 +261,7 @@ def _reduced(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manif
         _check_keys(manifest, keys)
         data["keys"] = list(keys)
         for track in data["tracks"].values():
-            _keep(track, set(keys))
+            _select_leaves(track, set(keys))
         data["tracks"] = {name: each for name, each in data["tracks"].items() if each["leaves"]}
     data["keeps_raw"] = data["keeps_raw"] and (keys is None) and RAW in data["tracks"]
     files = {leaf["file"] for track in data["tracks"].values() for leaf in track["leaves"]}
@@ -285,9 +271,9 @@ def _reduced(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manif
     return Manifest.from_dict(data)
 
 
-def _keep(track: dict[str, Any], keys: set[str]) -> None:
+def _select_leaves(track: dict[str, Any], keys: set[str]) -> None:
     track["leaves"] = [
-        leaf for leaf in track["leaves"] if keys & set(names_of(normalize_key(tuple(leaf["key"]))))
+        leaf for leaf in track["leaves"] if keys & set(key_names(normal_key(tuple(leaf["key"]))))
     ]
     paths = [leaf["key"] for leaf in track["leaves"]]
     track["groups"] = [
@@ -299,15 +285,15 @@ def _keep(track: dict[str, Any], keys: set[str]) -> None:
 
 def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:
     assert manifest.data is not None
-    known = {name for path in manifest.data.leaves for name in names_of(normalize_key(path))}
+    known = {name for path in manifest.data.leaves for name in key_names(normal_key(path))}
     for name in keys:
         if name not in known:
-            hint = did_you_mean(name, known, f"there are {', '.join(sorted(known))}")
-            raise UnknownNameError(f"--keys: no entry {name!r}", hint=hint)
+            hint = did_you_mean(name, known, f"known entries: {', '.join(sorted(known))}")
+            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
 
 
-def folder_bytes(path: Path) -> int:
-    """How many bytes a file or all in a folder has."""
+def measure_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files in a folder."""
     if path.is_dir():
         return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     return path.stat().st_size

@@ -1,51 +1,70 @@
-"""Zarr 3: a group with an array an entry, compressed with Zstandard."""
+"""Zarr 3: a group with one array per entry, compressed with Zstandard."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.hdf5 import chunk_shape, grouped_columns
-from tdx.rollouts.formats.options import Options
-from tdx.rollouts.formats.reader import NOTE, Found, Reader, checked_note
-from tdx.rollouts.formats.stored import Stored
-from tdx.rollouts.formats.wire import Array, array_form, to_array
-from tdx.rollouts.formats.zarr_checks import ZarrArray, check_group
+from tdx.rollouts.formats.arrays import (
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
+    is_numeric,
+    to_array,
+)
+from tdx.rollouts.formats.files import (
+    FREE_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    ZSTD_RATIO,
+    check_expansion,
+    check_folder,
+)
+from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.stored import ExportSource
+from tdx.untrusted import checked_shape, parse_json, read_limited
 
 _CHUNK = 2**22
-"""Bytes in a file, before they are compressed."""
+"""Number of bytes in a chunk before compression."""
 
 
-def write(stored: Stored, target: Path, options: Options) -> tuple[str, ...]:
-    """Write one array an entry, time first, and the note as an attribute of the group."""
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write one array per entry, time first, and the note as an attribute of the group."""
     import zarr
 
-    columns = grouped_columns(stored)
+    columns = name_grouped_columns(source)
     group = zarr.open_group(str(target), mode="w", zarr_format=3)
     for column in columns:
-        track, steps = stored.track(column.track)
+        track, steps = source.track(column.track)
         dtype, shape = track.leaves[column.path]
-        kind, more = array_form(dtype)
+        kind, more = array_format(dtype)
         full = (steps, *shape, *more)
         chunks = chunk_shape(full, kind, _CHUNK)
         array = group.create_array(column.name, shape=full, dtype=kind, chunks=chunks)
         start = 0
-        # Whole chunks at a time: a part of one would have the rest read and written again.
-        for block in _regrouped(map(to_array, stored.column_blocks(column)), chunks[0]):
+        # Write whole chunks: a partial one would be read and written again.
+        for block in _align_blocks(map(to_array, source.column_blocks(column)), chunks[0]):
             if block.size:
                 array[start : start + len(block)] = block
             start += len(block)
-    group.attrs[NOTE] = stored.note(columns)
+    group.attrs[NOTE] = source.note(columns)
     return ()
 
 
-def _regrouped(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
-    """The same rows in blocks whose lengths are multiples of ``steps``; the last one is not."""
+def _align_blocks(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
+    """Yield the same steps in blocks with lengths that are multiples of ``steps``, but the last."""
     left: list[Array] = []
     count = 0
     for block in blocks:
@@ -61,41 +80,41 @@ def _regrouped(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Reader]:
-    """Open a group; no number is read yet."""
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a group without reading its numbers."""
     import zarr
 
     stored = check_group(path)
     try:
-        # Consolidated metadata may name arrays elsewhere: the folder itself says what is in it.
+        # Consolidated metadata may name arrays outside the folder.
         group = zarr.open_group(str(path), mode="r", use_consolidated=False)
         arrays = {name: group[name] for name in stored}
         note = group.attrs.get(NOTE)
     except Exception as error:
         message = f"{path} cannot be read as a Zarr group"
-        raise StorageError(message, hint="was it cut short?") from error
+        raise StorageError(message, hint="the folder may be incomplete") from error
     for name, each in arrays.items():
         if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
-    yield _Reader(path, arrays, None if note is None else checked_note(note, path), stored)
+    yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
 
 
 _AGAIN = "export it again"
 
 
-class _Reader(Reader):
+class _Reader(ColumnReader):
     def __init__(
         self, path: Path, arrays: dict[str, Any], note: Any, stored: Mapping[str, ZarrArray]
     ) -> None:
         self._path, self._arrays, self.note, self._stored = path, arrays, note, stored
 
-    def columns(self) -> Mapping[str, Found]:
-        return {name: Found(each.dtype, each.shape) for name, each in self._arrays.items()}
+    def columns(self) -> Mapping[str, FileColumn]:
+        return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
 
-    def rows(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._rows(name, start, stop) for name in names}
+    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
+        return {name: self._read_column(name, start, stop) for name in names}
 
-    def _rows(self, name: str, start: int, stop: int) -> Array:
+    def _read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._arrays[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
@@ -105,3 +124,220 @@ class _Reader(Reader):
         except Exception as error:
             message = f"{name!r} in {self._path} cannot be read"
             raise StorageError(message, hint=_AGAIN) from error
+
+
+_VERSION_3, _GROUP_2, _ARRAY_2 = "zarr.json", ".zgroup", ".zarray"
+_CODECS = ("bytes", "transpose", "crc32c", "gzip", "zstd", "blosc")
+"""Codecs of Zarr 3 that hold numbers in one file a chunk."""
+_COMPRESSORS = ("zlib", "gzip", "zstd", "blosc", "lz4")
+"""Compressors of Zarr 2."""
+_MAX_CHUNKS = 2_000_000
+_CHECKSUMS = 16
+"""Bytes that checksums may add to a chunk."""
+_SMALL_CHUNK = 2**18
+"""Compressed bytes that deflate cannot expand beyond a harmless size."""
+_SAVE = "save the arrays as plain numbers with zstd, without shards and object codecs"
+_FORGED = "the group is damaged or was made to look larger than it is; do not use it"
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrArray:
+    """An array as its metadata declares it.
+
+    Args:
+        name: Path in the group.
+        shape: Shape of the array.
+        chunks: Shape of a chunk.
+        chunk_bytes: Size of a chunk after decompression.
+        prefix: Start of the file names of the chunks.
+        separator: Separator between the numbers in a file name.
+        compressor: Name of the compression; ``None`` if there is none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    chunk_bytes: int
+    prefix: str
+    separator: str
+    compressor: str | None
+
+    def check_chunks(self, folder: Path, start: int, stop: int) -> None:
+        """Check that the chunks of a range of steps do not expand to more than they declare.
+
+        Raises:
+            StorageError: A chunk does.
+        """
+        first, last = start // self.chunks[0], (max(stop, start + 1) - 1) // self.chunks[0]
+        spans = [range(first, last + 1)]
+        pairs = zip(self.shape[1:], self.chunks[1:], strict=True)
+        spans += [range(-(-size // chunk)) for size, chunk in pairs]
+        for place in itertools.product(*spans):
+            file = folder / f"{self.prefix}{self.separator.join(map(str, place))}"
+            if file.is_file() and not self._is_plausible(file):
+                raise StorageError(
+                    f"chunk {file.relative_to(folder)} of {folder} is larger than it declares",
+                    hint=_FORGED,
+                )
+
+    def _is_plausible(self, file: Path) -> bool:
+        size = file.stat().st_size
+        if size > 2 * self.chunk_bytes + _SMALL_CHUNK:
+            return False
+        with file.open("rb") as stream:
+            head = stream.read(18)
+            if self.compressor == "blosc":
+                return int.from_bytes(head[4:8], "little") <= self.chunk_bytes + _CHECKSUMS
+            if self.compressor == "lz4":
+                return int.from_bytes(head[:4], "little") <= self.chunk_bytes + _CHECKSUMS
+            if self.compressor == "zstd":
+                return 0 <= _zstd_size(head) <= self.chunk_bytes + _CHECKSUMS
+            if self.compressor in ("gzip", "zlib") and size > _SMALL_CHUNK:
+                stream.seek(0)
+                inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+                inflated = inflater.decompress(stream.read(), self.chunk_bytes + _CHECKSUMS + 1)
+                return len(inflated) <= self.chunk_bytes + _CHECKSUMS
+        return True
+
+
+def _zstd_size(head: bytes) -> int:
+    """Return the size that a Zstandard frame declares, or -1."""
+    if len(head) < 6 or head[:4] != b"\x28\xb5\x2f\xfd":
+        return -1
+    descriptor = head[4]
+    is_single, code = bool(descriptor & 32), descriptor >> 6
+    begin = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (int(is_single), 2, 4, 8)[code]
+    if not width:
+        return -1
+    return int.from_bytes(head[begin : begin + width], "little") + (256 if code == 1 else 0)
+
+
+def check_group(folder: Path) -> dict[str, ZarrArray]:
+    """Check every file and every array of a group, without opening a chunk.
+
+    Args:
+        folder: The group.
+
+    Returns:
+        Arrays of numbers, by their path in the group.
+
+    Raises:
+        StorageError: There are links, objects, unknown codecs or impossible sizes.
+    """
+    sizes = check_folder(folder)
+    metadata = sum(_is_metadata(name) for name in sizes)
+    if metadata > MAX_COLUMNS:
+        raise StorageError(
+            f"{folder} has {metadata:,} arrays and groups", hint=f"{MAX_COLUMNS:,} are read"
+        )
+    try:
+        arrays = {each.name: each for each in _arrays(folder, sizes)}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
+        raise StorageError(
+            f"the metadata of {folder} is damaged: a field is missing, or of another type",
+            hint="export it again",
+        ) from error
+    claimed = sum(
+        each.chunk_bytes * math.prod(each.shape) // max(math.prod(each.chunks), 1)
+        for each in arrays.values()
+    )
+    check_expansion(claimed, sum(sizes.values()), ZSTD_RATIO, str(folder))
+    return arrays
+
+
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] in (_VERSION_3, _GROUP_2, _ARRAY_2)
+
+
+def _arrays(folder: Path, sizes: Mapping[str, int]) -> Iterator[ZarrArray]:
+    for name in sorted(sizes):
+        place, _, kind = name.rpartition("/")
+        if not _is_metadata(name):
+            continue
+        limit = MAX_NOTE_BYTES if not place else 2**24
+        document = parse_json(read_limited(folder / name, limit), folder / name)
+        if not isinstance(document, dict):
+            raise TypeError(f"{name} is not an object")
+        found = None
+        if kind == _VERSION_3 and document["node_type"] == "array":
+            found = _version_3(folder, place, document)
+        elif kind == _ARRAY_2:
+            found = _version_2(folder, place, document)
+        if found is not None:
+            yield found
+
+
+def _version_3(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArray | None:
+    what = f"{place!r} in {folder}"
+    codecs = [each if isinstance(each, str) else each["name"] for each in document["codecs"]]
+    grid = document["chunk_grid"]
+    if document.get("storage_transformers") or grid["name"] != "regular":
+        raise StorageError(f"{what} is stored in an unknown way", hint=_SAVE)
+    kind = document["data_type"]
+    if not isinstance(kind, str) or not _is_number(kind):
+        return None
+    for codec in codecs:
+        if codec not in _CODECS:
+            raise StorageError(f"{what} needs the codec {codec!r}", hint=_SAVE)
+    encoding = document["chunk_key_encoding"]
+    name, default = encoding["name"], {"default": "/", "v2": "."}
+    separator = encoding.get("configuration", {}).get("separator", default[name])
+    compressors = [codec for codec in codecs if codec in ("gzip", "zstd", "blosc")]
+    if len(compressors) > 1:
+        raise StorageError(f"{what} is compressed twice", hint=_SAVE)
+    return _array(
+        what,
+        place,
+        document["shape"],
+        grid["configuration"]["chunk_shape"],
+        np.dtype(kind),
+        f"c{separator}" if name == "default" else "",
+        separator,
+        compressors[0] if compressors else None,
+    )
+
+
+def _version_2(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArray | None:
+    what = f"{place!r} in {folder}"
+    kind = np.dtype(document["dtype"]) if isinstance(document["dtype"], str) else None
+    if kind is not None and kind.hasobject:
+        raise StorageError(f"{what} is an array of objects (pickles)", hint=_SAVE)
+    if kind is None or not is_numeric(kind):
+        return None
+    compressor = document["compressor"]
+    name = None if compressor is None else compressor["id"]
+    if document.get("filters") or name not in (None, *_COMPRESSORS):
+        raise StorageError(f"{what} needs filters or the codec {name!r}", hint=_SAVE)
+    separator = document.get("dimension_separator", ".")
+    return _array(what, place, document["shape"], document["chunks"], kind, "", separator, name)
+
+
+def _array(
+    what: str,
+    place: str,
+    shape: Any,
+    chunks: Any,
+    dtype: np.dtype[Any],
+    prefix: str,
+    separator: str,
+    compressor: str | None,
+) -> ZarrArray:
+    whole, chunk = checked_shape(shape, what), checked_shape(chunks, f"a chunk of {what}")
+    if separator not in ("/", ".") or len(chunk) != len(whole) or 0 in chunk:
+        raise StorageError(f"{what} has impossible chunks", hint=_FORGED)
+    size, claimed = array_bytes(chunk, dtype, what), array_bytes(whole, dtype, what)
+    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
+        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
+    count = math.prod(-(-length // step) for length, step in zip(whole, chunk, strict=True))
+    if count > _MAX_CHUNKS:
+        raise StorageError(f"{what} has {count:,} chunks", hint="use larger chunks")
+    start = f"{place}/{prefix}" if place else prefix
+    return ZarrArray(place, whole, chunk, size, start, separator, compressor)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return is_numeric(np.dtype(name)) and np.dtype(name).name == name
+    except TypeError:
+        return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from tdx.rollouts.manifest import Goal, Manifest
-from tdx.rollouts.run import DumpRequest, roll_out
-from tdx.rollouts.streaming import Progress
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.recording.request import DumpRequest
+from tdx.rollouts.recording.run import roll_out
+from tdx.rollouts.recording.stream import Progress
 from tdx.tui.backend.job import Job
 from tdx.tui.files.dump_requests import PROGRESS, DumpDone, DumpProgress, RecordDump
 

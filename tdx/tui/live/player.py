@@ -181,8 +181,7 @@ class Player:
         self._times.clear()
 
     def _act(self, command: Act) -> None:
-        from tdx.rollouts.policies import check_policy, named_policy
-        from tdx.rollouts.policy_files import PolicyRequest
+        from tdx.rollouts.policies.policy import PolicyRequest, check_policy, load_policy
 
         if command.source == "hand":
             numbers = {(key, place): number for key, place, number in command.numbers}
@@ -190,9 +189,9 @@ class Player:
         else:
             typed = None if command.source == self._pipeline.policy else command.source
             request = PolicyRequest.of(self._pipeline, typed, self._allow_code)
-            policy = named_policy(request, self.env)
+            policy = load_policy(request, self.env)
             check_policy(policy, self.env)
-            self.session.tracer.follow(policy.after(0))
+            self.session.tracer.follow(policy.start_at(0))
             self._action = None
         self.source = command.source
 

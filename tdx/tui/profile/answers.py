@@ -13,8 +13,12 @@ from tdx.pipeline import build_env
 from tdx.profiling.marginal import measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.rollouts.policies import check_length, check_policy, named_policy
-from tdx.rollouts.policy_files import PolicyRequest
+from tdx.rollouts.policies.policy import (
+    PolicyRequest,
+    check_action_count,
+    check_policy,
+    load_policy,
+)
 from tdx.tui.backend.job import Job
 from tdx.tui.profile.cost_rows import costs_of, joined, with_marginals
 from tdx.tui.profile.requests import PARTLY, PROGRESS, Advise, Costs, Measure, ModeName
@@ -85,10 +89,10 @@ def policy_for(request: Measure | Advise, env: EnvBase) -> Any:
     Raises:
         TdxError: the pipeline's policy does not fit.
     """
-    policy = named_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
+    policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
-    check_length(policy, max(request.steps, request.warmup))
-    return policy.after(0)
+    check_action_count(policy, max(request.steps, request.warmup))
+    return policy.start_at(0)
 
 
 @contextmanager

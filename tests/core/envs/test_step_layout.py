@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from tdx import Composite, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, Unbounded
 from tdx.core.envs import EnvBase
 from tdx.errors import EnvError
-from tdx.rollouts.recording import RecordingEnv
+from tdx.rollouts.recording.raw_envs import RecordingEnv
 
 CHANGES: dict[str, tuple[str, str]] = {
     "shape": ("b", "its shape is"),
@@ -99,7 +99,7 @@ def test_a_step_that_differs_stops_the_rollout(kind: str, change: str, at: int) 
     assert message in error.message
     assert error.hint
     if isinstance(env, RecordingEnv):
-        recorded = env.take()
+        recorded = env.pop_steps()
         assert recorded is not None
         assert recorded.shape[-1] == at
 

@@ -1,0 +1,1 @@
+"""Dumps on disk: manifest, index, data and state files, and what reads and writes them."""

@@ -1,0 +1,167 @@
+"""Folder of a dump: names of its files, opening them without following links, and its lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.files import open_below, open_folder, subfolder
+from tdx.untrusted import MAX_NESTING
+
+MANIFEST = "manifest.json"
+INDEX = "chunks.jsonl"
+DATA, RAW = "data", "raw"
+TRACKS = (DATA, RAW)
+STATE = "state"
+POLICY_COPY = "policy"
+"""Name, without suffix, of the copy of a policy's file."""
+POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors", ".npy", ".json"))
+"""Names that the copy of a policy's file can have."""
+TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+"""Name of an unfinished file; see :mod:`tdx.files`."""
+_MAX_FILES = 100_000
+_NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
+_LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+@contextmanager
+def open_dump_folder(folder: Path) -> Iterator[int]:
+    """Open the folder of a dump for reading; yields its descriptor.
+
+    Raises:
+        StorageError: It does not exist, or cannot be read.
+    """
+    try:
+        with open_folder(folder) as root:
+            yield root
+    except TdxError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing_dump(folder) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot read {folder}: {reason}", hint="check its permissions, and the disk"
+        ) from error
+
+
+def missing_dump(folder: Path) -> StorageError:
+    """Return the error for a folder without a manifest."""
+    return StorageError(
+        f"{folder} has no dump: {MANIFEST} is missing",
+        hint="`tdx list dumps DIR` lists those below a folder",
+    )
+
+
+@contextmanager
+def open_data(folder: Path | int, file: str, flags: int = os.O_RDONLY) -> Iterator[IO[bytes]]:
+    """Open an existing file of a dump without following links.
+
+    Args:
+        folder: The dump's folder, or its descriptor.
+        file: Relative to it, such as ``data/next/reward.memmap``.
+        flags: As of :func:`os.open`: for reading by default, ``os.O_RDWR`` for writing too.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        StorageError: It is a link, or not a regular file.
+    """
+    if not isinstance(folder, int):
+        with open_folder(folder) as root, open_data(root, file, flags) as stream:
+            yield stream
+        return
+    mode = "rb" if flags == os.O_RDONLY else "r+b"
+    with os.fdopen(open_below(folder, file, flags), mode) as stream:
+        yield stream
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes into an open file at an offset.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    left = memoryview(data)
+    while left:
+        count = os.pwrite(descriptor, left, offset)
+        left, offset = left[count:], offset + count
+
+
+def check_links(root: int, folder: Path) -> None:
+    """Refuse a dump that contains anything but regular files and folders.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        folder: Name of the folder in error messages.
+
+    Raises:
+        StorageError: There is a link, a device, or an implausible number of files.
+    """
+    count = 0
+    pending = [("", 0)]
+    while pending:
+        name, depth = pending.pop()
+        with subfolder(root, name) as inner, os.scandir(inner) as entries:
+            for entry in entries:
+                count += 1
+                path = f"{name}/{entry.name}" if name else entry.name
+                if count > _MAX_FILES or depth > MAX_NESTING:
+                    raise StorageError(f"{folder} has too many files for a dump", hint=_NOT_OURS)
+                if entry.is_dir(follow_symlinks=False):
+                    if name or path in (*TRACKS, STATE):
+                        pending.append((path, depth + 1))
+                elif not entry.is_file(follow_symlinks=False):
+                    kind = "a symbolic link" if entry.is_symlink() else "not a regular file"
+                    raise StorageError(f"{folder / path} is {kind}", hint=_NOT_OURS)
+
+
+@contextmanager
+def lock_for_writing(folder: Path) -> Iterator[int]:
+    """Keep other processes from writing a dump.
+
+    The folder itself is locked, so no lock file remains, however the process ends. A file system
+    without locks does not protect the dump.
+
+    Args:
+        folder: An existing folder.
+
+    Yields:
+        Its descriptor.
+
+    Raises:
+        ArgumentError: Another process writes it, or has just replaced it.
+    """
+    with open_folder(folder) as root:
+        try:
+            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _LOCKED:
+                raise _locked_error(folder) from None
+        if not os.path.samestat(os.fstat(root), os.stat(folder)):
+            raise _locked_error(folder)
+        yield root
+
+
+def _locked_error(folder: Path) -> ArgumentError:
+    return ArgumentError(
+        f"another process is writing {folder}",
+        hint="name another folder, or wait: --resume continues where it stopped",
+    )
+
+
+def check_not_locked(folder: Path) -> None:
+    """Check that no other process is writing a dump.
+
+    Raises:
+        ArgumentError: Another process is.
+    """
+    if folder.is_dir() and os.access(folder, os.R_OK):
+        with lock_for_writing(folder):
+            pass

@@ -1,0 +1,273 @@
+"""Open dumps, and summarize them: episodes, returns, and the distribution of each entry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import StorageError, TdxError
+from tdx.keys import NestedKey, format_key, key_parts
+from tdx.pipeline import Pipeline, format_stage, read_pipeline
+from tdx.rollouts.dump.entries import list_keys, list_skipped
+from tdx.rollouts.dump.episodes import Episode
+from tdx.rollouts.dump.folder import MANIFEST
+from tdx.rollouts.dump.json_fields import PlainData
+from tdx.rollouts.dump.manifest import Manifest
+
+_BINS = 20
+_MAX_VALUES = 2_000_000
+"""Number of values of an entry that statistics are computed from, evenly spread over the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A rollout on disk.
+
+    Args:
+        path: Folder of the dump.
+        manifest: Description of the rollout.
+        data: Entries of the rollout, ``[*B, T]``, memory-mapped.
+        raw: Raw steps of the base env, ``[*B, T]``, if they are stored.
+    """
+
+    path: Path
+    manifest: Manifest
+    data: TensorDictBase
+    raw: TensorDictBase | None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Env and chain that the dump was recorded with."""
+        return read_pipeline(self.manifest.pipeline, str(self.path / MANIFEST))
+
+
+def open_dump(path: str | Path) -> Dump:
+    """Open a dump; data is read from the disk on access.
+
+    Args:
+        path: Folder of the dump.
+
+    Raises:
+        StorageError: The dump is missing, of a newer version, or lacks a file.
+
+    Example:
+        >>> import tempfile
+        >>> from tdx import Pipeline, open_dump, record_dump
+        >>> folder = tempfile.mkdtemp() + "/pendulum"
+        >>> _ = record_dump(Pipeline.of("Pendulum-v1", "RewardSum"), folder, steps=250, seed=0)
+        >>> dump = open_dump(folder)
+        >>> dump.data["next", "episode_reward"].shape, len(dump.manifest.episodes)
+        (torch.Size([250, 1]), 1)
+    """
+    folder = Path(path)
+    manifest = Manifest.load(folder)
+    if manifest.data is None:
+        raise StorageError(
+            f"{folder} has no steps yet",
+            hint=f"`tdx rollout --resume --out {folder}` continues it",
+        )
+    raw = None if manifest.raw is None else manifest.raw.open(folder, manifest.raw_steps)
+    return Dump(folder, manifest, manifest.data.open(folder, manifest.steps), raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram(PlainData):
+    """Histogram of values.
+
+    Args:
+        low: Smallest value.
+        high: Largest value.
+        counts: Number of values in bins of equal width from ``low`` to ``high``.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Tensor) -> Histogram | None:
+        """Return the histogram of all finite values; ``None`` if there are none."""
+        finite = values[values.isfinite()].to(torch.float64)
+        if not len(finite):
+            return None
+        low, high = finite.min().item(), finite.max().item()
+        if low == high:
+            return cls(low, high, (len(finite),))
+        counts = torch.histc(finite, _BINS, low, high).to(torch.int64).tolist()
+        return cls(low, high, tuple(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStatistics(PlainData):
+    """Statistics of the values of one entry.
+
+    Args:
+        key: Key of the entry.
+        shape: Shape in one step.
+        dtype: Name such as ``"float32"``.
+        mean: Mean of all finite values; ``None`` if there are none.
+        nans: Number of NaN values.
+        histogram: Histogram of all finite values; ``None`` if there are none.
+    """
+
+    key: NestedKey = field(metadata={"convert": format_key})
+    shape: tuple[int, ...]
+    dtype: str
+    mean: float | None
+    nans: int = field(metadata={"json": "nan"})
+    histogram: Histogram | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Summary of a dump.
+
+    Args:
+        path: Folder of the dump.
+        manifest: Description of the rollout.
+        calls: Stages of its chain, as the user would type them.
+        episodes: All episodes; those still running are the last.
+        returns: Returns of the episodes that ended.
+        lengths: Lengths of the episodes that ended.
+        entries: Statistics of each entry.
+    """
+
+    path: str
+    manifest: Manifest
+    calls: tuple[str, ...]
+    episodes: tuple[Episode, ...]
+    returns: Histogram | None
+    lengths: Histogram | None
+    entries: tuple[EntryStatistics, ...]
+
+    @property
+    def ended(self) -> list[Episode]:
+        """Episodes that ended."""
+        return [each for each in self.episodes if each.finished]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **summarize(self.path, self.manifest),
+            "calls": list(self.calls),
+            "versions": self.manifest.versions,
+            "transforms": self.manifest.transforms,
+            "returns": None if self.returns is None else self.returns.to_dict(),
+            "lengths": None if self.lengths is None else self.lengths.to_dict(),
+            "entries": [each.to_dict() for each in self.entries],
+            "episodes": [each.to_dict() for each in self.episodes],
+        }
+
+
+def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
+    """Return the row of a dump in a list of dumps, as plain data."""
+    index = manifest.episodes
+    returns = torch.from_numpy(index.column("return"))
+    finite = bool(len(returns)) and bool(returns.isfinite().all())
+    lengths = torch.from_numpy(index.column("length")).to(torch.float64)
+    return {
+        "path": path,
+        "env": manifest.env,
+        "complete": manifest.complete,
+        "steps": manifest.steps,
+        "goal": {"steps": manifest.goal.steps, "episodes": manifest.goal.episodes},
+        "batch_size": list(manifest.batch_size),
+        "episodes_ended": len(index),
+        "not_stored": [
+            f"{format_key(key)} ({kind})" for key, kind in list_skipped(manifest.specs).items()
+        ],
+        "mean_return": returns.mean().item() if finite else None,
+        "mean_length": lengths.mean().item() if len(lengths) else None,
+        "seed": manifest.seed,
+        "policy": manifest.policy,
+        "source": manifest.source,
+        "chunks": len(manifest.chunks),
+        "bytes": manifest.size,
+    }
+
+
+def look_at(dump: Dump) -> Overview:
+    """Summarize a dump: its episodes, and the values of each entry."""
+    episodes = tuple(dump.manifest.episodes)
+    ended = [each for each in episodes if each.finished]
+    data = dump.data
+    keys = list_keys(data)
+    return Overview(
+        str(dump.path),
+        dump.manifest,
+        tuple(map(format_stage, dump.pipeline.transforms)),
+        episodes,
+        Histogram.of(torch.tensor([each.total_reward for each in ended], dtype=torch.float64)),
+        Histogram.of(torch.tensor([each.length for each in ended], dtype=torch.float64)),
+        tuple(
+            _compute_statistics(key, data.get(key), data.ndim)
+            for key in keys
+            if _is_shown(key, keys)
+        ),
+    )
+
+
+def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
+    """Return False for a key at the root that is below ``next`` as well."""
+    parts = key_parts(key)
+    return parts[0] == "next" or ("next", *parts) not in [key_parts(each) for each in keys]
+
+
+def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
+    steps = values.shape[dims - 1]
+    stride = max(1, -(-values.numel() // _MAX_VALUES))
+    index = (*[slice(None)] * (dims - 1), slice(0, steps, stride))
+    sample = values[index].reshape(-1).to(torch.float64)
+    finite = sample[sample.isfinite()]
+    return EntryStatistics(
+        key,
+        (*values.shape[: dims - 1], *values.shape[dims:]),
+        str(values.dtype).removeprefix("torch."),
+        finite.mean().item() if len(finite) else None,
+        int(sample.isnan().sum()),
+        Histogram.of(sample),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One of the dumps below a folder.
+
+    Args:
+        path: Folder of the dump.
+        summary: Result of :func:`summarize`; ``None`` if the dump cannot be read.
+        problem: Why it cannot be read.
+    """
+
+    path: str
+    summary: dict[str, Any] | None
+    problem: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**(self.summary or {"path": self.path}), "problem": self.problem}
+
+
+def list_dumps(folder: str | Path) -> list[Listed]:
+    """List the dumps in a folder and below it, by path.
+
+    Raises:
+        StorageError: The folder does not exist.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise StorageError(f"{root} is not a folder", hint="name a folder that has dumps")
+    found = []
+    for path in sorted(Path(each) for each, _, files in os.walk(root) if MANIFEST in files):
+        try:
+            found.append(Listed(str(path), summarize(str(path), Manifest.load(path)), None))
+        except TdxError as error:
+            found.append(Listed(str(path), None, error.message))
+    return found

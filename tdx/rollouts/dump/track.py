@@ -1,0 +1,342 @@
+"""Track of a dump: one growing file of raw numbers per entry, step after step.
+
+The folder is also what ``TensorDict.load_memmap`` reads, as ``[T, *B]``. All files are opened below
+a folder's descriptor without following symbolic links.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.data.layout import Layout, Leaves
+from tdx.errors import ArgumentError, StorageError, Where
+from tdx.files import open_below, open_folder, subfolder, unlink_below, write_below
+from tdx.keys import format_key, normal_key
+from tdx.rollouts.dump.entries import DTYPES, LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
+from tdx.rollouts.dump.folder import open_data, write_all
+from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT, Fields
+from tdx.untrusted import MAX_NESTING
+
+_DESCRIPTION = "meta.json"
+_FREE_STEPS = 2**24
+"""Largest number of steps of a track whose entries have no bytes."""
+
+
+@dataclass(slots=True)
+class Track:
+    """Columns of a rollout, each in one file.
+
+    Args:
+        name: Name of the track's folder.
+        batch_size: ``[*B]``.
+        leaves: Dtype and shape of each entry in one step, ``[*B, ...]``, by path.
+        groups: Batch dimensions that nested TensorDicts have in addition, by path.
+    """
+
+    name: str
+    batch_size: tuple[int, ...]
+    leaves: dict[Parts, tuple[torch.dtype, tuple[int, ...]]] = field(default_factory=dict)
+    groups: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, data: TensorDictBase, dim: int) -> Track:
+        """Return the track for chunks like ``data``, ``[*B, T]``, with ``dim`` batch dimensions."""
+        layout = Layout.of(data, flatten_tensors(data), dim + 1)
+        batch = tuple(data.batch_size[:dim])
+        leaves = {p: (layout.dtypes[p], (*batch, *shape)) for p, shape in layout.shapes.items()}
+        groups = {path: tuple(size) for path, size in layout.groups.items() if path}
+        for path in leaves:
+            if not all(map(_is_name, path)):
+                where = Where(key=normal_key(path))
+                raise ArgumentError("the key cannot be a file name", where=where, hint=LEAVE_OUT)
+        return cls(name, batch, leaves, groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        leaves = [
+            {
+                "key": list(path),
+                "dtype": str(dtype).removeprefix("torch."),
+                "shape": list(shape),
+                "file": self.file(path),
+            }
+            for path, (dtype, shape) in self.leaves.items()
+        ]
+        groups = [{"key": list(path), "batch": list(size)} for path, size in self.groups.items()]
+        return {"leaves": leaves, "groups": groups}
+
+    @classmethod
+    def from_dict(cls, name: str, batch: tuple[int, ...], data: object) -> Track:
+        """Parse the output of :meth:`to_dict`.
+
+        Raises:
+            StorageError: A field is invalid, or fields contradict each other.
+        """
+        fields = Fields(data, f"track {name!r}")
+        leaves, groups = {}, {}
+        for each in fields.objects("leaves"):
+            dtype = each.text("dtype")
+            if dtype not in DTYPES:
+                raise each.invalid("dtype", "a dtype that can be stored")
+            leaves[_path(each)] = (DTYPES[dtype], each.shape("shape"))
+        for each in fields.objects("groups"):
+            groups[_path(each)] = each.shape("batch")
+        track = cls(name, batch, leaves, groups)
+        track._check(fields)
+        return track
+
+    def _check(self, fields: Fields) -> None:
+        """Raise an error if entries contradict each other."""
+        nested = {path[:size] for path in self.leaves for size in range(1, len(path))}
+        if len(self.leaves) < len(fields.list("leaves")) or (nested | set(self.groups)) & set(
+            self.leaves
+        ):
+            raise StorageError(f"{fields.source} has two entries of one name", hint=DAMAGED)
+        for path, (_, shape) in self.leaves.items():
+            for size in range(len(path)):
+                batch = (*self.batch_size, *self.groups.get(path[:size], ()))
+                if shape[: len(batch)] != batch:
+                    raise StorageError(
+                        f"{fields.source}: {format_key(normal_key(path))!r} has the shape "
+                        f"{list(shape)}, which does not begin with the batch size {list(batch)}",
+                        hint=DAMAGED,
+                    )
+            if self.step_bytes(path) > MAX_COUNT:
+                raise StorageError(f"{fields.source} is impossibly large", hint=DAMAGED)
+
+    def file(self, path: Parts) -> str:
+        """Return the file of an entry, relative to the dump's folder."""
+        return "/".join([self.name, *path[:-1], f"{path[-1]}.memmap"])
+
+    def step_bytes(self, path: Parts) -> int:
+        """Return the number of bytes of an entry per step."""
+        dtype, shape = self.leaves[path]
+        return torch.Size(shape).numel() * dtype.itemsize
+
+    # Writing
+
+    def columns(self, data: TensorDictBase) -> Leaves:
+        """Return the entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``.
+
+        Raises:
+            ArgumentError: They differ from those of the preceding chunks.
+        """
+        dim = len(self.batch_size)
+        columns = {path: leaf.movedim(dim, 0) for path, leaf in flatten_tensors(data).items()}
+        found = {path: (leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in columns.items()}
+        if found != self.leaves:
+            odd = sorted(format_key(p) for p, _ in found.items() ^ self.leaves.items())
+            raise ArgumentError(
+                f"{odd[0]!r} changes its shape or dtype, or is not in every step, of the rollout",
+                hint=LEAVE_OUT,
+            )
+        return columns
+
+    def append(self, folder: Path, columns: Leaves, start: int) -> dict[str, str]:
+        """Write a chunk after ``start`` steps of a dump that no other process uses.
+
+        Returns:
+            Checksum of each entry, by its file.
+        """
+        with open_folder(folder) as root:
+            return self.write(root, columns, start)
+
+    def write(
+        self, root: int, columns: Leaves, start: int, pool: Executor | None = None
+    ) -> dict[str, str]:
+        """Write a chunk after ``start`` steps, over existing bytes.
+
+        A file never shrinks: other processes may have mapped it.
+
+        Args:
+            root: Descriptor of the dump's folder.
+            columns: The entries, ``[T, *B, ...]``.
+            start: Number of steps before the chunk.
+            pool: Executor that writes the files concurrently, and flushes them to the disk.
+
+        Returns:
+            Checksum of each entry, by its file.
+
+        Raises:
+            StorageError: A file is a link, or not a regular file.
+            OSError: It cannot be written.
+        """
+        jobs = [
+            (self.file(path), start * self.step_bytes(path), column)
+            for path, column in columns.items()
+        ]
+        if pool is None:
+            return {file: _write(root, file, offset, each) for file, offset, each in jobs}
+        sums = pool.map(lambda job: _write(root, *job, sync=True), jobs)
+        return dict(zip((file for file, *_ in jobs), sums, strict=True))
+
+    def sync_folders(self, root: int) -> None:
+        """Flush the lists of files of all folders to the disk."""
+        for path in self._folders():
+            with subfolder(root, self._folder(path)) as folder:
+                os.fsync(folder)
+        os.fsync(root)
+
+    def _folders(self) -> list[Parts]:
+        found: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
+        found |= {path[:size] for path in found for size in range(len(path))}
+        return sorted(found)
+
+    def _folder(self, path: Parts) -> str:
+        return "/".join([self.name, *path])
+
+    def descriptions(self, steps: int) -> dict[str, str]:
+        """Return the text of each file that ``TensorDict.load_memmap`` reads, by name."""
+        found, folders = {}, self._folders()
+        for path in folders:
+            entries: dict[str, Any] = {}
+            for each, (dtype, step) in self.leaves.items():
+                if each[:-1] == path:
+                    entries[each[-1]] = _leaf_entry(dtype, (steps, *step))
+            for other in folders:
+                if other and other[:-1] == path:
+                    entries[other[-1]] = {"type": "TensorDict"}
+            shape = [steps, *self.batch_size, *self.groups.get(path, ())]
+            kind = "<class 'tensordict._td.TensorDict'>"
+            whole = {**entries, "shape": shape, "device": "cpu", "_type": kind}
+            found[f"{self._folder(path)}/{_DESCRIPTION}"] = json.dumps(whole)
+        return found
+
+    def describe(self, folder: Path, steps: int) -> None:
+        """Write :meth:`descriptions`."""
+        with open_folder(folder) as root:
+            self.write_descriptions(root, steps)
+
+    def write_descriptions(self, root: int, steps: int) -> None:
+        """Write :meth:`descriptions` below the descriptor of a dump's folder."""
+        for name, text in self.descriptions(steps).items():
+            write_below(root, name, text)
+
+    def remove_descriptions(self, root: int) -> None:
+        """Remove the files of :meth:`write_descriptions`, before steps are added."""
+        for name in self.descriptions(0):
+            with suppress(FileNotFoundError):
+                unlink_below(root, name)
+
+    # Reading
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse an implausible number of steps without a byte.
+
+        Raises:
+            StorageError: There are too many.
+        """
+        if steps > _FREE_STEPS and not any(map(self.step_bytes, self.leaves)):
+            raise StorageError(
+                f"track {self.name!r} declares {steps:,} steps without a byte", hint=DAMAGED
+            )
+
+    def find_problem(self, root: int, path: Parts, steps: int) -> str | None:
+        """Return the problem of an entry's file, without reading it; ``None`` if it has none.
+
+        Raises:
+            StorageError: The file is a link, or not a regular file.
+        """
+        wanted = steps * self.step_bytes(path)
+        try:
+            with open_data(root, self.file(path)) as file:
+                found = os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return "is missing"
+        return f"has {found} bytes, {wanted} are needed" if found < wanted else None
+
+    def check_files(self, root: int, folder: Path, steps: int) -> None:
+        """Check that no file is missing or too short.
+
+        Raises:
+            StorageError: A file is.
+        """
+        for path in self.leaves:
+            problem = self.find_problem(root, path, steps)
+            if problem:
+                raise StorageError(
+                    f"{folder / self.file(path)} {problem}",
+                    hint=f"`tdx verify {folder}` lists all problems",
+                )
+
+    def open(self, folder: Path, steps: int) -> TensorDictBase:
+        """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them.
+
+        Raises:
+            StorageError: A file is missing, too short, or a link.
+        """
+        with open_folder(folder) as root:
+            self.check_files(root, folder, steps)
+            leaves = {path: self._map(root, path, steps) for path in self.leaves}
+        return self._unflatten(leaves, steps)
+
+    def _map(self, root: int, path: Parts, steps: int) -> Tensor:
+        dtype, shape = self.leaves[path]
+        full = torch.Size((steps, *shape))
+        if not full.numel():
+            mapped = torch.empty(full, dtype=dtype)
+        else:
+            # Map the file that was checked, even if its name was replaced since.
+            with open_data(root, self.file(path)) as file:
+                name = f"/proc/self/fd/{file.fileno()}"
+                flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
+            mapped = flat.reshape(full)
+        return mapped.movedim(0, len(self.batch_size))
+
+    def _unflatten(self, leaves: Mapping[Parts, Tensor], steps: int) -> TensorDictBase:
+        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
+
+
+def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"device": "cpu", "shape": list(shape), "dtype": str(dtype), "is_nested": False}
+
+
+def _path(fields: Fields) -> Parts:
+    path = fields.texts("key")
+    if not 0 < len(path) < MAX_NESTING or not all(map(_is_name, path)):
+        raise fields.invalid("key", "a key")
+    return path
+
+
+def _is_name(part: str) -> bool:
+    return bool(part) and "/" not in part and "\0" not in part and not part.startswith(".")
+
+
+def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = False) -> str:
+    """Write a column into a file at an offset; returns its checksum."""
+    data = _bytes_of(column)
+    descriptor = open_below(root, file, os.O_WRONLY | os.O_CREAT)
+    try:
+        if os.fstat(descriptor).st_nlink != 1:
+            raise StorageError(
+                f"{file!r} has a second name outside the dump, whose content would change",
+                hint="copy the dump with `cp -r`, and resume the copy",
+            )
+        write_all(descriptor, data, offset)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return f"{zlib.crc32(data):08x}"
+
+
+def checksum(column: Tensor) -> str:
+    """Return the checksum of a column."""
+    return f"{zlib.crc32(_bytes_of(column)):08x}"
+
+
+def _bytes_of(column: Tensor) -> memoryview:
+    flat: Any = column.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)

@@ -1,0 +1,251 @@
+"""Compare a dump with its manifest: files, checksums, episodes, and specs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.keys import format_key, key_parts
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+from tdx.rollouts.dump.folder import DATA, INDEX, POLICY_COPIES, open_data, open_dump_folder
+from tdx.rollouts.dump.json_fields import PlainData
+from tdx.rollouts.dump.manifest import Manifest, load_manifest
+from tdx.rollouts.dump.specs import describe_violation
+from tdx.rollouts.dump.state_files import read_state
+from tdx.rollouts.dump.track import Track
+
+_BLOCK = 2**23
+"""Number of bytes that are read at a time."""
+_NO_BYTES = "00000000"
+Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(PlainData):
+    """A part of a dump that differs from its manifest.
+
+    Args:
+        kind: Kind of the problem.
+        file: File that has it.
+        chunk: Index of the chunk, from 0.
+        message: Description for the user.
+    """
+
+    kind: Kind = field(metadata={"json": "problem"})
+    file: str
+    chunk: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(PlainData):
+    """Result of a verification.
+
+    Args:
+        path: Folder of the dump.
+        chunks: Number of chunks that were read.
+        size: Number of bytes that were read.
+        complete: Whether the rollout reached its goal.
+        source: Dump that was replayed, if it is a replay.
+        problems: All problems.
+    """
+
+    path: str
+    chunks: int
+    size: int = field(metadata={"json": "bytes"})
+    complete: bool
+    source: str | None = field(metadata={"json": None})
+    problems: tuple[Problem, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        """True if there are no problems."""
+        return not self.problems
+
+
+def verify(path: str | Path) -> Verification:
+    """Read a whole dump and compare it with its manifest, in constant memory.
+
+    Args:
+        path: Folder of the dump.
+
+    Raises:
+        StorageError: The dump is missing, its manifest or index is damaged, or it has links.
+    """
+    folder = Path(path)
+    with open_dump_folder(folder) as root:
+        manifest, _ = load_manifest(root, folder)
+        found = [
+            *_state_problems(root, folder, manifest),
+            *_policy_problems(root, manifest),
+            *_description_problems(root, manifest),
+        ]
+        for track, steps in manifest.tracks:
+            for leaf in track.leaves:
+                problem = track.find_problem(root, leaf, steps)
+                if problem is None:
+                    found += _value_problems(root, manifest, track, leaf)
+                    continue
+                kind: Kind = "missing" if problem == "is missing" else "short"
+                file = track.file(leaf)
+                found.append(Problem(kind, file, None, f"{file} {problem}"))
+        if not any(each.kind in ("missing", "short", "checksum") for each in found):
+            found += _episode_problems(root, manifest)
+    return Verification(
+        str(path),
+        len(manifest.chunks),
+        manifest.size,
+        manifest.complete,
+        manifest.source,
+        tuple(found),
+    )
+
+
+def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    state = manifest.state
+    if state is None:
+        return
+    try:
+        read_state(root, state)
+    except FileNotFoundError:
+        # A writer may have committed another chunk in the meantime.
+        if load_manifest(root, folder)[0].state == state:
+            yield Problem("missing", state.path, None, f"{state.path} is missing")
+    except ValueError:
+        yield Problem("checksum", state.path, None, f"the checksum of {state.path} differs")
+
+
+def _policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+    for name in sorted(POLICY_COPIES):
+        try:
+            with open_data(root, name) as file:
+                digest = sha256()
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+        except FileNotFoundError:
+            continue
+        if digest.hexdigest() != manifest.policy_sha256:
+            yield Problem("checksum", name, None, f"{name} is not the policy of the dump")
+
+
+def _description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+    """Yield a problem for each ``meta.json`` that does not describe the entries.
+
+    An unfinished dump does not need to have them.
+    """
+    for track, steps in manifest.tracks:
+        for name, wanted in track.descriptions(steps).items():
+            try:
+                with open_data(root, name) as file:
+                    text = file.read(len(wanted) + 1)
+            except FileNotFoundError:
+                if manifest.complete:
+                    yield Problem("missing", name, None, f"{name} is missing")
+                continue
+            if text != wanted.encode():
+                yield Problem("checksum", name, None, f"{name} does not describe the entries")
+
+
+def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
+    file = track.file(leaf)
+    spec = _spec_of(manifest, leaf) if track.name == DATA else None
+    dtype, shape = track.leaves[leaf]
+    size = track.step_bytes(leaf)
+    block_steps = max(1, _BLOCK // max(size, 1))
+    is_reported, first = False, 0
+    with open_data(root, file) as stream:
+        for index, chunk in enumerate(manifest.chunks):
+            steps = chunk.steps if track.name == DATA else chunk.raw_steps
+            crc, violation = 0, None
+            for begin in range(0, steps if size else 0, block_steps):
+                count = min(block_steps, steps - begin)
+                data = stream.read(count * size)
+                crc = zlib.crc32(data, crc)
+                if spec is not None and violation is None and not is_reported:
+                    values = torch.frombuffer(bytearray(data), dtype=dtype)
+                    violation = _find_violation(values.reshape(count, *shape), spec, first + begin)
+            if f"{crc:08x}" != chunk.crc32.get(file, _NO_BYTES):
+                message = f"the checksum of chunk {index} in {file} differs"
+                yield Problem("checksum", file, index, message)
+            elif violation:
+                is_reported = True
+                message = f"{format_key(leaf)!r} {violation} in chunk {index}"
+                yield Problem("spec", file, index, message)
+            first += steps
+
+
+def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+    """Compare the index with the episodes in the stored flags and rewards, if they are stored."""
+    track, flags = manifest.data, manifest.flags
+    if track is None or flags is None:
+        return
+    paths = {key: ("next", *key_parts(key)) for key in (*flags.rewards, *flags.ends)}
+    has_rewards = all(paths[key] in track.leaves for key in flags.rewards)
+    if not all(paths[key] in track.leaves for key in flags.ends):
+        return
+    read = EpisodeKeys(flags.rewards if has_rewards else (), flags.ends)
+    rows, start = prod(manifest.batch_size), 0
+    found = EpisodeIndex(rows)
+    for chunk in manifest.chunks:
+        columns = {
+            key: _read_column(root, track, paths[key], start, chunk.steps, rows)
+            for key in (*read.rewards, *read.ends)
+        }
+        found.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
+        start += chunk.steps
+    yield from _differences(found, manifest.episodes, has_rewards)
+
+
+def _read_column(root: int, track: Track, path: Parts, start: int, steps: int, rows: int) -> Tensor:
+    """Return an entry as ``[rows, steps, n]``."""
+    dtype, shape = track.leaves[path]
+    size = track.step_bytes(path)
+    with open_data(root, track.file(path)) as file:
+        file.seek(start * size)
+        data = file.read(steps * size)
+    width = prod(shape[len(track.batch_size) :])
+    if not data:
+        return torch.zeros(rows, steps, width, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(steps, rows, width).movedim(0, 1)
+
+
+def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem("episodes", INDEX, None, message)
+
+    if len(found) != len(stated):
+        yield problem(f"the index has {len(stated):,} episodes, the data {len(found):,}")
+        return
+    for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
+        one, other = found.column(name), stated.column(name)
+        odd = ~np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
+        if odd.any():
+            place = int(odd.argmax())
+            yield problem(
+                f"the {name} of episode {place} is {other[place]} in the index, "
+                f"{one[place]} in the data"
+            )
+    if has_rewards and not np.allclose(found.sums, stated.sums, 1e-6, 1e-6, equal_nan=True):
+        yield problem("the returns of the running episodes differ from the data")
+
+
+def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
+    key = list(leaf[1:] if leaf[0] == "next" else leaf)
+    return next((spec for spec in manifest.specs if spec["key"] == key), None)
+
+
+def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
+    try:
+        return describe_violation(values, spec, start)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return "cannot be compared with the bounds of its spec"

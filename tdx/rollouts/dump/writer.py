@@ -1,0 +1,226 @@
+"""Append chunks to a dump, which can be opened with every finished chunk after any crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from tensordict import TensorDictBase
+
+from tdx.errors import OutputError, StorageError, TdxError
+from tdx.files import (
+    open_below,
+    unlink_below,
+    write_below,
+)
+from tdx.rollouts.dump.entries import select_entries, select_storable
+from tdx.rollouts.dump.episodes import Columns
+from tdx.rollouts.dump.folder import (
+    DATA,
+    INDEX,
+    RAW,
+)
+from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.state_files import (
+    StateFile,
+    pack,
+    read_state,
+    remove_leftovers,
+    unpack,
+)
+from tdx.rollouts.dump.track import Track, checksum
+
+_MAX_THREADS = 8
+"""Number of files that are written concurrently."""
+RESUME_HINT = "make room, then --resume continues after the last finished chunk"
+
+
+class DumpWriter:
+    """Appends chunks to a dump.
+
+    A chunk counts as soon as the index has its line: its numbers, and the state to resume from,
+    are on the disk before that. Use it as a context manager.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        folder: Name of the folder in error messages.
+        manifest: Manifest of the steps so far, with ``flags``.
+        end: End of the index.
+        hint: Hint of the error if the disk is full.
+    """
+
+    def __init__(
+        self, root: int, folder: Path, manifest: Manifest, end: Position, hint: str = RESUME_HINT
+    ) -> None:
+        if manifest.flags is None:
+            raise ValueError("the manifest has no flags")
+        self.folder, self.manifest = folder, manifest
+        self._root, self._flags, self._end, self._hint = root, manifest.flags, end, hint
+        self._dim = len(manifest.batch_size)
+        self._tracks = {track.name for track, _ in manifest.tracks}
+        self._transforms = manifest.transforms
+        self._has_descriptions = bool(manifest.steps)
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._pool = self._resources.enter_context(ThreadPoolExecutor(_MAX_THREADS, "tdx-sync"))
+        with report_write_errors(self.folder, self._hint):
+            self._index = open_below(self._root, INDEX, os.O_WRONLY | os.O_CREAT)
+            self._resources.callback(os.close, self._index)
+            # Cut off the incomplete line of a killed process.
+            os.ftruncate(self._index, self._end.offset)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    def append(
+        self,
+        chunk: TensorDictBase,
+        raw: TensorDictBase | None,
+        state: dict[str, Any] | None,
+        *,
+        partial: bool = False,
+    ) -> None:
+        """Add a chunk ``[*B, T]``, and wait until it is on the disk.
+
+        Args:
+            chunk: The rollout's entries.
+            raw: Raw steps of the base env, if they are stored.
+            state: State to resume from after the chunk; ``None``: the rollout cannot be resumed.
+            partial: True if the env failed in the chunk, so that a resumed rollout repeats it.
+
+        Raises:
+            OutputError: The disk is full, or cannot be written to.
+        """
+        manifest = self.manifest
+        with report_write_errors(self.folder, self._hint):
+            self._remove_descriptions()
+            sums, raw_steps = self._write(DATA, self._select(chunk), manifest.steps), 0
+            if raw is not None:
+                raw_steps = raw.shape[self._dim]
+                sums |= self._write(RAW, raw, manifest.raw_steps)
+            new = [track for track, _ in manifest.tracks if track.name not in self._tracks]
+            for track in new:
+                track.sync_folders(self._root)
+            ended = manifest.episodes.add(*self._flags.read(chunk, self._dim))
+            before = manifest.state
+            if not partial:
+                manifest.state = self._save_state(state, manifest.steps + chunk.shape[self._dim])
+            added = Chunk(chunk.shape[self._dim], raw_steps, sums, partial)
+            self._commit(added, ended, tuple(new))
+            if partial:
+                self._describe()
+            if before is not None and before != manifest.state:
+                with suppress(FileNotFoundError):
+                    unlink_below(self._root, before.path)
+
+    def _write(self, name: str, data: TensorDictBase, start: int) -> dict[str, str]:
+        track: Track | None = getattr(self.manifest, name)
+        if track is None:
+            track = Track.of(name, data, self._dim)
+            setattr(self.manifest, name, track)
+        return track.write(self._root, track.columns(data), start, self._pool)
+
+    def _commit(self, chunk: Chunk, ended: Columns, new: tuple[Track, ...]) -> None:
+        manifest = self.manifest
+        changed = manifest.transforms != self._transforms
+        entry = IndexEntry(
+            chunk,
+            ended,
+            manifest.episodes.running(),
+            new,
+            manifest.transforms if changed or not manifest.chunks else None,
+            None if chunk.partial else manifest.state,
+        )
+        self._end = append_entry(self._index, entry, self._end)
+        self._transforms = manifest.transforms
+        self._tracks.update(track.name for track in new)
+        manifest.chunks.append(chunk)
+
+    def _save_state(self, state: dict[str, Any] | None, steps: int) -> StateFile | None:
+        if state is None:
+            return None
+        block = pack(state)
+        file = StateFile.after(steps, zlib.crc32(block))
+        write_below(self._root, file.path, block)
+        return file
+
+    def finish(self) -> None:
+        """Mark the dump as complete."""
+        self.manifest.complete = True
+        with report_write_errors(self.folder, self._hint):
+            self._describe()
+            self.manifest.state = None
+            self.manifest.save_header(self._root, self._end)
+            remove_leftovers(self._root, None)
+
+    def _describe(self) -> None:
+        for track, steps in self.manifest.tracks:
+            track.write_descriptions(self._root, steps)
+
+    def _remove_descriptions(self) -> None:
+        """Remove the descriptions of a dump that gets more steps."""
+        if self._has_descriptions:
+            for track, _ in self.manifest.tracks:
+                track.remove_descriptions(self._root)
+        self._has_descriptions = False
+
+    def checksums(self, chunk: TensorDictBase) -> dict[str, str]:
+        """Return the checksums that a chunk's entries would have."""
+        track = self.manifest.data
+        assert track is not None
+        columns = track.columns(self._select(chunk))
+        return {track.file(path): checksum(column) for path, column in columns.items()}
+
+    def read_state(self) -> dict[str, Any] | None:
+        """Return the state that was saved with the last finished chunk.
+
+        Raises:
+            StorageError: Its file is missing or damaged.
+        """
+        if self.manifest.state is None:
+            return None
+        file = self.folder / self.manifest.state.path
+        hint = "record the dump again: --force replaces it"
+        try:
+            found: dict[str, Any] = unpack(read_state(self._root, self.manifest.state))
+        except (OSError, ValueError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"cannot read {file}: {error}", hint=hint) from error
+        return found
+
+    def _select(self, chunk: TensorDictBase) -> TensorDictBase:
+        if self.manifest.keys is None:
+            return select_storable(chunk)
+        return select_entries(chunk, self.manifest.keys)
+
+
+@contextmanager
+def report_write_errors(folder: Path, full_hint: str) -> Iterator[None]:
+    """Turn errors of the system into an :class:`OutputError`.
+
+    Args:
+        folder: Folder that is written.
+        full_hint: Hint of the error if the disk is full.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TdxError):
+            raise
+        reason = (error.strerror or str(error)).lower()
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = full_hint if is_full else "name another place"
+        raise OutputError(f"cannot write {folder}: {reason}", hint=hint) from error

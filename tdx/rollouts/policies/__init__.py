@@ -1,0 +1,1 @@
+"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``."""

@@ -1,0 +1,1 @@
+"""Record rollouts as dumps, resume them, and replay them with another chain."""

@@ -1,0 +1,220 @@
+"""State of a rollout between two chunks, from which it is resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from tdx import transforms
+from tdx.core import TransformedEnv
+from tdx.data.layout import Layout
+from tdx.envs import EnvBase
+from tdx.errors import ArgumentError
+from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
+from tdx.rollouts.recording.env_state import restore_env_state, save_env_state
+from tdx.rollouts.recording.raw_envs import RecordingEnv
+
+STATE_FIELDS = frozenset(
+    ("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root")
+)
+"""Fields of a saved state, unless its env is unknown."""
+_MAX_DESCRIBED = 10_000
+"""Size of the largest tensor that a manifest describes; weights of an encoder are larger."""
+_RUNS_USER_CODE = (transforms.CallableTransform, transforms.BurnInTransform)
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+Memory = dict[str, dict[str, Any]]
+"""Tensors of the stages by stage and attribute."""
+
+
+def read_chain_state(env: EnvBase) -> dict[str, Tensor]:
+    """Return parameters and buffers of the stages of an env's chain, by stage and name."""
+    found = env.transform.state_dict() if isinstance(env, TransformedEnv) else {}
+    return {name: value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return tensors as plain data, without very large ones."""
+    return {
+        name: {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "values": [_plain_number(each) for each in value.cpu().flatten().tolist()],
+        }
+        for name, value in tensors.items()
+        if value.numel() <= _MAX_DESCRIBED
+    }
+
+
+def _plain_number(value: float) -> float | str:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Checkpointer:
+    """Saves and restores the state from which a rollout continues.
+
+    Args:
+        env: Env with its chain, as built.
+        has_code: True for a policy in Python code, which may have a state that cannot be saved.
+    """
+
+    def __init__(self, env: TransformedEnv, has_code: bool = False) -> None:
+        self._env, self._has_code = env, has_code
+        self._built = {name: value.clone() for name, value in read_chain_state(env).items()}
+
+    def _changes(self) -> dict[str, Tensor]:
+        """Return the tensors of the chain that changed since it was built."""
+        return {
+            name: value.clone()
+            for name, value in read_chain_state(self._env).items()
+            if name not in self._built or not torch.equal(value, self._built[name])
+        }
+
+    def describe_changes(self) -> dict[str, Any]:
+        """Return the tensors of the chain that changed as plain data, by stage and name."""
+        return describe_tensors(self._changes())
+
+    def save(self, chunk: TensorDictBase, steps: int) -> dict[str, Any]:
+        """Return the state after a chunk, as plain values and tensors.
+
+        Args:
+            chunk: The chunk, ``[*B, T]``, with every entry.
+            steps: Number of steps of the rollout up to the end of the chunk.
+        """
+        env, base = self._env, self._env.base_env
+        root = self._next_root(chunk)
+        try:
+            leaves = dict(flatten_tensors(root))
+        except ArgumentError:
+            # Entries that are not tensors cannot be saved: the steps have to be run again.
+            return {"steps": steps, "env": None}
+        is_known = not self._has_code and has_known_state(env.transform)
+        return {
+            "steps": steps,
+            "rng": torch.get_rng_state(),
+            "device_rng": _get_device_rng(env.device),
+            "chain": self._changes(),
+            "memory": save_memory(env.transform),
+            "env": save_env_state(env) if is_known else None,
+            "root": leaves,
+            "groups": _find_groups(root),
+            "raw_root": dict(base.root) if isinstance(base, RecordingEnv) else None,
+        }
+
+    def _next_root(self, chunk: TensorDictBase) -> TensorDictBase:
+        last = chunk[(*[slice(None)] * len(self._env.batch_size), -1)]
+        return self._env.step_mdp(last.clone())
+
+    def start_after(self, chunk: TensorDictBase) -> TensorDictBase:
+        """Return the root of the step after a chunk that this env has just run, ``[*B]``."""
+        return self._env.maybe_reset(self._next_root(chunk))
+
+    def restore(self, state: dict[str, Any]) -> TensorDictBase:
+        """Put the env into a state that :meth:`save` returned.
+
+        Returns:
+            The root of the next step, ``[*B]``.
+        """
+        env = self._env
+        env.reset()
+        restore_env_state(env, state["env"])
+        if isinstance(env.base_env, RecordingEnv):
+            env.base_env.resume_from(state["raw_root"])
+        if state["chain"]:
+            chain = env.transform.state_dict()
+            chain.update({name: value.to(env.device) for name, value in state["chain"].items()})
+            env.transform.load_state_dict(chain)
+        restore_memory(env.transform, state["memory"], env.device)
+        torch.set_rng_state(state["rng"])
+        if state["device_rng"] is not None:
+            torch.cuda.set_rng_state(state["device_rng"], env.device)
+        root = unflatten_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
+        return env.maybe_reset(root)
+
+
+def _find_groups(root: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
+    layout = Layout.of(root, flatten_tensors(root), root.ndim)
+    return {path: tuple(size) for path, size in layout.groups.items() if path}
+
+
+def _get_device_rng(device: torch.device) -> Tensor | None:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def has_known_state(chain: nn.Module) -> bool:
+    """Return True if every stage is a transform of tdx, which keeps its state in tensors.
+
+    Transforms of other packages, and those that run functions or modules of the user, may keep a
+    state that :func:`save_memory` does not see.
+    """
+    return all(
+        getattr(transforms, type(stage).__name__, None) is type(stage)
+        and not isinstance(stage, _RUNS_USER_CODE)
+        for stage in chain.modules()
+        if isinstance(stage, transforms.Transform)
+    )
+
+
+def save_memory(chain: nn.Module) -> Memory:
+    """Return the tensors of the running episodes that the stages keep as plain attributes."""
+    found = {
+        name: {attribute: _copy(value) for attribute, value in _find_memory(module)}
+        for name, module in chain.named_modules()
+    }
+    return {name: memory for name, memory in found.items() if memory}
+
+
+def restore_memory(chain: nn.Module, memory: Memory, device: torch.device) -> None:
+    """Put the result of :func:`save_memory` into the stages.
+
+    Args:
+        chain: The stages.
+        memory: Tensors by stage and attribute.
+        device: Device of the env's tensors.
+
+    Raises:
+        ValueError: An attribute cannot hold state.
+    """
+    modules = dict(chain.named_modules())
+    for name, module in modules.items():
+        for _, value in _find_memory(module):
+            if isinstance(value, dict):
+                # Other objects may refer to this very dict.
+                value.clear()
+        for attribute, saved in memory.get(name, {}).items():
+            if attribute in _MODULE_ATTRIBUTES or callable(getattr(type(module), attribute, None)):
+                raise ValueError(f"{attribute!r} is not an attribute that holds state")
+            current, value = vars(module).get(attribute), _copy(saved, device)
+            if isinstance(current, dict) and isinstance(value, dict):
+                current.update(value)
+            else:
+                setattr(module, attribute, value)
+
+
+def _find_memory(module: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if name not in _MODULE_ATTRIBUTES and _is_memory(value)
+    ]
+
+
+def _is_memory(value: Any) -> bool:
+    if isinstance(value, dict):
+        return bool(value) and all(map(_is_memory, value.values()))
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, Tensor) for each in value)
+    return isinstance(value, Tensor)
+
+
+def _copy(value: Any, device: torch.device | None = None) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(each, device) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_copy(each, device) for each in value]
+    return value.clone() if device is None else value.to(device)

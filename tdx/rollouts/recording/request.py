@@ -1,0 +1,205 @@
+"""Request of a rollout: its env, policy and manifest, and an estimate of the dump's size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tdx.core import TransformedEnv
+from tdx.core.planned.chunk_size import chunk_steps_for
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.pipeline import Pipeline, build_env, write_pipeline
+from tdx.rollouts.dump.creation import check_target
+from tdx.rollouts.dump.entries import check_storable, key_names, list_keys, select_entries
+from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.folder import DATA, RAW
+from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
+from tdx.rollouts.dump.specs import describe_specs
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.policies.policy import (
+    NamedPolicy,
+    PolicyRequest,
+    check_action_count,
+    check_policy,
+    load_policy,
+)
+from tdx.rollouts.recording.stream import find_episode_keys
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """What to roll out.
+
+    Args:
+        pipeline: Env and chain.
+        goal: Length of the rollout. ``None``: that of the pipeline, or of the policy.
+        seed: Seed of the env and of the actions. ``None``: that of the pipeline, or a random one.
+        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``, or
+            ``module:name`` in Python code. ``None``: that of the pipeline.
+        keys: Entries to store, as ``reward`` or ``next.reward``. ``None``: all.
+        chunk_steps: Number of steps per chunk. ``None``: chosen by their size.
+        raw: Whether to store the raw steps of the base env too, so that other chains can be
+            replayed over them.
+        allow_code: Whether Python objects may be imported.
+    """
+
+    pipeline: Pipeline
+    goal: Goal | None = None
+    seed: int | None = None
+    policy: str | None = None
+    keys: tuple[str, ...] | None = None
+    chunk_steps: int | None = None
+    raw: bool = False
+    allow_code: bool = False
+
+
+def prepare_dump(
+    request: DumpRequest, env: TransformedEnv, seed: int
+) -> tuple[NamedPolicy, Manifest]:
+    """Load the policy, and return it with the manifest of a dump without steps.
+
+    Raises:
+        TdxError: The policy, the keys or the length do not fit the env.
+    """
+    policy = load_policy(
+        PolicyRequest.of(request.pipeline, request.policy, request.allow_code), env
+    )
+    check_policy(policy, env)
+    goal = _find_goal(request, policy)
+    keys = request.keys
+    if keys is not None:
+        _check_keys(keys, env)
+    check_storable(env, keys)
+    pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
+    manifest = Manifest(
+        pipeline=write_pipeline(pipeline),
+        seed=seed,
+        policy=policy.name,
+        policy_sha256=policy.sha256,
+        goal=goal,
+        chunk_steps=chunk_steps_for(env, request.chunk_steps, None),
+        keys=keys,
+        batch_size=tuple(env.batch_size),
+        specs=describe_specs(env),
+        versions=package_versions(),
+        keeps_raw=request.raw and bool(pipeline.transforms),
+        flags=find_episode_keys(env),
+        episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
+    )
+    return policy, manifest
+
+
+def _find_goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
+    goal = request.goal
+    if goal is None:
+        steps = request.pipeline.rollout.max_steps or policy.steps
+        if steps is None:
+            raise ArgumentError("the rollout has no length", hint="pass --steps N or --episodes N")
+        goal = Goal(steps=steps)
+    if goal.steps is not None:
+        check_action_count(policy, goal.steps)
+    return goal
+
+
+def _check_keys(keys: tuple[str, ...], env: TransformedEnv) -> None:
+    known = {name for key in list_keys(env.fake_tensordict()) for name in key_names(key)}
+    for name in keys:
+        if name not in known:
+            listed = f"known entries: {', '.join(sorted(n for n in known if '.' not in n))}"
+            hint = did_you_mean(name, known, listed)
+            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
+
+
+@contextmanager
+def build_seeded_env(
+    pipeline: Pipeline, seed: int | None, allow_code: bool
+) -> Iterator[tuple[TransformedEnv, int]]:
+    """Build an env, seed it, and restore torch's global random state afterwards.
+
+    Args:
+        pipeline: Env and chain.
+        seed: The seed. ``None``: that of the pipeline, or a random one.
+        allow_code: Whether Python objects may be imported.
+
+    Yields:
+        The env, and its seed.
+    """
+    chosen = pipeline.env.seed if seed is None else seed
+    if chosen is None:
+        chosen = int.from_bytes(os.urandom(4), "little") >> 1
+    env = build_env(pipeline, allow_code)
+    devices = [env.device] if env.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            torch.manual_seed(chosen)
+            env.set_seed(chosen)
+            yield env, chosen
+    finally:
+        env.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Size of a dump, before a step is made.
+
+    Args:
+        path: Folder of the dump.
+        manifest: Manifest without steps.
+        step_bytes: Number of bytes per step of all envs.
+        entries: Number of bytes per step, by file.
+    """
+
+    path: str
+    manifest: Manifest
+    step_bytes: int
+    entries: dict[str, int]
+
+    @property
+    def goal(self) -> Goal:
+        """Length of the rollout."""
+        return self.manifest.goal
+
+    @property
+    def size(self) -> int | None:
+        """Number of bytes in all; ``None`` if the goal is a number of episodes."""
+        return None if self.goal.steps is None else self.goal.steps * self.step_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "path": self.path,
+            "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
+            "seed": self.manifest.seed,
+            "policy": self.manifest.policy,
+            "chunk_steps": self.manifest.chunk_steps,
+            "step_bytes": self.step_bytes,
+            "bytes": self.size,
+            "entries": self.entries,
+        }
+
+
+def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
+    """Estimate what :func:`~tdx.rollouts.recording.run.roll_out` writes, without a step.
+
+    Raises:
+        TdxError: The request is invalid.
+    """
+    check_target(folder, force)
+    with build_seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
+        _, manifest = prepare_dump(request, env, seed)
+        step = env.fake_tensordict()
+        if manifest.keys is not None:
+            step = select_entries(step, manifest.keys)
+        track = Track.of(DATA, step.unsqueeze(step.ndim), step.ndim)
+        entries = {track.file(path): track.step_bytes(path) for path in track.leaves}
+        if manifest.keeps_raw:
+            raw = env.base_env.fake_tensordict()
+            track = Track.of(RAW, raw.unsqueeze(raw.ndim), raw.ndim)
+            entries |= {track.file(path): track.step_bytes(path) for path in track.leaves}
+    return Estimate(str(folder), manifest, sum(entries.values()), entries)

@@ -1,0 +1,121 @@
+"""Dump with all dtypes, shapes and names, for the tests of exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx import Pipeline, open_dump, write_pipeline
+from tdx.keys import NestedKey
+from tdx.rollouts import Goal, Manifest
+from tdx.rollouts.dump.creation import create_dump
+from tdx.rollouts.dump.entries import list_keys
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+
+STEPS = 23
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (
+    *FLOATS,
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128),
+    torch.float8_e4m3fn,
+)
+NAMED = ("data", "tdx", "env", "episode", "step", "time", "a.b", "raw", "__metadata__")
+
+
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as bytes: NaN equals itself, and 0 differs from -0."""
+    return values.contiguous().reshape(-1).view(torch.uint8)
+
+
+def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Return values with random bits."""
+    if dtype is torch.bool:
+        return torch.rand(shape) < 0.5
+    count = torch.Size(shape).numel() * dtype.itemsize
+    return torch.randint(0, 256, (count,), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
+    """Return a chunk ``[*B, T]`` with all dtypes, awkward names, nested groups and empty shapes."""
+    size = (*batch, steps)
+    made: dict[str, Any] = {str(d).removeprefix("torch."): random_bits(d, *size, 2) for d in DTYPES}
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 0.1])
+    for dtype in FLOATS:
+        made[f"special_{dtype}".replace("torch.", "")] = special.to(dtype).expand(*size, 6).clone()
+    made |= {name: torch.randn(*size) for name in NAMED}
+    agents = TensorDict({"position": torch.randn(*size, 3, 2)}, (*size, 3))
+    made |= {"agents": agents, "a": TensorDict({"b": torch.randn(*size, 1)}, size)}
+    made |= {"empty": torch.zeros(*size, 0), "picture": random_bits(torch.uint8, *size, 9, 8, 3)}
+    observed = torch.randn(*batch, steps + 1, 4)
+    made["observation"] = observed[..., :-1, :].clone()
+    made["action"] = torch.nn.functional.one_hot(torch.randint(0, 3, size), 3)
+    flags = torch.rand(3, *size, 1) < 0.2
+    following = {
+        "observation": observed[..., 1:, :].clone(),
+        "reward": torch.randn(*size, 1),
+        "terminated": flags[0],
+        "truncated": flags[1],
+        "done": flags[0] | flags[1],
+    }
+    return TensorDict({**made, "next": TensorDict(following, size)}, size)
+
+
+def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path:
+    """Write such a dump in chunks of different lengths."""
+
+    def spec(part: str, key: str, kind: str, *shape: int, dtype: str = "float32") -> dict[str, Any]:
+        known = {"part": part, "key": [key], "kind": kind, "shape": [*batch, *shape]}
+        return {**known, "dtype": dtype, "low": None, "high": None}
+
+    ends = ("done", "terminated", "truncated")
+    manifest = Manifest(
+        pipeline=write_pipeline(Pipeline.of("Pendulum-v1")),
+        seed=1,
+        policy="random",
+        policy_sha256=None,
+        goal=Goal(steps=STEPS),
+        chunk_steps=10,
+        keys=None,
+        batch_size=batch,
+        specs=[
+            spec("observation", "observation", "UnboundedContinuous", 4),
+            spec("action", "action", "OneHot", 3, dtype="int64"),
+            spec("reward", "reward", "UnboundedContinuous", 1),
+        ],
+        flags=EpisodeKeys(("reward",), ends),
+        episodes=EpisodeIndex(torch.Size(batch).numel()),
+    )
+    data = create_step_data(batch, STEPS)
+    with create_dump(folder, manifest) as writer:
+        for start, stop in ((0, 10), (10, 20), (20, STEPS)):
+            writer.append(data[..., start:stop], None, None)
+        writer.finish()
+    return folder
+
+
+def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
+    """Check that two TensorDicts have the same entries, bit for bit."""
+    keys: list[NestedKey] = list_keys(one)
+    assert set(keys) == set(list_keys(other))
+    for key in keys:
+        left, right = one.get(key), other.get(key)
+        assert (left.dtype, left.shape) == (right.dtype, right.shape), key
+        assert torch.equal(bits(left), bits(right)), key
+    assert one.batch_size == other.batch_size
+
+
+def assert_same_dump(folder: str | Path, wanted: str | Path) -> None:
+    """Check that two dumps have the same data, bit for bit, and the same manifest."""
+    found, other = open_dump(folder), open_dump(wanted)
+    assert_same_bits(found.data, other.data)
+    assert (found.raw is None) == (other.raw is None)
+    if found.raw is not None and other.raw is not None:
+        assert_same_bits(found.raw, other.raw)
+    assert found.manifest.to_dict() == other.manifest.to_dict()
+    for group in ("agents",):
+        if group in other.data.keys():
+            assert found.data.get(group).batch_size == other.data.get(group).batch_size

@@ -1,0 +1,184 @@
+"""Short rollouts, comparisons of dumps, and envs that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from tensordict import TensorDictBase
+
+from tdx import EnvConfig, Pipeline, open_dump
+from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out
+
+CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
+STEPS, CHUNK, SEED = 130, 25, 3
+
+
+def in_memory() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder in memory if possible, because dumps wait for a real disk."""
+    place = "/dev/shm"
+    return tempfile.TemporaryDirectory(
+        prefix="tdx-", dir=place if os.access(place, os.W_OK) else None
+    )
+
+
+def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpRequest:
+    """Return a request for a short rollout.
+
+    Args:
+        env: its id.
+        stages: of its chain; a usual one by default.
+        options: fields of the request, or of the env; ``bare`` for no chain.
+    """
+    goal = options.pop("goal", Goal(steps=STEPS))
+    chain = () if options.pop("bare", False) else stages or CHAIN
+    known = DumpRequest.__dataclass_fields__
+    fields = {name: options.pop(name) for name in list(options) if name in known}
+    pipeline = Pipeline.of(EnvConfig(env, **options), *chain)
+    return DumpRequest(pipeline, goal, **{"seed": SEED, "chunk_steps": CHUNK, **fields})
+
+
+def record(folder: Path, env: str = "CartPole-v1", *stages: str, **options: Any) -> Manifest:
+    """Write a short rollout into a folder."""
+    return roll_out(request(env, *stages, **options), folder)
+
+
+def same(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
+    """Return True if all keys and values are equal."""
+    if one is None or other is None:
+        return one is other
+    keys = set(one.keys(True, True))
+    return keys == set(other.keys(True, True)) and bool((one == other).all())
+
+
+def assert_same_dump(folder: Path, wanted: Path) -> None:
+    """Check that two dumps have the same files."""
+    found, other = open_dump(folder), open_dump(wanted)
+    assert same(found.data, other.data)
+    assert same(found.raw, other.raw)
+    assert found.manifest.to_dict() == other.manifest.to_dict()
+
+
+class CutError(Exception):
+    """Interrupts a rollout between two chunks."""
+
+
+def interrupt_after(chunks: int) -> Callable[[Progress], None]:
+    """Return a callback that interrupts a rollout after a number of chunks."""
+    seen = iter(range(1, 1_000_000))
+
+    def on_chunk(progress: Progress) -> None:
+        if next(seen) == chunks:
+            raise CutError
+
+    return on_chunk
+
+
+def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
+    """Run a job in a child process that kills itself at a call that changes the disk.
+
+    Args:
+        die_at: Which of these calls it does not live to see; ``None``: it lives.
+        job: What to do.
+
+    Returns:
+        Number of calls it made; -1 if it was killed.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def counted(call: Any) -> Any:
+            def counting(*args: Any, **kwargs: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **kwargs)
+
+            return counting
+
+        for name in ("fsync", "replace", "pwrite", "unlink", "rmdir", "mkdir"):
+            setattr(os, name, counted(getattr(os, name)))
+        job()
+        os.write(writing, str(calls).encode())
+        os._exit(0)
+    os.close(writing)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    count = os.read(reading, 100)
+    os.close(reading)
+    assert status in (0, -signal.SIGKILL)
+    return int(count) if count else -1
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Fails at the step TDX_TEST_BREAK_AT while the file TDX_TEST_BREAK exists."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        breaks_at = int(os.environ.get("TDX_TEST_BREAK_AT", "50"))
+        if self.count == breaks_at and os.path.exists(os.environ.get("TDX_TEST_BREAK", "")):
+            raise RuntimeError("the belt slipped")
+        size = self.observation_space.shape
+        observation = self.np_random.uniform(-1, 1, size).astype(np.float32)
+        return observation, float(action[0]), self.count % 20 == 0, False, {}
+
+
+class Wide(Fragile):
+    """Observes more than a page of memory per step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4096,), np.float32)
+
+
+class Talking(gymnasium.Env[Any, Any]):
+    """Has text observations."""
+
+    observation_space = gymnasium.spaces.Text(8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "hello", {}
+
+    def step(self, action: Any) -> Any:
+        return "world", 1.0, False, False, {}
+
+
+class Handle:
+    """Object that cannot be saved."""
+
+
+class Opaque(Fragile):
+    """Has a state that cannot be saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = Handle()
+
+
+class Unrepeatable(Opaque):
+    """Draws random numbers that are not seeded."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float(os.urandom(1)[0]), *rest

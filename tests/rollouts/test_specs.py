@@ -1,0 +1,76 @@
+"""Stored values that violate their spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tdx import Binary, Bounded, Composite, EnvBase, OneHot, TensorSpec, Unbounded
+from tdx.rollouts.dump.specs import describe_specs, describe_violation
+
+
+def entry_of(spec: TensorSpec) -> dict[str, Any]:
+    """Return the spec as in a manifest."""
+
+    class Env(EnvBase):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec = Composite(seen=spec)
+
+    return next(entry for entry in describe_specs(Env()) if entry["key"] == ["seen"])
+
+
+BOUNDED = Bounded(-1.0, 1.0, (2,))
+ONE_HOT = OneHot(3, dtype=torch.int64)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "problem"),
+    [
+        (BOUNDED, [[0, 1], [-1, 0.5]], None),
+        (BOUNDED, [[0, 1], [-1, 1.5]], "has 1 value above its spec, first at step 1"),
+        (BOUNDED, [[-INF, 1], [-2, 0]], "has 2 values below its spec, first at step 0"),
+        (BOUNDED, [[0, INF]], "has 1 value above its spec, first at step 0"),
+        (
+            BOUNDED,
+            [[0, 0], [0, NAN]],
+            "has 1 value that is nan where its spec has bounds, first at",
+        ),
+        (Unbounded((2,)), [[NAN, INF]], None),
+        (Bounded(torch.tensor([0.0, -INF]), torch.tensor([1.0, INF])), [[0.5, INF]], None),
+    ],
+)
+def test_float_values(spec: TensorSpec, rows: list[list[float]], problem: str | None) -> None:
+    found = describe_violation(torch.tensor(rows), entry_of(spec))
+    assert found is None if problem is None else str(found).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "problem"),
+    [
+        (ONE_HOT, [[0, 1, 0], [1, 0, 0]], None),
+        (
+            OneHot(3, dtype=torch.int64),
+            [[0, 1, 0], [1, 1, 0]],
+            "has 1 vector without exactly one category",
+        ),
+        (
+            OneHot(3, dtype=torch.int64),
+            [[0, 2, 0]],
+            "has 1 value that is neither 0 nor 1, first at step 0",
+        ),
+        (Binary(2, dtype=torch.int64), [[0, 1], [3, 4]], "has 2 values that are neither 0 nor 1"),
+    ],
+)
+def test_integer_values(spec: TensorSpec, rows: list[list[int]], problem: str | None) -> None:
+    found = describe_violation(torch.tensor(rows), entry_of(spec))
+    assert found is None if problem is None else str(found).startswith(problem)
+
+
+def test_another_shape_or_dtype() -> None:
+    spec = entry_of(BOUNDED)
+    for values in (torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.float64)):
+        assert "its spec declares float32 [2]" in str(describe_violation(values, spec))
