@@ -24,7 +24,7 @@ IMPORTS_BY_STRING = {
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.
     "tdx/inspection/transform_example.py",
-    "tdx/pipeline/realise.py",
+    "tdx/pipeline/resolver.py",
     # Plugins: rules of the linter, formats of a dump, tabs of the app and their jobs.
     "tdx/inspection/lint/linter.py",
     "tdx/rollouts/formats/registry.py",
@@ -32,7 +32,6 @@ IMPORTS_BY_STRING = {
     "tdx/tui/backend/answering.py",
     "tdx/tui/tabs.py",
     # Commands that start the app, which is a layer beside the command line.
-    "tdx/cli/commands/tui.py",
     "tdx/cli/commands/tui.py",
 }
 """Modules that load plugins, optional libraries or lazy names; each loads downwards only."""

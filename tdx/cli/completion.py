@@ -10,11 +10,11 @@ import typer
 
 from tdx.confined_files import open_below, open_folder
 from tdx.errors import TdxError
-from tdx.pipeline.docstrings import plain
+from tdx.pipeline.docstrings import strip_markup
 from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
-    from tdx.pipeline.types import Type
+    from tdx.pipeline.catalog import Type
 
 
 Completion = tuple[str, str]
@@ -32,10 +32,10 @@ def complete_env(incomplete: str) -> list[Completion]:
 
 def complete_name(incomplete: str) -> list[Completion]:
     """Complete names of transforms: by prefix, or else by substring."""
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     return _matching(
-        incomplete, [(info.name, plain(info.summary)) for info in catalogue().transforms]
+        incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
     )
 
 
@@ -77,10 +77,10 @@ def complete_transform(incomplete: str) -> list[Completion]:
         >>> complete_transform("StepCounter(ma")[0][0]
         'StepCounter(max_steps='
     """
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     name, bracket, inside = incomplete.partition("(")
-    info = catalogue().find(name.strip())
+    info = load_catalog().find(name.strip())
     if not bracket or info is None:
         return [] if bracket else complete_name(incomplete)
     arguments = split_arguments(inside)
@@ -102,7 +102,7 @@ def complete_transform(incomplete: str) -> list[Completion]:
         if parameter.name.startswith(word) and parameter.name not in names
         if parameter.kind in ("positional", "keyword")
     ]
-    completions = [(f"{before}{one.name}=", plain(one.help)) for one in parameters]
+    completions = [(f"{before}{one.name}=", strip_markup(one.help)) for one in parameters]
     if len(parameters) == 1 and parameters[0].default is not None:
         # A shell closes the quotes after a single completion; a second one keeps them open.
         completions.append((f"{before}{parameters[0].name}={parameters[0].default}", "the default"))
@@ -143,7 +143,7 @@ def split_arguments(inside: str) -> list[str] | None:
 
 def _values(kind: Type) -> Iterator[str]:
     """Return the values of an argument, if it has a limited number."""
-    from tdx.pipeline.formatting import format_value
+    from tdx.pipeline.grammar import format_value
 
     for option in kind.options:
         if option.name == "literal":

@@ -52,9 +52,9 @@ def _chain_keys(env: EnvBase) -> list[str]:
 
 
 def _rollout_keys(env: EnvBase) -> list[str]:
-    from tdx.rollouts.writer import all_keys, names_of
+    from tdx.rollouts.dump.entries import key_names, list_keys
 
-    names = [name for key in all_keys(env.fake_tensordict()) for name in names_of(key)]
+    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
     return list(dict.fromkeys(names))
 
 

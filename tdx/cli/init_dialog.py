@@ -24,12 +24,12 @@ from tdx.pipeline import (
     Pipeline,
     StageConfig,
     build_env,
-    catalogue,
     format_stage,
+    load_catalog,
     parse_stage,
     write_pipeline,
 )
-from tdx.pipeline.docstrings import plain
+from tdx.pipeline.docstrings import strip_markup
 from tdx.text import escape_control_characters
 
 Ask = Callable[[str], str]
@@ -250,5 +250,5 @@ def _header(pipeline: Pipeline, leaves: Sequence[LeafSpec]) -> Iterator[str]:
 
 def stage_comments(pipeline: Pipeline) -> list[str]:
     """Return the summary of each stage of a pipeline, from its docstring."""
-    infos = (catalogue().find(stage.name) for stage in pipeline.transforms)
-    return [plain(info.summary) if info else "" for info in infos]
+    infos = (load_catalog().find(stage.name) for stage in pipeline.transforms)
+    return [strip_markup(info.summary) if info else "" for info in infos]

@@ -174,10 +174,14 @@ def load_policy(
     Raises:
         TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
     """
-    from tdx.rollouts.policies import check_length, check_policy, named_policy
-    from tdx.rollouts.policy_files import PolicyRequest
+    from tdx.rollouts.policies.policy import (
+        PolicyRequest,
+        check_action_count,
+        check_policy,
+        load_policy,
+    )
 
-    policy = named_policy(PolicyRequest.of(pipeline, name, allow_code), env)
+    policy = load_policy(PolicyRequest.of(pipeline, name, allow_code), env)
     check_policy(policy, env)
-    check_length(policy, steps)
+    check_action_count(policy, steps)
     return policy.after(0)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.profiling.advice import Advised
-    from tdx.profiling.marginal import Marginal
-    from tdx.profiling.remedies import Remedy
+    from tdx.profiling.candidates import Candidate
+    from tdx.profiling.marginal import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
-    from tdx.profiling.sweep import Sweep
+    from tdx.profiling.suggestions import Suggestions
+    from tdx.profiling.sweep import SweepResult
 
 INTERRUPTED = "interrupted"
 
@@ -72,7 +72,7 @@ def subject_of(config: Pipeline) -> str:
 
 def measure(
     request: ProfileRequest, *, with_marginal: bool = False
-) -> tuple[Profile, tuple[Marginal, ...]]:
+) -> tuple[Profile, tuple[MarginalCosts, ...]]:
     """Build the env and measure it, optionally also without each of its stages.
 
     Raises:
@@ -84,7 +84,7 @@ def measure(
     from tdx.profiling.run import profile_env
 
     result: Profile | None = None
-    costs: list[Marginal] = []
+    costs: list[MarginalCosts] = []
     try:
         with (
             activity_on(sys.stderr) as on_progress,
@@ -100,18 +100,20 @@ def measure(
     return result, tuple(costs)
 
 
-def _measure_marginal(env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan) -> list[Marginal]:
-    from tdx.profiling.marginal import marginal
+def _measure_marginal(
+    env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan
+) -> list[MarginalCosts]:
+    from tdx.profiling.marginal import measure_marginal_costs
 
-    results: list[Marginal] = []
+    results: list[MarginalCosts] = []
     for mode in modes:
-        results.append(marginal(env, mode, plan))
+        results.append(measure_marginal_costs(env, mode, plan))
         if results[-1].error is not None:
             break
     return results
 
 
-def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, Advised], ...]:
+def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, Suggestions], ...]:
     """Try changes that may make the pipeline faster, in each measured mode.
 
     Args:
@@ -120,15 +122,15 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, A
     """
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import activity_on
-    from tdx.profiling.advice import Advised, advise
+    from tdx.profiling.suggestions import Suggestions, try_changes
 
-    results: list[tuple[Mode, Advised]] = []
+    results: list[tuple[Mode, Suggestions]] = []
     try:
         with activity_on(sys.stderr) as on_progress, third_party_code():
             plan = replace(request.plan, on_progress=on_progress)
             lint_fixes = _lint_fixes(request)
             for mode in profile.modes:
-                advice = advise(
+                advice = try_changes(
                     request.config,
                     mode,
                     plan,
@@ -141,23 +143,23 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, A
                     break
     except KeyboardInterrupt:
         if not any(advice.interrupted for _, advice in results):
-            results.append((profile.modes[-1].mode, Advised((), (), (), interrupted=True)))
+            results.append((profile.modes[-1].mode, Suggestions((), (), (), interrupted=True)))
     return tuple(results)
 
 
-def _lint_fixes(request: ProfileRequest) -> list[Remedy]:
+def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
     """Return the fixes that the linter suggests."""
     from tdx.cli.pipelines import open_env
     from tdx.inspection.chain import count_env_stages
     from tdx.inspection.lint.linter import build_lint_context, lint
-    from tdx.profiling.remedies import Remedy
+    from tdx.profiling.candidates import Candidate
 
     config = request.config
     with open_env(config, request.options) as env:
         findings = lint(build_lint_context(config, cast("TransformedEnv", env)))
         first = count_env_stages(env, config)
     return [
-        Remedy(
+        Candidate(
             "lint",
             () if each.found.stage is None else (first + each.found.stage,),
             f"{each.rule.code}: {each.found.message}",
@@ -169,7 +171,7 @@ def _lint_fixes(request: ProfileRequest) -> list[Remedy]:
     ]
 
 
-def measure_sweep(request: ProfileRequest, settings: list[str]) -> Sweep:
+def measure_sweep(request: ProfileRequest, settings: list[str]) -> SweepResult:
     """Measure the pipeline with each combination of some settings.
 
     Args:
@@ -181,14 +183,14 @@ def measure_sweep(request: ProfileRequest, settings: list[str]) -> Sweep:
     """
     from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import activity_on
-    from tdx.profiling.sweep import sweep
+    from tdx.profiling.sweep import run_sweep
     from tdx.profiling.sweep_axes import parse_sweep
 
     axes = parse_sweep(settings, request.config)
-    result: Sweep | None = None
+    result: SweepResult | None = None
     try:
         with activity_on(sys.stderr) as on_progress, third_party_code():
-            result = sweep(
+            result = run_sweep(
                 request.config,
                 axes,
                 request.modes,
@@ -278,23 +280,23 @@ class ProfileFiles:
 
 
 def _saved_profile(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.saved import profile_text
+    from tdx.profiling.saved import format_profile
 
-    return profile_text(profile)
+    return format_profile(profile)
 
 
 def _chrome_trace(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import chrome_trace
+    from tdx.profiling.traces import to_chrome_trace
 
     _note_cut(profile, "--trace")
-    return json.dumps(chrome_trace(profile), allow_nan=False) + "\n"
+    return json.dumps(to_chrome_trace(profile), allow_nan=False) + "\n"
 
 
 def _speedscope(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import speedscope
+    from tdx.profiling.traces import to_speedscope
 
     _note_cut(profile, "--speedscope")
-    return json.dumps(speedscope(profile), allow_nan=False) + "\n"
+    return json.dumps(to_speedscope(profile), allow_nan=False) + "\n"
 
 
 def _page(profile: Profile, extras: Extras) -> str:
@@ -304,9 +306,9 @@ def _page(profile: Profile, extras: Extras) -> str:
 
 
 def _note_cut(profile: Profile, option: str) -> None:
-    from tdx.profiling.traces import cut_note
+    from tdx.profiling.traces import describe_omitted_calls
 
-    note = cut_note(profile)
+    note = describe_omitted_calls(profile)
     if note is not None:
         print(f"note: {option} has {note}; use fewer --steps to see all", file=sys.stderr)
 

@@ -161,10 +161,10 @@ def check_pipeline(
         EnvError: The env cannot be made, or raises in a reset or step.
     """
     from tdx.pipeline import check_arguments
-    from tdx.pipeline.validation import policy_errors
+    from tdx.pipeline.build import check_policy
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
-    policy = _findings(policy_errors(pipeline, allow_code), "arguments")
+    policy = _findings(check_policy(pipeline, allow_code), "arguments")
     if findings:
         return _report(pipeline, ("arguments",), [*findings, *policy])
     if policy:
@@ -181,7 +181,7 @@ def check_pipeline(
 
 
 def _check_device(pipeline: Pipeline) -> Finding | None:
-    from tdx.pipeline.env_making import check_device
+    from tdx.pipeline.envs import check_device
 
     if pipeline.env.device is None:
         return None
@@ -198,12 +198,12 @@ def _check_built(
     pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule], steps: bool
 ) -> CheckReport:
     from tdx.inspection.lint.linter import import_policy
-    from tdx.pipeline.build import assemble
+    from tdx.pipeline.build import assemble_env
 
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
         policy = import_policy(pipeline, allow_code)
-        env = assemble(pipeline, allow_code)
+        env = assemble_env(pipeline, allow_code)
     except TdxError as error:
         errors = _findings([error], "specs")
         lints = lint(build_lint_context(pipeline), rules)
@@ -229,7 +229,7 @@ def _check_env(
     """Return the findings of specs and steps, the violations, and whether steps were made."""
     from tdx.core.spec_check import find_spec_violations
     from tdx.pipeline import check_specs
-    from tdx.pipeline.validation import add_line
+    from tdx.pipeline.build import add_source_line
 
     findings = _findings(check_specs(env, pipeline), "specs")
     if findings or not steps:
@@ -237,7 +237,7 @@ def _check_env(
     try:
         violations = find_spec_violations(env, seed=pipeline.env.seed)
     except TdxError as error:
-        return _findings([add_line(error, pipeline, env)], "steps"), [], True
+        return _findings([add_source_line(error, pipeline, env)], "steps"), [], True
     first = count_env_stages(env, pipeline)
     # Rules do not cover the stages that the env itself has.
     own = [each for each in violations if each.code not in _RULED or _is_in_env(each, first)]

@@ -12,7 +12,7 @@ from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
 from tdx.keys import format_key, normalize_key
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
-from tdx.pipeline.arguments import named
+from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
 from tdx.results import Entries, Result
 
@@ -308,7 +308,7 @@ def _stage_change(
 
 
 def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[SettingChange]:
-    first, second = named(one), named(other)
+    first, second = name_arguments(one), name_arguments(other)
     known = dict.fromkeys([*first.kwargs, *second.kwargs])
     for name in known:
         sides = [
@@ -323,7 +323,7 @@ def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[Setting
 
 def _identity_text(stage: StageConfig) -> str:
     """Return a text that is equal for stages with equal arguments, however they are passed."""
-    full = named(stage)
+    full = name_arguments(stage)
     return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))
 
 

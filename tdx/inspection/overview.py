@@ -262,13 +262,13 @@ class _OverviewBuilder:
         return [n for n in range(len(self.pipeline.transforms)) if n not in self.problems]
 
     def _make_transforms(self, working: Sequence[int]) -> list[Transform]:
-        from tdx.pipeline.realise import Realiser
+        from tdx.pipeline.resolver import ValueResolver
 
         transforms = []
         for index in working:
             try:
                 transforms.append(
-                    Realiser(self.cache.allow_code).transform(self.pipeline.transforms[index])
+                    ValueResolver(self.cache.allow_code).transform(self.pipeline.transforms[index])
                 )
             except TdxError as error:
                 self._record_failure(index, error)

@@ -19,7 +19,7 @@ from tdx.results import Entries, Entry, Result
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.pipeline.entries import TransformInfo
+    from tdx.pipeline.catalog import TransformInfo
 
 _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
 _CONTEXTS = (
@@ -106,9 +106,9 @@ def _run_docstring(info: TransformInfo) -> TransformExample | None:
 
 def _fit_in_keys(stage: StageConfig, key: str) -> StageConfig:
     """Set ``in_keys`` to ``key`` if the example reads a key that no env has."""
-    from tdx.pipeline.arguments import named
+    from tdx.pipeline.arguments import name_arguments
 
-    kwargs = dict(named(stage).kwargs)
+    kwargs = dict(name_arguments(stage).kwargs)
     if not isinstance(kwargs.get("in_keys"), tuple) or kwargs["in_keys"] in _KNOWN_KEYS:
         return stage
     return StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, nearest
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, find_similar_names
 from tdx.pipeline.catalog import Parameter, TransformInfo, Type, load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, parse_value
@@ -203,7 +203,7 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
     """Return a hint on how to write the value."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
-    if isinstance(value, Call) and "spec" in options and nearest(value.name, SPECS):
+    if isinstance(value, Call) and "spec" in options and find_similar_names(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, TdxError, Where, one_line
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.errors import ChainError, TdxError, Where, summarize_error
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage, find_code_references
 from tdx.pipeline.envs import find_env_errors, make_env
 from tdx.pipeline.model import Pipeline
@@ -167,7 +167,7 @@ def _spec_error(error: Exception) -> ChainError:
         size = f" ({int(match[1]):,} bytes)" if match else ""
         return ChainError(f"its specs need more memory than is available{size}", hint=_MEMORY_HINT)
     return ChainError(
-        f"its specs cannot be computed: {one_line(error)}", hint="check its arguments"
+        f"its specs cannot be computed: {summarize_error(error)}", hint="check its arguments"
     )
 
 
@@ -193,13 +193,13 @@ def _is_compose(transform: Transform) -> bool:
 
 def _leaf_keys(spec: Composite) -> list[NestedKey]:
     parts = [spec[part] for part in spec.keys() if spec[part] is not None]
-    return [normal_key(key) for part in parts for key in part.keys(True, True)]
+    return [normalize_key(key) for part in parts for key in part.keys(True, True)]
 
 
 def _filter_unknown(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
-    known_parts = {key_parts(key) for key in known}
+    known_parts = {split_key(key) for key in known}
     prefixes = {parts[:length] for parts in known_parts for length in range(1, len(parts) + 1)}
-    return [key for key in keys if key_parts(key) not in prefixes]
+    return [key for key in keys if split_key(key) not in prefixes]
 
 
 def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
@@ -214,7 +214,7 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
         spec = stage.output_spec.get(part, None)
         for key in spec.keys(True, True) if spec is not None else ():
             name = part.removeprefix("full_").removesuffix("_spec")
-            first = owner.setdefault(normal_key(key), name)
+            first = owner.setdefault(normalize_key(key), name)
             if first != name:
                 message = f"this key is both {first} and {name} after this stage"
                 yield ChainError(message, hint="choose another out-key", where=Where(key=key))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.errors import UnknownNameError, did_you_mean
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
 from tdx.serialization import json_field, to_plain
@@ -193,7 +193,7 @@ class TransformInfo:
         """Create a declaration from its plain data."""
         parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
         given = data.get("default_in_keys")
-        in_keys = None if given is None else tuple(normal_key(key) for key in given)
+        in_keys = None if given is None else tuple(normalize_key(key) for key in given)
         return cls(**{**data, "parameters": parameters, "default_in_keys": in_keys})
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.catalog import Parameter, ParameterKind, TransformInfo, Type, TypeName, make_union
 from tdx.pipeline.docstrings import clean_docstring, parse_argument_help, summarize
 
@@ -333,7 +333,7 @@ def _read_time_behavior(node: ast.ClassDef) -> str | None:
 
 def _read_default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
     value = _find_class_attribute(node, "default_in_keys")
-    return None if value is None else tuple(map(normal_key, ast.literal_eval(value)))
+    return None if value is None else tuple(map(normalize_key, ast.literal_eval(value)))
 
 
 def _find_class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:

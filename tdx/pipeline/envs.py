@@ -17,9 +17,9 @@ from tdx.errors import (
     DeviceError,
     EnvError,
     TdxError,
-    call_problem,
     did_you_mean,
-    one_line,
+    explain_call_error,
+    summarize_error,
 )
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.model import EnvConfig
@@ -238,12 +238,12 @@ def _call_factory(
         raise
     except TypeError as error:
         raise ArgumentError(
-            f"the env does not take these arguments: {call_problem(error)}",
+            f"the env does not take these arguments: {explain_call_error(error)}",
             hint="check env_kwargs; the documentation of the env lists its arguments",
         ) from error
     except Exception as error:
         raise EnvError(
-            f"creating the env failed: {one_line(error)}", hint="--debug shows where"
+            f"creating the env failed: {summarize_error(error)}", hint="--debug shows where"
         ) from error
     return created
 

@@ -14,9 +14,9 @@ from tdx.errors import (
     MissingPackageError,
     TdxError,
     UnknownNameError,
-    call_problem,
     did_you_mean,
-    one_line,
+    explain_call_error,
+    summarize_error,
 )
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.catalog import TransformInfo
@@ -93,7 +93,7 @@ class ValueResolver:
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
         except Exception as error:
             raise EnvError(
-                f"importing {reference.module} failed: {one_line(error)}",
+                f"importing {reference.module} failed: {summarize_error(error)}",
                 hint=f"python -c 'import {reference.module}' shows where",
             ) from error
         for part in reference.name.split("."):
@@ -143,9 +143,9 @@ def _call_constructor(
         raise MissingPackageError(message, hint=f"pip install {error.name}") from error
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{name} does not take these arguments: {call_problem(error)}", hint=_LOOKUP_HINT
+            f"{name} does not take these arguments: {explain_call_error(error)}", hint=_LOOKUP_HINT
         ) from error
     except Exception as error:
         raise ChainError(
-            f"{name} cannot be created: {one_line(error)}", hint=_LOOKUP_HINT
+            f"{name} cannot be created: {summarize_error(error)}", hint=_LOOKUP_HINT
         ) from error

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tdx.core.chain_specs import stage_specs
 from tdx.core.plan.build import Program, program_of
-from tdx.core.stage_specs import stage_specs
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import name_arguments
 from tdx.profiling.result import Mode, ModeProfile
@@ -143,7 +143,7 @@ def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> 
 
 
 def _key_parts(key: NestedKey) -> tuple[str, ...]:
-    known = normal_key(key)
+    known = normalize_key(key)
     return known if isinstance(known, tuple) else (known,)
 
 

@@ -13,9 +13,9 @@ from gymnasium import wrappers
 from tensordict import TensorDictBase
 from torch import nn
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
-from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.chunk import Chunk
@@ -80,7 +80,7 @@ def attach_to_wrappers(
         patches: Undo the changes afterwards.
         thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
     """
-    for each in _iterate_gym_envs(flattened(env)[0]):
+    for each in _iterate_gym_envs(flatten_chain(env)[0]):
         stacks = list(_iterate_stacks(each._env))
         if not thin and all(_is_thin(list_wrappers(stack)) for stack in stacks):
             continue
@@ -113,7 +113,7 @@ def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
         yield base
     elif isinstance(base, SerialEnv):
         for each in base._envs:
-            yield from _iterate_gym_envs(flattened(each)[0])
+            yield from _iterate_gym_envs(flatten_chain(each)[0])
 
 
 def _iterate_stacks(env: Any) -> Iterator[Any]:
@@ -247,7 +247,7 @@ def _attach_to_env(
     env: EnvBase, meter: Meter, patches: AttributePatches, all_wrappers: bool
 ) -> None:
     _ = env.output_spec, env.input_spec
-    base, stages = flattened(env)
+    base, stages = flatten_chain(env)
     patches.put(base, "_meter", meter)
     attach_to_wrappers(env, meter, patches, thin=all_wrappers)
     attach_to_transfers(base, meter, patches)

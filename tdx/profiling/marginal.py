@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.errors import TdxError
@@ -87,7 +87,7 @@ def measure_marginal_costs(
         [('RewardSum', None)]
     """
     plan = plan or ProfilePlan()
-    _, stages = flattened(env)
+    _, stages = flatten_chain(env)
     whole = copy_with_stages(env, range(len(stages)))
     (own,) = profile_env(whole, [mode], replace(plan, passes=())).modes
     ending, contenders = own.error, _Contenders([whole], {}, {})
@@ -161,5 +161,5 @@ def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
         env: Env with its chain.
         chosen: Indices of the stages.
     """
-    base, stages = flattened(env)
+    base, stages = flatten_chain(env)
     return TransformedEnv(base, Compose(*(stages[index].clone() for index in chosen)))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.plan.forms import flattened
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
@@ -119,7 +119,7 @@ def profile_env(
             raise ArgumentError(
                 f"mode must be one of {', '.join(MODES)}, got {mode!r}", hint=f"pass {MODES[0]!r}"
             )
-    base, stages = flattened(env)
+    base, stages = flatten_chain(env)
     device, found = find_accelerator(env, plan.policy), []
     for mode in modes:
         try:

@@ -27,7 +27,7 @@ from torch import nn
 from tdx import open_dump
 from tdx.rollouts import Manifest
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
-from tests.rollouts.recorded import assert_same_dump, in_memory
+from tests.rollouts.recordings import assert_same_dump, in_memory
 
 ROOT = Path(__file__).parents[2]
 PENDULUM = ("rollout", "--env", "Pendulum-v1", "--t", "RewardSum", "--seed", "0")

@@ -27,7 +27,7 @@ FORMS = ["pipe", "json", *map(str, WIDTHS)]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Working directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tdx.rollouts.run.package_versions", lambda: {"tdx": "0.1.0"})
+    monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
 
 

@@ -16,11 +16,11 @@ import pytest
 from tdx import Pipeline
 from tdx.cli.interrupts import reliable_sigint
 from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
-from tdx.rollouts.streaming import Progress
+from tdx.rollouts.recording.stream import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY
-from tests.rollouts.exported import assert_same_dump
-from tests.rollouts.recorded import in_memory
+from tests.rollouts.export_dumps import assert_same_dump
+from tests.rollouts.recordings import in_memory
 
 BACK = [each.name for each in export_formats() if each.can_import]
 

@@ -15,7 +15,7 @@ import pytest
 from tdx.rollouts import export_dump, import_dump
 from tests.cli.conftest import Tdx
 from tests.cli.processes import start
-from tests.rollouts.recorded import record
+from tests.rollouts.recordings import record
 
 PENDULUM = ("--env", "Pendulum-v1")
 PROFILE = (

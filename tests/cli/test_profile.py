@@ -13,12 +13,12 @@ import pytest
 
 from tdx.cli.html.profile import flame_chart, growth_plot, profile_page
 from tdx.cli.progress import activity_on
-from tdx.profiling.calls import mean_step
 from tdx.profiling.result import Profile
-from tdx.profiling.saved import profile_text, read_profile
+from tdx.profiling.saved import format_profile, read_profile
+from tdx.profiling.traces import build_mean_step
 from tests.cli.conftest import assert_complete, assert_fits
 from tests.cli.test_report import BROWSERS, Page
-from tests.profiling.stand_in import mode_profile, on_device, stand_in
+from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -28,7 +28,7 @@ QUICK = (*PENDULUM, "--steps", "8", "--warmup", "0", "--repeat", "2", "--passes"
 
 
 def both() -> Profile:
-    return stand_in(on_device(mode_profile()), mode_profile("planned", many=True))
+    return sample_profile(on_device(mode_profile()), mode_profile("planned", many=True))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_table(tdx: Tdx, golden: Golden, measures: Any, columns: int | None) -> 
 
 
 def test_json(tdx: Tdx, golden: Golden, measures: Any) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     document = json.loads(tdx(*PENDULUM, "--format", "json").out)
     for row in document["modes"][0]["rows"]:
         row["samples"] = sorted(row["samples"])
@@ -63,18 +63,18 @@ def test_json(tdx: Tdx, golden: Golden, measures: Any) -> None:
 
 
 def test_sort_top_and_histogram(tdx: Tdx, golden: Golden, measures: Any) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     shown = tdx(*PENDULUM, "--sort", "p95", "--top", "2", "--histogram", columns=80)
     golden("profile_top.80.txt", shown.out)
 
 
 def test_trace_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
-    measures(stand_in())
+    measures(sample_profile())
     trace = json.loads(tdx(*PENDULUM, "--trace", "-").out)
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
     scope = json.loads(tdx(*PENDULUM, "--speedscope", "-").out)
     assert scope["profiles"][0]["events"][0]["type"] == "O"
-    golden("profile_flames.svg", flame_chart(mean_step(mode_profile())) + "\n")
+    golden("profile_flames.svg", flame_chart(build_mean_step(mode_profile())) + "\n")
 
 
 def test_page_is_self_contained() -> None:
@@ -130,7 +130,7 @@ def test_real_profile_in_each_format(tdx: Tdx, tmp_path: Path) -> None:
     assert saved.subject == "--env Pendulum-v1 --t RewardSum"
     assert saved.settings.seed == 0
     assert all(mode.steps.tolist() == [8, 8] for mode in saved.modes)
-    assert profile_text(saved) == Path(names["save"]).read_text()
+    assert format_profile(saved) == Path(names["save"]).read_text()
     refused = tdx(*QUICK, "--save", names["save"])
     assert refused.code == 2
     assert "already exists" in refused.err

@@ -10,17 +10,17 @@ import pytest
 
 from tdx.cli.html.profile import sweep_page
 from tdx.pipeline import Pipeline
-from tdx.profiling.advice import Advice, Advised
-from tdx.profiling.marginal import Marginal, MarginalCost
-from tdx.profiling.remedies import Remedy
+from tdx.profiling.candidates import Candidate
+from tdx.profiling.interleaved import TimeDifference
+from tdx.profiling.marginal import MarginalCost, MarginalCosts
 from tdx.profiling.result import Profile
-from tdx.profiling.saved import profile_text
-from tdx.profiling.side_by_side import Difference
-from tdx.profiling.sweep import Cell, Sweep
-from tdx.profiling.sweep_axes import Axis
+from tdx.profiling.saved import format_profile
+from tdx.profiling.suggestions import Suggestions, TriedChange
+from tdx.profiling.sweep import SweepCell, SweepResult
+from tdx.profiling.sweep_axes import SweepAxis
 from tests.cli.conftest import assert_fits
 from tests.cli.test_report import Page
-from tests.profiling.stand_in import MACHINE, mode_profile, stand_in
+from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 WIDTHS = pytest.mark.parametrize("columns", [60, None], ids=["60", "pipe"])
 PENDULUM = ("profile", "--env", "Pendulum-v1", "--t", "RewardSum", "--t", "ActionScaling")
 ALIKE = ("--steps", "40", "--warmup", "10", "--repeat", "3")
-GAIN = Difference(80.0, 60.0, 20.0, 1.5, 5)
-NO_GAIN = Difference(80.0, 79.0, 1.0, 2.5, 5)
+GAIN = TimeDifference(80.0, 60.0, 20.0, 1.5, 5)
+NO_GAIN = TimeDifference(80.0, 79.0, 1.0, 2.5, 5)
 
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Replace measurements by results."""
-    monkeypatch.setattr("tdx.profiling.machine.this_machine", lambda: MACHINE)
+    monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
 
     def use(name: str, result: Any) -> None:
         monkeypatch.setattr(f"tdx.profiling.{name}", lambda *_, **__: result)
 
-    use("run.profile_env", stand_in())
+    use("run.profile_env", sample_profile())
     return use
 
 
@@ -48,12 +48,14 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     kept = {
-        "base": stand_in(),
-        "slow": stand_in(mode_profile(scale=2)),
-        "other": Profile("--env CartPole-v1", (), stand_in().settings, MACHINE, (mode_profile(),)),
+        "base": sample_profile(),
+        "slow": sample_profile(mode_profile(scale=2)),
+        "other": Profile(
+            "--env CartPole-v1", (), sample_profile().settings, MACHINE, (mode_profile(),)
+        ),
     }
     for name, profile in kept.items():
-        Path(f"{name}.json").write_text(profile_text(profile), encoding="utf-8")
+        Path(f"{name}.json").write_text(format_profile(profile), encoding="utf-8")
     return tmp_path
 
 
@@ -78,7 +80,7 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert (same.code, same.err) == (0, "")
     assert "comparison with base.json  within the limits" in same.out
-    stand_ins("run.profile_env", stand_in(mode_profile(scale=2)))
+    stand_ins("run.profile_env", sample_profile(mode_profile(scale=2)))
     slow = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert slow.code == 1
     assert "too slow: 0 RewardSum forward: p95" in slow.out
@@ -89,7 +91,7 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         ).out
     )
     assert document["comparison"]["failed"] is True
-    stand_ins("run.profile_env", stand_in(mode_profile(error="the motor broke")))
+    stand_ins("run.profile_env", sample_profile(mode_profile(error="the motor broke")))
     broken = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert broken.code == 3
 
@@ -135,13 +137,15 @@ def test_marginal_costs_and_advice(
         MarginalCost(0, "RewardSum", 13.6, GAIN),
         MarginalCost(1, "ActionScaling", 10.2, None, "the policy gives no such action"),
     )
-    stand_ins("marginal.marginal", Marginal("eager", 80.0, costs))
+    stand_ins("marginal.marginal", MarginalCosts("eager", 80.0, costs))
     bare = Pipeline.of("Pendulum-v1", "ActionScaling")
     tried = [
-        Advice(Remedy("dead", (0,), "nobody reads it", "remove RewardSum", bare), saving, "same")
+        TriedChange(
+            Candidate("dead", (0,), "nobody reads it", "remove RewardSum", bare), saving, "same"
+        )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Advised((tried[0],), (tried[1],), ("swap them: other values come out",))
+    advice = Suggestions((tried[0],), (tried[1],), ("swap them: other values come out",))
     stand_ins("advice.advise", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)
@@ -158,14 +162,14 @@ def test_marginal_costs_and_advice(
     assert "remove RewardSum" in Page(html).text
 
 
-def swept() -> Sweep:
+def swept() -> SweepResult:
     """Return a sweep over three numbers of envs; the last one fails."""
     cells = [
-        Cell({"num_envs": number}, stand_in(mode_profile("planned", scale=scale)))
+        SweepCell({"num_envs": number}, sample_profile(mode_profile("planned", scale=scale)))
         for number, scale in ((1, 1), (8, 2))
     ]
-    cells.append(Cell({"num_envs": 64}, None, "does not fit into memory"))
-    return Sweep((Axis("num_envs", (1, 8, 64)),), tuple(cells))
+    cells.append(SweepCell({"num_envs": 64}, None, "does not fit into memory"))
+    return SweepResult((SweepAxis("num_envs", (1, 8, 64)),), tuple(cells))
 
 
 @WIDTHS
@@ -196,13 +200,13 @@ def test_sweep_as_json_and_html(tdx: Tdx, golden: Golden, stand_ins: Any) -> Non
 
 
 def test_failed_and_interrupted_sweep(tdx: Tdx, stand_ins: Any) -> None:
-    cells = (Cell({"num_envs": 1}, None, "the motor broke"),)
-    axes = (Axis("num_envs", (1, 2)),)
-    stand_ins("sweep.sweep", Sweep(axes, cells))
+    cells = (SweepCell({"num_envs": 1}, None, "the motor broke"),)
+    axes = (SweepAxis("num_envs", (1, 2)),)
+    stand_ins("sweep.sweep", SweepResult(axes, cells))
     failed = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert failed.code == 3
     assert "the motor broke" in failed.out
-    stand_ins("sweep.sweep", Sweep(axes, (), interrupted=True))
+    stand_ins("sweep.sweep", SweepResult(axes, (), interrupted=True))
     stopped = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert stopped.code == 130
     assert "incomplete: interrupted" in stopped.out

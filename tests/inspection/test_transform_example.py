@@ -8,7 +8,7 @@ import pytest
 
 from tdx import Reward2GoTransform
 from tdx.inspection.transform_example import find_example
-from tdx.pipeline import catalogue, parse_stage
+from tdx.pipeline import load_catalog, parse_stage
 
 ONE_OF_EACH_NEED = (
     "ActionScaling",
@@ -30,17 +30,17 @@ ONE_OF_EACH_NEED = (
 def test_example_shows_a_change(name: str) -> None:
     if name == "DoubleToFloat":
         pytest.importorskip("mujoco", reason="the only envs with float64 observations")
-    example = find_example(catalogue()[name])
+    example = find_example(load_catalog()[name])
     assert example is not None
     assert any(change.change != "same" for change in example.changes)
 
 
-@pytest.mark.parametrize("name", catalogue().names)
+@pytest.mark.parametrize("name", load_catalog().names)
 def test_every_transform_has_an_example(name: str) -> None:
     """A command, or code where it fits no common env or needs a Python object."""
     if name == "DoubleToFloat":
         pytest.importorskip("mujoco", reason="the only envs with float64 observations")
-    example = find_example(catalogue()[name])
+    example = find_example(load_catalog()[name])
     assert example is not None
     assert example.changes
     if example.pipeline is None:
@@ -66,7 +66,7 @@ def test_every_transform_has_an_example(name: str) -> None:
 def test_example_with_stored_data(
     name: str, key: str, before: tuple[int, ...] | None, after: tuple[int, ...]
 ) -> None:
-    example = find_example(catalogue()[name])
+    example = find_example(load_catalog()[name])
     assert example is not None
     change = next(one for one in example.changes if one.key == key)
     assert (change.before and change.before.shape) == before
@@ -77,5 +77,5 @@ def test_example_with_stored_data(
 
 def test_transform_is_restored_after_its_example() -> None:
     own = dict(vars(Reward2GoTransform))
-    find_example(catalogue()["Reward2GoTransform"])
+    find_example(load_catalog()["Reward2GoTransform"])
     assert dict(vars(Reward2GoTransform)) == own

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
-from tdx.inspection.lint.fix import moved
+from tdx.inspection.lint.rule import move_stage
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, load_catalog, parse_stage
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
@@ -110,7 +110,7 @@ def test_indices_of_fixes_skip_disabled_stages() -> None:
     draft = Draft.of(Pipeline.of("A-v0", "RewardSum", "RewardClipping", "RewardScaling"))
     target = IndexedDraft(draft.toggled(0))
     clip, scale = draft.stages[1].config, draft.stages[2].config
-    moved(0, 1, clip, scale).apply(target)
+    move_stage(0, 1, clip, scale).apply(target)
     names = [stage.config.name for stage in target.draft.stages]
     assert names == ["RewardSum", "RewardScaling", "RewardClipping"]
 

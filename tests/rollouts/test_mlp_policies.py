@@ -15,9 +15,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, save_mlp_policy
-from tdx.core.planned.policies import keyed_policy
+from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.envs import EnvBase, GymEnv
-from tdx.pipeline.policy_source import ACTIVATIONS
+from tdx.pipeline.policies import ACTIVATIONS
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES
 from tdx.rollouts.policies.networks import _build_head
 from tdx.rollouts.policies.policy import load_policy

@@ -63,10 +63,10 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
     """
     from tdx.cli.output.write import write_view
     from tdx.cli.views.catalog import transforms_view
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
     words = " ".join(search or ())
-    write_view(transforms_view(catalogue().search(words), words), output)
+    write_view(transforms_view(load_catalog().search(words), words), output)
 
 
 def show_transform(output: OutputOptions, name: Name, example: Example = True) -> None:
@@ -76,9 +76,9 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     """
     from tdx.cli.output.write import write_view
     from tdx.cli.views.catalog import transform_view
-    from tdx.pipeline.entries import catalogue
+    from tdx.pipeline.catalog import load_catalog
 
-    info = catalogue()[name]
+    info = load_catalog()[name]
     shown_example = None
     if example:
         from tdx.cli.interrupts import third_party_code

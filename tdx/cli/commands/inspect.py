@@ -121,7 +121,7 @@ def inspect_values(
     from tdx.cli.views.values import values_view
     from tdx.inspection.chain import format_stages
     from tdx.inspection.values_report import inspect_values
-    from tdx.pipeline.validation import add_line
+    from tdx.pipeline.build import add_source_line
 
     config = read_pipeline(pipeline)
     with open_env(config, pipeline) as env:
@@ -131,7 +131,7 @@ def inspect_values(
         )
         calls = format_stages(env, config)
         if report.error is not None:
-            add_line(report.error, config, env)
+            add_source_line(report.error, config, env)
     write_view(values_view(report, calls), output)
     if report.error is not None:
         raise report.error

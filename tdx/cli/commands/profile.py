@@ -53,7 +53,7 @@ from tdx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.cli.views.profile import Extras
-    from tdx.profiling.limits import Limit
+    from tdx.profiling.compare import Limit
     from tdx.profiling.result import Profile
     from tdx.profiling.run import ProfilePlan
 
@@ -175,11 +175,11 @@ def _estimate(request: ProfileRequest, output: OutputOptions) -> int:
     """Measure a few steps and show how long the whole measurement would take."""
     from tdx.cli.output.write import write_view
     from tdx.cli.views.profile_sweep import estimate_view
-    from tdx.profiling.estimate import estimate_of, few
+    from tdx.profiling.run import estimate_duration, shorten_plan
 
-    result, _ = measure(replace(request, plan=few(request.plan)))
+    result, _ = measure(replace(request, plan=shorten_plan(request.plan)))
     raise_error(profile_error(result))
-    write_view(estimate_view(request.plan, estimate_of(result, request.plan)), output)
+    write_view(estimate_view(request.plan, estimate_duration(result, request.plan)), output)
     return ExitCode.OK
 
 
@@ -236,9 +236,8 @@ class _Reference:
         Raises:
             ArgumentError: The file is invalid, or is of another pipeline or machine.
         """
-        from tdx.profiling.compare import compare
-        from tdx.profiling.limits import parse_limits
-        from tdx.profiling.machine import this_machine
+        from tdx.profiling.compare import compare_profiles, parse_limits
+        from tdx.profiling.machine import detect_machine
         from tdx.profiling.saved import read_profile
 
         limits = parse_limits(fail_if or ())
@@ -248,7 +247,7 @@ class _Reference:
                 raise ArgumentError("--fail-if needs a profile to compare with", hint=hint)
             return cls("", None, (), force)
         before = read_profile(path)
-        machine = this_machine()
+        machine = detect_machine()
         if plan.threads is not None:
             machine = replace(machine, threads=plan.threads)
         settings = replace(
@@ -259,17 +258,17 @@ class _Reference:
             sync=plan.sync,
         )
         now = replace(before, subject=plan.subject, settings=settings, machine=machine)
-        compare(before, now, limits, force=force)
+        compare_profiles(before, now, limits, force=force)
         return cls(path, before, limits, force)
 
     def extras(self, result: Profile) -> Extras:
         """Return the comparison with a new profile, if there is a reference and no error."""
         from tdx.cli.views.profile import Extras
-        from tdx.profiling.compare import compare
+        from tdx.profiling.compare import compare_profiles
 
         comparison = None
         if self.profile is not None and profile_error(result) is None:
-            comparison = compare(self.profile, result, self.limits, force=self.force)
+            comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
         return Extras((), comparison, self.limits, self.path)
 
 
@@ -286,11 +285,10 @@ def profile_compare(
     """
     from tdx.cli.output.write import write_view
     from tdx.cli.views.profile_comparisons import comparison_view
-    from tdx.profiling.compare import compare
-    from tdx.profiling.limits import parse_limits
+    from tdx.profiling.compare import compare_profiles, parse_limits
     from tdx.profiling.saved import read_profile
 
     limits = parse_limits(fail_if or ())
-    result = compare(read_profile(before), read_profile(after), limits, force=force)
+    result = compare_profiles(read_profile(before), read_profile(after), limits, force=force)
     write_view(comparison_view(result, limits, before, after), output)
     return ExitCode.FINDINGS if result.failures else ExitCode.OK

@@ -28,11 +28,10 @@ from tdx.cli.views.profile_sweep import (
     sweep_blocks,
 )
 from tdx.cli.views.profile_table import histogram, micros, whole_number
-from tdx.profiling.calls import Node, mean_step
-from tdx.profiling.growth import Growth, growths
 from tdx.profiling.result import ModeProfile, Profile, Row
-from tdx.profiling.sweep import Sweep
-from tdx.profiling.sweep_axes import shown
+from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep_axes import format_setting
+from tdx.profiling.traces import CallNode, build_mean_step
 
 _LINE_COLORS = 8
 """Number of line colors in the stylesheet; the most expensive parts are drawn."""
@@ -58,7 +57,7 @@ def profile_page(profile: Profile, extras: Extras | None = None) -> str:
     )
 
 
-def sweep_page(subject: str, sweep: Sweep) -> str:
+def sweep_page(subject: str, sweep: SweepResult) -> str:
     """Return the HTML page of a sweep.
 
     Args:
@@ -73,15 +72,15 @@ def sweep_page(subject: str, sweep: Sweep) -> str:
         *_STYLESHEETS,
         subject=subject,
         axes=sweep.axes,
-        shown=shown,
+        format_setting=format_setting,
         below=below,
         cells=cells,
-        growth=[_growth(group) for group in group_growths(growths(sweep))],
+        growth=[_growth(group) for group in group_growths(fit_growth(sweep))],
         machine=[] if profile is None else machine_facts(profile.machine),
     )
 
 
-def _growth(group: list[Growth]) -> dict[str, Any]:
+def _growth(group: list[CostGrowth]) -> dict[str, Any]:
     first = group[0]
     values = sorted({value for each in group for value in each.values})
     costs = [dict(zip(each.values, each.step_us, strict=True)) for each in group]
@@ -107,7 +106,7 @@ def _mode(mode: ModeProfile) -> dict[str, Any]:
         "mode": mode.mode,
         "rate": f"{micros(mode.step_us)} µs per step, {frames} frames/s",
         "facts": list(mode_facts(mode)),
-        "flames": flame_chart(mean_step(mode)),
+        "flames": flame_chart(build_mean_step(mode)),
         "table": mode_table(mode),
         "plots": [(name, row, plot) for name, row, plot in plots if plot],
         "details": _sections(list(details(mode, UNLIMITED))),
@@ -133,7 +132,7 @@ _MIN_WIDTH = 0.4
 _PLOT_WIDTH, _PLOT_HEIGHT, _BINS = 250.0, 84.0, 30
 
 
-def flame_chart(root: Node) -> str:
+def flame_chart(root: CallNode) -> str:
     """Return the mean step as a flame chart, with callees below their callers.
 
     Args:
@@ -145,7 +144,7 @@ def flame_chart(root: Node) -> str:
     return svg_image(_WIDTH, root.depth() * _LEVEL_HEIGHT, parts, "flame chart of the mean step")
 
 
-def _flames(node: Node, left: float, level: int, scale: float, whole: float) -> Iterator[str]:
+def _flames(node: CallNode, left: float, level: int, scale: float, whole: float) -> Iterator[str]:
     width = node.step_us * scale
     if width < _MIN_WIDTH:
         return
@@ -155,7 +154,7 @@ def _flames(node: Node, left: float, level: int, scale: float, whole: float) -> 
         left += child.step_us * scale
 
 
-def _flame(node: Node, x: float, y: float, width: float, whole: float) -> str:
+def _flame(node: CallNode, x: float, y: float, width: float, whole: float) -> str:
     name = node.label if node.work == "engine" else f"{node.label} {node.lane}"
     tooltip = (
         f"{name}: {micros(node.step_us)} µs per step, {node.step_us / whole:.1%}; "

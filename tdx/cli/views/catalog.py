@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.specs import comparison_table
-from tdx.pipeline.docstrings import plain as plain
+from tdx.pipeline.docstrings import strip_markup as strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.inspection.transform_example import TransformExample
-    from tdx.pipeline.entries import Parameter, TransformInfo
+    from tdx.pipeline.catalog import Parameter, TransformInfo
 
 
 def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:

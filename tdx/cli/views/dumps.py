@@ -10,11 +10,11 @@ from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, 
 from tdx.cli.views.elements import count_text, stage_list
 from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
-from tdx.rollouts.estimating import Estimate
-from tdx.rollouts.formats.results import Entry, Exported, Imported
-from tdx.rollouts.manifest import Manifest
-from tdx.rollouts.overview import Histogram, Listed, Overview, Spread, summary
-from tdx.rollouts.verification import Verification
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
+from tdx.rollouts.dump.verification import Verification
+from tdx.rollouts.formats.interface import Exported, ExportedEntry, Imported
+from tdx.rollouts.recording.request import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_EPISODES = 20
@@ -28,7 +28,7 @@ def summary_view(path: str, manifest: Manifest) -> View:
         path: Folder of the dump.
         manifest: Manifest of the dump.
     """
-    data = summary(path, manifest)
+    data = summarize(path, manifest)
 
     def blocks(width: int) -> list[Block]:
         return [dump_head(data), dump_facts(data)]
@@ -163,7 +163,7 @@ def bars(histogram: Histogram | None) -> str:
     )
 
 
-def _entries(entries: Sequence[Spread], width: int) -> Iterator[Block]:
+def _entries(entries: Sequence[EntryStatistics], width: int) -> Iterator[Block]:
     titles = ("key", "shape", "dtype", "min", "mean", "max", "nan", "histogram")
     nans = any(each.nans for each in entries)
     for dropped in ((), ("dtype",), ("dtype", "shape"), ("dtype", "shape", "histogram")):
@@ -175,7 +175,7 @@ def _entries(entries: Sequence[Spread], width: int) -> Iterator[Block]:
     yield table
 
 
-def _entry(each: Spread) -> dict[str, Cell]:
+def _entry(each: EntryStatistics) -> dict[str, Cell]:
     histogram = each.histogram
     return {
         "key": Cell(format_key(each.key), "name"),
@@ -335,7 +335,7 @@ def _export_entries(result: Exported, width: int) -> Table:
     return table
 
 
-def _export_entry(each: Entry) -> dict[str, Cell]:
+def _export_entry(each: ExportedEntry) -> dict[str, Cell]:
     return {
         "key": Cell(each.key, "name"),
         "exported as": Cell(each.place),

@@ -32,11 +32,9 @@ from tdx.cli.views.profile_table import (
     whole_number,
 )
 from tdx.core.meter import Lane
-from tdx.profiling.advice import Advised
-from tdx.profiling.compare import Comparison
-from tdx.profiling.limits import Limit
+from tdx.profiling.compare import Limit, ProfileComparison
 from tdx.profiling.machine import Machine
-from tdx.profiling.marginal import Marginal
+from tdx.profiling.marginal import MarginalCosts
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,
@@ -46,7 +44,8 @@ from tdx.profiling.result import (
     Profile,
     Row,
 )
-from tdx.profiling.saved import row_data, to_json
+from tdx.profiling.saved import profile_to_json, row_to_json
+from tdx.profiling.suggestions import Suggestions
 
 Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
 
@@ -85,11 +84,11 @@ class Extras:
         advice: Changes that were tried, for each mode.
     """
 
-    marginal: tuple[Marginal, ...] = ()
-    comparison: Comparison | None = None
+    marginal: tuple[MarginalCosts, ...] = ()
+    comparison: ProfileComparison | None = None
     limits: tuple[Limit, ...] = ()
     baseline: str = ""
-    advice: tuple[tuple[Mode, Advised], ...] = ()
+    advice: tuple[tuple[Mode, Suggestions], ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -117,7 +116,7 @@ def profile_view(
             result += _mode(mode, layout, width)
         return [*result, *extra_blocks(extras, width)]
 
-    data = to_json(profile) | _extra_data(extras)
+    data = profile_to_json(profile) | _extra_data(extras)
     return View("profile", data, list(_records(profile, layout)), blocks)
 
 
@@ -241,7 +240,7 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
     for mode in profile.modes:
         for row in ordered(mode, layout):
             memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
-            data = row_data(mode, row)
+            data = row_to_json(mode, row)
             part = data.pop("part")
             record = {"mode": mode.mode, "work": part["work"], "stage": part["index"], **data}
             record["name"] = part["name"]

@@ -10,18 +10,23 @@ from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table, V
 from tdx.cli.views.elements import NONE, count_text
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
-from tdx.profiling.advice import Advice, Advised
-from tdx.profiling.compare import TOTAL, Change, Comparison, Failure
-from tdx.profiling.limits import Limit
-from tdx.profiling.marginal import Marginal, MarginalCost
+from tdx.profiling.compare import (
+    TOTAL_LABEL,
+    FigureChange,
+    Limit,
+    LimitViolation,
+    ProfileComparison,
+)
+from tdx.profiling.marginal import MarginalCost, MarginalCosts
 from tdx.profiling.result import Mode
+from tdx.profiling.suggestions import Suggestions, TriedChange
 
 _SLIGHT = 0.005
 _OPTIONAL_CHANGE_COLUMNS = ("noise", "before", "lane")
 
 
 def comparison_view(
-    comparison: Comparison, limits: Sequence[Limit], before: str, after: str
+    comparison: ProfileComparison, limits: Sequence[Limit], before: str, after: str
 ) -> View:
     """Lay out which parts are slower or faster.
 
@@ -40,7 +45,7 @@ def comparison_view(
     return View("profile-comparison", comparison_data(comparison), records, blocks)
 
 
-def verdict(comparison: Comparison, limits: Sequence[Limit]) -> str:
+def verdict(comparison: ProfileComparison, limits: Sequence[Limit]) -> str:
     """Return the result in a few words."""
     if comparison.failures:
         return f"too slow: {', '.join(_part_name(label) for label in comparison.failing)}"
@@ -48,7 +53,7 @@ def verdict(comparison: Comparison, limits: Sequence[Limit]) -> str:
 
 
 def comparison_blocks(
-    comparison: Comparison, limits: Sequence[Limit], width: int
+    comparison: ProfileComparison, limits: Sequence[Limit], width: int
 ) -> Iterator[Block]:
     """Yield the differences without a heading."""
     for failure in comparison.failures:
@@ -57,7 +62,9 @@ def comparison_blocks(
         yield Paragraph([Cell("different: ", "changed"), Cell(difference)], indent=2)
     figures = {limit.figure for limit in limits} or {"mean"}
     changes = [
-        change for change in comparison.changes if change.figure in figures or change.label == TOTAL
+        change
+        for change in comparison.changes
+        if change.figure in figures or change.label == TOTAL_LABEL
     ]
     yield _change_table(changes, comparison.failures, width)
     for title, keys in (("gone", comparison.gone), ("new", comparison.new)):
@@ -66,7 +73,9 @@ def comparison_blocks(
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
 
 
-def _change_table(changes: Sequence[Change], failures: Sequence[Failure], width: int) -> Table:
+def _change_table(
+    changes: Sequence[FigureChange], failures: Sequence[LimitViolation], width: int
+) -> Table:
     failed: set[tuple[str, str, str]] = {
         (each.change.mode, each.change.label, each.change.lane) for each in failures
     }
@@ -78,12 +87,14 @@ def _change_table(changes: Sequence[Change], failures: Sequence[Failure], width:
     )
 
 
-def _change_row(change: Change, failed: set[tuple[str, str, str]], has_modes: bool) -> list[Cell]:
+def _change_row(
+    change: FigureChange, failed: set[tuple[str, str, str]], has_modes: bool
+) -> list[Cell]:
     name = _part_name(change.label)
     style, verdict = _judge(change, (change.mode, change.label, change.lane) in failed)
     return [
         Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
-        Cell("" if change.label == TOTAL else change.lane, "dim"),
+        Cell("" if change.label == TOTAL_LABEL else change.lane, "dim"),
         Cell(change.figure, "dim"),
         Cell(micros(change.before_us)),
         Cell(micros(change.after_us)),
@@ -94,10 +105,10 @@ def _change_row(change: Change, failed: set[tuple[str, str, str]], has_modes: bo
 
 
 def _part_name(label: str) -> str:
-    return "whole step" if label == TOTAL else label
+    return "whole step" if label == TOTAL_LABEL else label
 
 
-def _judge(change: Change, failed: bool) -> tuple[Style, str]:
+def _judge(change: FigureChange, failed: bool) -> tuple[Style, str]:
     if failed:
         return "bad", "too slow"
     if not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
@@ -109,7 +120,7 @@ def _percent(share: float) -> str:
     return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
-def comparison_data(comparison: Comparison) -> dict[str, Any]:
+def comparison_data(comparison: ProfileComparison) -> dict[str, Any]:
     """Return the differences as plain data."""
     return {
         "failed": bool(comparison.failures),
@@ -124,7 +135,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _change_data(change: Change) -> dict[str, Any]:
+def _change_data(change: FigureChange) -> dict[str, Any]:
     return {
         "mode": change.mode,
         "label": change.label,
@@ -138,7 +149,7 @@ def _change_data(change: Change) -> dict[str, Any]:
     }
 
 
-def _change_records(comparison: Comparison) -> Iterator[dict[str, Any]]:
+def _change_records(comparison: ProfileComparison) -> Iterator[dict[str, Any]]:
     limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
     for change in comparison.changes:
         yield {**_change_data(change), "limit": limits.get(id(change))}
@@ -148,7 +159,7 @@ _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on
 _OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "effect on others")
 
 
-def marginal_blocks(marginal: Marginal, width: int) -> Iterator[Block]:
+def marginal_blocks(marginal: MarginalCosts, width: int) -> Iterator[Block]:
     """Yield the time per step that is saved without each stage.
 
     Args:
@@ -190,7 +201,7 @@ def _signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 
-def marginal_data(marginal: Marginal) -> dict[str, Any]:
+def marginal_data(marginal: MarginalCosts) -> dict[str, Any]:
     """Return the measurement as plain data."""
     return {
         "mode": marginal.mode,
@@ -228,7 +239,7 @@ def finite(value: float | None) -> float | None:
 _VALUES = {"same": "same values", "close": "values within 1 %", "other": "different values"}
 
 
-def advice_blocks(mode: Mode, advised: Advised) -> Iterator[Block]:
+def advice_blocks(mode: Mode, advised: Suggestions) -> Iterator[Block]:
     """Yield the changes that saved time, then the others.
 
     Args:
@@ -251,7 +262,7 @@ def advice_blocks(mode: Mode, advised: Advised) -> Iterator[Block]:
         yield Paragraph([Cell("no suggestions")], indent=2)
 
 
-def _advice(advice: Advice) -> Iterator[Block]:
+def _advice(advice: TriedChange) -> Iterator[Block]:
     saving, remedy = advice.saving, advice.remedy
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
     yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
@@ -261,7 +272,7 @@ def _advice(advice: Advice) -> Iterator[Block]:
     yield Paragraph([Cell("chain: ", "dim"), Cell(chain)], indent=4)
 
 
-def _saving(advice: Advice) -> str:
+def _saving(advice: TriedChange) -> str:
     saving = advice.saving
     noise = finite(saving.noise_us)
     tolerance = "" if noise is None else f" ± {micros(noise)}"
@@ -270,7 +281,7 @@ def _saving(advice: Advice) -> str:
     return f"{before} → {after} µs per step, saved {saved}{tolerance}; {_VALUES[advice.values]}"
 
 
-def advice_data(mode: Mode, result: Advised) -> dict[str, Any]:
+def advice_data(mode: Mode, result: Suggestions) -> dict[str, Any]:
     """Return the measurement as plain data."""
     return {
         "mode": mode,
@@ -281,7 +292,7 @@ def advice_data(mode: Mode, result: Advised) -> dict[str, Any]:
     }
 
 
-def _advice_item_data(advice: Advice) -> dict[str, Any]:
+def _advice_item_data(advice: TriedChange) -> dict[str, Any]:
     remedy, saving = advice.remedy, advice.saving
     return {
         "kind": remedy.kind,

@@ -9,40 +9,40 @@ from typing import Any
 from tdx.cli.output.view import Block, Cell, Heading, Paragraph, View
 from tdx.cli.views.elements import NONE
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
-from tdx.profiling.estimate import Estimate
-from tdx.profiling.growth import TOTAL, Growth, growths
 from tdx.profiling.result import ModeProfile
-from tdx.profiling.run import ProfilePlan
-from tdx.profiling.saved import to_json
-from tdx.profiling.sweep import Cell as Setting
-from tdx.profiling.sweep import Sweep
-from tdx.profiling.sweep_axes import shown
+from tdx.profiling.run import Estimate, ProfilePlan
+from tdx.profiling.saved import profile_to_json
+from tdx.profiling.sweep import TOTAL_KEY, CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep import SweepCell as Setting
+from tdx.profiling.sweep_axes import format_setting
 
 _OPTIONAL_COLUMNS = ("noise", "µs/frame")
 
 
-def sweep_view(subject: str, sweep: Sweep) -> View:
+def sweep_view(subject: str, sweep: SweepResult) -> View:
     """Lay out a sweep.
 
     Args:
         subject: Pipeline.
         sweep: Sweep to show.
     """
-    growth = growths(sweep)
+    growth = fit_growth(sweep)
 
     def blocks(width: int) -> list[Block]:
-        axes = " ".join(f"{a.name}={','.join(map(shown, a.values))}" for a in sweep.axes)
+        axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
         return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
 
     data = {
         "subject": subject,
-        "axes": [{"name": a.name, "values": [shown(v) for v in a.values]} for a in sweep.axes],
+        "axes": [
+            {"name": a.name, "values": [format_setting(v) for v in a.values]} for a in sweep.axes
+        ],
         "interrupted": sweep.interrupted,
         "cells": [
             {
                 "point": _point(cell),
                 "problem": cell.problem,
-                "profile": None if cell.profile is None else to_json(cell.profile),
+                "profile": None if cell.profile is None else profile_to_json(cell.profile),
             }
             for cell in sweep.cells
         ],
@@ -51,7 +51,7 @@ def sweep_view(subject: str, sweep: Sweep) -> View:
     return View("profile-sweep", data, list(_records(sweep)), blocks)
 
 
-def sweep_blocks(sweep: Sweep, width: int) -> Iterator[Block]:
+def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
     """Yield the table of combinations, then the growth along each numeric axis."""
     yield _cells(sweep, width)
     for cell in sweep.cells:
@@ -60,11 +60,11 @@ def sweep_blocks(sweep: Sweep, width: int) -> Iterator[Block]:
             yield Paragraph(cells, indent=2)
     if sweep.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for group in group_growths(growths(sweep)):
+    for group in group_growths(fit_growth(sweep)):
         yield from growth_blocks(group, width)
 
 
-def _cells(sweep: Sweep, width: int) -> Block:
+def _cells(sweep: SweepResult, width: int) -> Block:
     names = [axis.name for axis in sweep.axes]
     titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
     rows = [line for cell in sweep.cells for line in _lines(cell)]
@@ -73,7 +73,7 @@ def _cells(sweep: Sweep, width: int) -> Block:
 
 
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
-    point = [Cell(shown(value), "name") for value in cell.point.values()]
+    point = [Cell(format_setting(value), "name") for value in cell.point.values()]
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
         yield [*point, *[Cell(NONE, "dim")] * 5]
@@ -92,33 +92,33 @@ def _figures(mode: ModeProfile) -> list[Cell]:
     ]
 
 
-def group_growths(growth: Sequence[Growth]) -> list[list[Growth]]:
+def group_growths(growth: Sequence[CostGrowth]) -> list[list[CostGrowth]]:
     """Group growths with the same axis, other settings and mode."""
-    groups: dict[tuple[str, ...], list[Growth]] = {}
+    groups: dict[tuple[str, ...], list[CostGrowth]] = {}
     for each in growth:
         groups.setdefault((each.axis, other_settings(each), each.mode), []).append(each)
     return list(groups.values())
 
 
-def part_name(growth: Growth) -> str:
+def part_name(growth: CostGrowth) -> str:
     """Return the name of the part."""
     key = (growth.label, growth.lane)
-    return "whole step" if key == TOTAL else " ".join(key)
+    return "whole step" if key == TOTAL_KEY else " ".join(key)
 
 
-def other_settings(growth: Growth) -> str:
+def other_settings(growth: CostGrowth) -> str:
     """Return the settings that are constant along the axis."""
-    return " ".join(f"{name}={shown(value)}" for name, value in growth.others.items())
+    return " ".join(f"{name}={format_setting(value)}" for name, value in growth.others.items())
 
 
-def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
+def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
     """Yield the time per step of each part at each value, and the fitted slope.
 
     Args:
         group: Growths along the same axis.
         width: Maximum columns.
     """
-    first = next((each for each in group if (each.label, each.lane) == TOTAL), group[0])
+    first = next((each for each in group if (each.label, each.lane) == TOTAL_KEY), group[0])
     settings = f", {other_settings(first)}" if first.others else ""
     aside = f"µs per step, {first.mode}{settings}; cost grows as {first.axis} ** slope"
     yield Heading(f"along {first.axis}", aside)
@@ -141,13 +141,13 @@ def growth_blocks(group: Sequence[Growth], width: int) -> Iterator[Block]:
 
 def _point(cell: Setting) -> dict[str, Any]:
     plain = (bool, int, float, str)
-    return {n: v if isinstance(v, plain) else shown(v) for n, v in cell.point.items()}
+    return {n: v if isinstance(v, plain) else format_setting(v) for n, v in cell.point.items()}
 
 
-def _growth_data(growth: Growth) -> dict[str, Any]:
+def _growth_data(growth: CostGrowth) -> dict[str, Any]:
     return {
         "axis": growth.axis,
-        "others": {name: shown(value) for name, value in growth.others.items()},
+        "others": {name: format_setting(value) for name, value in growth.others.items()},
         "mode": growth.mode,
         "label": growth.label,
         "lane": growth.lane,
@@ -157,7 +157,7 @@ def _growth_data(growth: Growth) -> dict[str, Any]:
     }
 
 
-def _records(sweep: Sweep) -> Iterator[dict[str, Any]]:
+def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes

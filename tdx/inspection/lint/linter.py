@@ -21,8 +21,8 @@ from tdx.inspection.lint.rules import (
     redundant,
     rewards,
 )
-from tdx.pipeline.entries import catalogue
-from tdx.pipeline.policy_source import parse_policy
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.policies import parse_policy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -153,7 +153,7 @@ def build_lint_context(
     stages = []
     for index, config in enumerate(pipeline.transforms):
         before, after = (specs[at] if at < len(specs) else None for at in (index, index + 1))
-        info = None if config.code else catalogue().find(config.name)
+        info = None if config.code else load_catalog().find(config.name)
         transform = transforms[index] if is_built else None
         stages.append(LintStage(index, config, info, transform, before, after))
     return LintContext(pipeline, stages, env, policy, spec_violations)
@@ -201,9 +201,9 @@ def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
         return None
     from torch import nn
 
-    from tdx.pipeline.realise import Realiser
+    from tdx.pipeline.resolver import ValueResolver
 
-    policy = Realiser(allow_code).imported(reference)
+    policy = ValueResolver(allow_code).imported(reference)
     if not isinstance(policy, nn.Module) and callable(policy):
         try:
             policy = policy()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tdx.keys import NestedKey
-from tdx.pipeline.arguments import named
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 from tdx.results import Entries, Entry, Result
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Editable(Protocol):
 
 
 def _format_stage(stage: StageConfig) -> str:
-    from tdx.pipeline.formatting import format_stage
+    from tdx.pipeline.grammar import format_stage
 
     return format_stage(stage)
 
@@ -115,7 +116,7 @@ def insert_stage(index: int, stage: StageConfig) -> Fix:
 
 def change_arguments(index: int, stage: StageConfig, **arguments: Value) -> Fix:
     """Return a fix that changes arguments of a stage; ``None`` removes an argument."""
-    full = named(stage)
+    full = name_arguments(stage)
     merged = {**full.kwargs, **arguments}
     kwargs = {name: value for name, value in merged.items() if value is not None}
     names = " and ".join(arguments)

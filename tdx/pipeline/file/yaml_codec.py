@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import PipelineError, Where, first_line
+from tdx.errors import PipelineError, Where, get_first_line
 from tdx.pipeline.grammar import check_integer, format_value, parse_value, quote, shorten
 from tdx.pipeline.values import Call, CodeReference, DictKey, Dtype, Value
 from tdx.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
@@ -82,7 +82,7 @@ def load_yaml(text: str) -> Any:
         ) from error
     except YAMLError as error:
         raise PipelineError(
-            f"not YAML: {first_line(error, type(error).__name__)}",
+            f"not YAML: {get_first_line(error, type(error).__name__)}",
             where=_find_bad_character(text, error),
             hint=_find_hint(str(error)),
         ) from error

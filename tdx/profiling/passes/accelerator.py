@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.envs.devices import present_device
+from tdx.core.envs.env_specs import available_device
 from tdx.profiling.passes.observer import parse_part_index
 
 TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
@@ -217,7 +217,7 @@ class TorchAccelerator:
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        self._device = present_device(device)
+        self._device = available_device(device)
         self.name = str(self._device)
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tdx.confined_files import open_folder
 from tdx.errors import ArgumentError
-from tdx.files import (
-    atomic_folder,
-    open_folder,
-    sync_path,
-)
+from tdx.files import atomic_folder, sync_path
 from tdx.rollouts.dump.folder import (
     DATA,
     INDEX,

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import new_tensordict
 
@@ -58,7 +58,7 @@ def _collect(data: TensorDictBase, path: Parts, found: Leaves) -> None:
             _collect(value, here, found)
         else:
             raise ArgumentError(
-                "only tensors can be stored", where=Where(key=normal_key(here)), hint=LEAVE_OUT
+                "only tensors can be stored", where=Where(key=normalize_key(here)), hint=LEAVE_OUT
             )
 
 
@@ -93,7 +93,7 @@ def _unflatten(
 
 def list_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of all entries."""
-    return [normal_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
+    return [normalize_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
 
 
 def _is_leaf(kind: type) -> bool:
@@ -102,7 +102,7 @@ def _is_leaf(kind: type) -> bool:
 
 def key_names(key: NestedKey) -> tuple[str, ...]:
     """Return the names that select an entry: ``next.reward`` is also ``reward``."""
-    parts = key_parts(key)
+    parts = split_key(key)
     whole = format_key(key)
     return (whole, format_key(parts[1:])) if parts[0] == "next" and parts[1:] else (whole,)
 
@@ -137,7 +137,7 @@ def find_unstorable(env: EnvBase) -> dict[NestedKey, str]:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
             if isinstance(leaf, NonTensor):
-                found[normal_key(key)] = space_kind(leaf)
+                found[normalize_key(key)] = space_kind(leaf)
     return found
 
 
@@ -212,7 +212,7 @@ def list_skipped(specs: Iterable[dict[str, Any]]) -> dict[NestedKey, str]:
         specs: Spec entries of its manifest.
     """
     return {
-        normal_key(tuple(map(str, entry["key"]))): str(entry["kind"])
+        normalize_key(tuple(map(str, entry["key"]))): str(entry["kind"])
         for entry in specs
         if entry.get("dtype") == "object"
     }

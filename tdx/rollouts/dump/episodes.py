@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.rollouts.dump.json_fields import DAMAGED, Fields, PlainData
 
 MAX_ROWS = 2**24
@@ -341,15 +341,15 @@ class EpisodeKeys:
         for key in self.ends:
             flag = flat(key).any(-1)
             ends |= flag
-            if key_parts(key)[-1] == "terminated":
+            if split_key(key)[-1] == "terminated":
                 terminated |= flag
         return rewards, ends, terminated
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "rewards": [list(key_parts(key)) for key in self.rewards],
-            "ends": [list(key_parts(key)) for key in self.ends],
+            "rewards": [list(split_key(key)) for key in self.rewards],
+            "ends": [list(split_key(key)) for key in self.ends],
         }
 
     @classmethod
@@ -367,4 +367,4 @@ def _keys(fields: Fields, name: str) -> tuple[NestedKey, ...]:
     for key in found:
         if not isinstance(key, list) or not key or not all(isinstance(p, str) for p in key):
             raise fields.invalid(name, "a list of keys")
-    return tuple(normal_key(tuple(key)) for key in found)
+    return tuple(normalize_key(tuple(key)) for key in found)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tdx.confined_files import open_below, open_folder, open_subfolder
 from tdx.errors import ArgumentError, StorageError, TdxError
-from tdx.files import open_below, open_folder, subfolder
 from tdx.untrusted import MAX_NESTING
 
 MANIFEST = "manifest.json"
@@ -108,7 +108,7 @@ def check_links(root: int, folder: Path) -> None:
     pending = [("", 0)]
     while pending:
         name, depth = pending.pop()
-        with subfolder(root, name) as inner, os.scandir(inner) as entries:
+        with open_subfolder(root, name) as inner, os.scandir(inner) as entries:
             for entry in entries:
                 count += 1
                 path = f"{name}/{entry.name}" if name else entry.name

@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from tdx.errors import StorageError
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 MAX_COUNT = 2**48
 """Largest number of steps, bytes or episodes."""
@@ -88,7 +88,7 @@ class Fields:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array."""
-        return checked_shape(self.value(name), f"{self.source}: {name!r}")
+        return validate_shape(self.value(name), f"{self.source}: {name!r}")
 
     def list(self, name: str) -> list[Any]:
         """Return a list."""

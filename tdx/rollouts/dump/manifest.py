@@ -12,8 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tdx.confined_files import open_folder, write_below
 from tdx.errors import StorageError
-from tdx.files import open_folder, write_below
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,

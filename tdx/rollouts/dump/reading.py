@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import StorageError, TdxError
-from tdx.keys import NestedKey, format_key, key_parts
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
@@ -216,8 +216,8 @@ def look_at(dump: Dump) -> Overview:
 
 def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
     """Return False for a key at the root that is below ``next`` as well."""
-    parts = key_parts(key)
-    return parts[0] == "next" or ("next", *parts) not in [key_parts(each) for each in keys]
+    parts = split_key(key)
+    return parts[0] == "next" or ("next", *parts) not in [split_key(each) for each in keys]
 
 
 def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:

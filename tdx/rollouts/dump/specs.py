@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.rollouts.dump.entries import space_kind
 from tdx.rollouts.dump.json_fields import Fields
 from tdx.specs import TensorSpec
@@ -27,7 +27,7 @@ def describe_specs(env: EnvBase) -> list[dict[str, Any]]:
     for part in _PARTS:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
-            found.append({"part": part, "key": list(key_parts(key)), **_describe(leaf)})
+            found.append({"part": part, "key": list(split_key(key)), **_describe(leaf)})
     return found
 
 

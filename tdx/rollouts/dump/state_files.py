@@ -17,14 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.confined_files import open_subfolder
 from tdx.errors import StorageError
-from tdx.files import (
-    subfolder,
-)
 from tdx.rollouts.dump.entries import DTYPES
 from tdx.rollouts.dump.folder import STATE, TEMPORARY_FILE, open_data
 from tdx.rollouts.dump.json_fields import Fields
-from tdx.untrusted import checked_shape, parse_json
+from tdx.untrusted import parse_json, validate_shape
 
 _STATE_SUFFIX = ".state"
 
@@ -98,7 +96,7 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
     """
     kept = None if state is None else state.name
     with suppress(FileNotFoundError):
-        with subfolder(root, STATE) as folder:
+        with open_subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
                 if name != kept and (TEMPORARY_FILE.fullmatch(name) or name.endswith(".state")):
                     os.unlink(name, dir_fd=folder)
@@ -190,7 +188,7 @@ def _decode(node: Any, blocks: memoryview) -> Any:
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
     dtype, sizes, start, size, *scalar = held
-    shape = checked_shape(sizes, "an array")
+    shape = validate_shape(sizes, "an array")
     if min(start, size) < 0:
         raise ValueError("a place is negative")
     data = bytearray(blocks[start : start + size])

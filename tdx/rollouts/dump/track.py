@@ -20,10 +20,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import open_below, open_folder, subfolder, unlink_below, write_below
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import DTYPES, LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 from tdx.rollouts.dump.folder import open_data, write_all
 from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT, Fields
@@ -59,7 +59,7 @@ class Track:
         groups = {path: tuple(size) for path, size in layout.groups.items() if path}
         for path in leaves:
             if not all(map(_is_name, path)):
-                where = Where(key=normal_key(path))
+                where = Where(key=normalize_key(path))
                 raise ArgumentError("the key cannot be a file name", where=where, hint=LEAVE_OUT)
         return cls(name, batch, leaves, groups)
 
@@ -109,7 +109,7 @@ class Track:
                 batch = (*self.batch_size, *self.groups.get(path[:size], ()))
                 if shape[: len(batch)] != batch:
                     raise StorageError(
-                        f"{fields.source}: {format_key(normal_key(path))!r} has the shape "
+                        f"{fields.source}: {format_key(normalize_key(path))!r} has the shape "
                         f"{list(shape)}, which does not begin with the batch size {list(batch)}",
                         hint=DAMAGED,
                     )
@@ -185,7 +185,7 @@ class Track:
     def sync_folders(self, root: int) -> None:
         """Flush the lists of files of all folders to the disk."""
         for path in self._folders():
-            with subfolder(root, self._folder(path)) as folder:
+            with open_subfolder(root, self._folder(path)) as folder:
                 os.fsync(folder)
         os.fsync(root)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.keys import format_key, key_parts
+from tdx.keys import format_key, split_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA, INDEX, POLICY_COPIES, open_data, open_dump_folder
@@ -189,7 +189,7 @@ def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
     track, flags = manifest.data, manifest.flags
     if track is None or flags is None:
         return
-    paths = {key: ("next", *key_parts(key)) for key in (*flags.rewards, *flags.ends)}
+    paths = {key: ("next", *split_key(key)) for key in (*flags.rewards, *flags.ends)}
     has_rewards = all(paths[key] in track.leaves for key in flags.rewards)
     if not all(paths[key] in track.leaves for key in flags.ends):
         return

@@ -13,12 +13,8 @@ from typing import Any, Self
 
 from tensordict import TensorDictBase
 
+from tdx.confined_files import open_below, unlink_below, write_below
 from tdx.errors import OutputError, StorageError, TdxError
-from tdx.files import (
-    open_below,
-    unlink_below,
-    write_below,
-)
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,7 +39,7 @@ def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
     Raises:
         StorageError: The shape is impossible.
     """
-    return math.prod(checked_shape(shape, what)) * int(np.dtype(dtype).itemsize)
+    return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
 def is_numeric(dtype: Any) -> bool:

@@ -18,7 +18,7 @@ from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.arrays import Array, FileColumn
 from tdx.rollouts.formats.files import check_key
-from tdx.untrusted import MAX_ENVS, checked_shape, parse_json
+from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
 
 NOTE = "tdx"
 """Name of the note in a file."""
@@ -210,7 +210,7 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
             hint="read it with a newer release: pip install -U tdx",
         )
     try:
-        batch = checked_shape(note["manifest"]["batch_size"], "batch_size")
+        batch = validate_shape(note["manifest"]["batch_size"], "batch_size")
         if not 1 <= math.prod(batch) <= MAX_ENVS:
             raise ValueError(f"batch_size is {batch}")
         manifest = Manifest.from_dict(note["manifest"])

@@ -25,7 +25,7 @@ from tdx.rollouts.formats.files import MAX_NOTE_BYTES
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
 from tdx.rollouts.formats.parquet import name_index_columns
 from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
-from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, checked_shape, parse_json
+from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, parse_json, validate_shape
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class _Reader(ColumnReader):
         names = {tuple(each["key"]): each["name"] for each in note["columns"]}
         found = {}
         for path, (dtype, shape) in manifest.data.leaves.items():
-            checked_shape(shape, f"{names[path]!r} in {self._path}")
+            validate_shape(shape, f"{names[path]!r} in {self._path}")
             kind, more = array_format(dtype, splits_complex=True)
             found[names[path]] = (path, FileColumn(kind, (manifest.steps, *shape, *more)))
         return found

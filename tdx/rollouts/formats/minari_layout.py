@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.data.saved import DTYPES
 from tdx.errors import ArgumentError
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.arrays import Array, array_format
@@ -68,7 +68,7 @@ class MinariLayout:
                 if _is_continuous(source, path):
                     layout.observations[path] = _space(source, path, spec)
                 else:
-                    key = format_key(normal_key(path))
+                    key = format_key(normalize_key(path))
                     layout.notes.append(
                         f"{key!r} is in the infos: its next value differs from the following step"
                     )

@@ -19,7 +19,7 @@ from tdx.rollouts.formats.files import MAX_NOTE_BYTES, check_expansion, check_fo
 from tdx.rollouts.formats.hdf5 import find_datasets, open_hdf5
 from tdx.rollouts.formats.interface import ColumnReader, check_note
 from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flatten_arrays
-from tdx.untrusted import checked_shape, parse_json, read_limited
+from tdx.untrusted import parse_json, read_limited, validate_shape
 
 if TYPE_CHECKING:
     from minari.dataset.minari_storage import MinariStorage
@@ -75,7 +75,7 @@ def _check_space(space: Any, folder: Path) -> None:
         dtype, shape = each.get("dtype", "int64"), each.get("shape", [])
         if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
             raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
-        checked_shape(shape, f"a space in {folder}")
+        validate_shape(shape, f"a space in {folder}")
 
 
 def _parts(space: Any) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from tdx.rollouts.formats.arrays import (
 from tdx.rollouts.formats.files import DEFLATE_RATIO, MAX_COLUMNS, MAX_NOTE_BYTES, check_expansion
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, parse_note
 from tdx.rollouts.formats.stored import ExportSource, name_columns
-from tdx.untrusted import checked_shape
+from tdx.untrusted import validate_shape
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class _Reader(ColumnReader):
             )
             # The header is a Python literal of limited size; objects are never unpickled.
             shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-            checked_shape(shape, f"{name!r} in {self._path}")
+            validate_shape(shape, f"{name!r} in {self._path}")
         except StorageError:
             raise
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:

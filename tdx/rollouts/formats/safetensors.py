@@ -28,7 +28,7 @@ from tdx.rollouts.formats.interface import (
     parse_note,
 )
 from tdx.rollouts.formats.stored import ExportSource, name_columns
-from tdx.untrusted import checked_shape, parse_json
+from tdx.untrusted import parse_json, validate_shape
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -120,7 +120,7 @@ class _Reader(ColumnReader):
         self, name: str, entry: Mapping[str, Any]
     ) -> tuple[torch.dtype, tuple[int, ...], int]:
         dtype = _DTYPES[entry["dtype"]]
-        shape = checked_shape(entry["shape"], f"{name!r} in {self._path}")
+        shape = validate_shape(entry["shape"], f"{name!r} in {self._path}")
         begin, end = entry["data_offsets"]
         is_whole = isinstance(begin, int) and isinstance(end, int)
         size = math.prod(shape) * dtype.itemsize

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError, UnknownNameError, did_you_mean
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA, RAW, open_data
@@ -39,7 +39,7 @@ def name_columns(manifest: Manifest, taken: Sequence[str] = ()) -> list[ExportCo
     found, used = [], set(taken)
     for track, _ in manifest.tracks:
         for path in track.leaves:
-            name = format_key(normal_key(path))
+            name = format_key(normalize_key(path))
             name = name if track.name == DATA else f"{track.name}/{name}"
             while name in used:
                 name += "_"
@@ -119,7 +119,7 @@ class ExportSource:
         found = []
         for each in columns:
             dtype, shape = tracks[each.track].leaves[each.path]
-            name = format_key(normal_key(each.path))
+            name = format_key(normalize_key(each.path))
             key = name if each.track == DATA else f"{each.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
             found.append(ExportedEntry(key, each.name, inner, str(dtype).removeprefix("torch.")))
@@ -215,7 +215,7 @@ class ExportSource:
 
     def span(self, path: Parts, row: int, start: int, stop: int) -> Tensor:
         """Read a range of steps of one row, ``[n, ...]``."""
-        leaf: Tensor = self.dump.data.get(normal_key(path))
+        leaf: Tensor = self.dump.data.get(normalize_key(path))
         for place in np.unravel_index(row, self.batch_size) if self.batch_size else ():
             leaf = leaf[int(place)]
         return leaf[start:stop].contiguous()
@@ -273,7 +273,7 @@ def _select_entries(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -
 
 def _select_leaves(track: dict[str, Any], keys: set[str]) -> None:
     track["leaves"] = [
-        leaf for leaf in track["leaves"] if keys & set(key_names(normal_key(tuple(leaf["key"]))))
+        leaf for leaf in track["leaves"] if keys & set(key_names(normalize_key(tuple(leaf["key"]))))
     ]
     paths = [leaf["key"] for leaf in track["leaves"]]
     track["groups"] = [
@@ -285,7 +285,7 @@ def _select_leaves(track: dict[str, Any], keys: set[str]) -> None:
 
 def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:
     assert manifest.data is not None
-    known = {name for path in manifest.data.leaves for name in key_names(normal_key(path))}
+    known = {name for path in manifest.data.leaves for name in key_names(normalize_key(path))}
     for name in keys:
         if name not in known:
             hint = did_you_mean(name, known, f"known entries: {', '.join(sorted(known))}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import ArgumentError
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
@@ -95,7 +95,7 @@ class PixelFormat:
             values = values.to(torch.float64)
             if not bool(((values >= 0) & (values <= 1)).all()):
                 raise ArgumentError(
-                    f"{format_key(normal_key(path))!r} is not within 0 … 1 at step {step}",
+                    f"{format_key(normalize_key(path))!r} is not within 0 … 1 at step {step}",
                     hint="roll out without the stage that scales the pixels",
                 )
             values = (values * 255).round().to(torch.uint8)
@@ -185,10 +185,12 @@ def _find_pixels(source: ExportSource) -> tuple[Parts, PixelFormat]:
         if pixels is not None:
             found[key] = pixels
     if not found:
-        listed = ", ".join(f"{format_key(normal_key(key))} {size}" for key, size in shapes.items())
+        listed = ", ".join(
+            f"{format_key(normalize_key(key))} {size}" for key, size in shapes.items()
+        )
         raise ArgumentError(f"{source.folder} has no pixels, only {listed}", hint=_FROM_PIXELS)
     if len(found) > 1:
-        names = [format_key(normal_key(key)) for key in found]
+        names = [format_key(normalize_key(key)) for key in found]
         raise ArgumentError(
             f"{source.folder} has several entries of pixels: {', '.join(names)}",
             hint=f"--keys {names[0]} selects one of them",

@@ -34,7 +34,7 @@ from tdx.rollouts.formats.files import (
 from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
 from tdx.rollouts.formats.stored import ExportSource
-from tdx.untrusted import checked_shape, parse_json, read_limited
+from tdx.untrusted import parse_json, read_limited, validate_shape
 
 _CHUNK = 2**22
 """Number of bytes in a chunk before compression."""
@@ -323,7 +323,7 @@ def _array(
     separator: str,
     compressor: str | None,
 ) -> ZarrArray:
-    whole, chunk = checked_shape(shape, what), checked_shape(chunks, f"a chunk of {what}")
+    whole, chunk = validate_shape(shape, what), validate_shape(chunks, f"a chunk of {what}")
     if separator not in ("/", ".") or len(chunk) != len(whole) or 0 in chunk:
         raise StorageError(f"{what} has impossible chunks", hint=_FORGED)
     size, claimed = array_bytes(chunk, dtype, what), array_bytes(whole, dtype, what)

@@ -12,10 +12,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, first_line
+from tdx.errors import ArgumentError, StorageError, TdxError, get_first_line
 from tdx.rollouts.dump.reading import open_dump
 from tdx.specs import OneHot
-from tdx.untrusted import check_claimed_bytes, checked_shape, parse_json
+from tdx.untrusted import check_claimed_bytes, parse_json, validate_shape
 
 _MAX_HEADER_BYTES = 10_000
 _SAVE_AS = "save an array [T, ...] or [*B, T, ...]"
@@ -44,7 +44,9 @@ def read_actions(file: Path, data: bytes) -> Tensor:
     except TdxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{file} has no actions: {first_line(error)}", hint=_SAVE_AS) from None
+        raise ArgumentError(
+            f"{file} has no actions: {get_first_line(error)}", hint=_SAVE_AS
+        ) from None
 
 
 def _npy(file: Path, data: bytes) -> Tensor:
@@ -60,7 +62,7 @@ def _npy(file: Path, data: bytes) -> Tensor:
     sizes, in_columns, dtype = read_header(stream, max_header_size=_MAX_HEADER_BYTES)
     if dtype.hasobject:
         raise ValueError("it has Python objects")
-    shape = checked_shape(sizes, f"the array in {file}")
+    shape = validate_shape(sizes, f"the array in {file}")
     start, count = stream.tell(), math.prod(shape)
     if count * dtype.itemsize > len(data) - start:
         check_claimed_bytes(count * dtype.itemsize, file, f"the header of {file}")

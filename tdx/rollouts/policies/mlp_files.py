@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_write, check_replaceable
 from tdx.keys import Keys, normalize_key
-from tdx.pipeline.policy_source import Output, mlp_policy
+from tdx.pipeline.policies import OutputActivation, make_mlp_policy
 from tdx.pipeline.values import Value
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 
@@ -68,7 +68,7 @@ def save_mlp_policy(
     path: str | Path,
     *,
     in_keys: Keys | None = None,
-    output: Output | None = None,
+    output: OutputActivation | None = None,
     force: bool = False,
 ) -> None:
     """Save an MLP as a policy that runs without ``--allow-code``: ``--policy mlp:FILE``.
@@ -117,7 +117,7 @@ def save_mlp_policy(
             f"the module ends with Tanh, which does not go with output={output!r}",
             hint='leave the Tanh out, or write output="tanh"',
         )
-    described = mlp_policy(settings).settings
+    described = make_mlp_policy(settings).settings
     check_replaceable(path, force=force)
     try:
         with atomic_write(path) as file:
@@ -299,7 +299,7 @@ def _settings(file: Path, metadata: Mapping[str, Any]) -> dict[str, Value]:
         if isinstance(text, str):
             found[name] = _as_value(parse_json(text, f"{name} in the header of {file}"))
     try:
-        return dict(mlp_policy({"weights": str(file), **found}).settings)
+        return dict(make_mlp_policy({"weights": str(file), **found}).settings)
     except PipelineError as error:
         raise ArgumentError(f"{file}: {error.message}", hint=error.hint) from None
 

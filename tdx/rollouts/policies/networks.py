@@ -16,8 +16,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, did_you_mean, first_line
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.errors import ArgumentError, did_you_mean, get_first_line
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.pipeline.values import Value
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES, Mlp, read_mlp
 from tdx.specs import (
@@ -93,7 +93,7 @@ def load_mlp(file: Path, data: bytes, settings: Mapping[str, Value], env: EnvBas
 
 
 def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
-    known = [normal_key(key) for key in env.observation_keys]
+    known = [normalize_key(key) for key in env.observation_keys]
     listed = ", ".join(map(format_key, known)) or "no observations"
     given = settings.get("in_keys")
     if not isinstance(given, tuple):
@@ -104,7 +104,7 @@ def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
             hint=f'add in_keys, such as mlp("FILE", in_keys=["{listed.split(",")[0]}"]); '
             f"the env has {listed}",
         )
-    keys = [normal_key(key) for key in given]
+    keys = [normalize_key(key) for key in given]
     for key in keys:
         if key not in known:
             names = [format_key(each) for each in known]
@@ -252,7 +252,7 @@ def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{file} has no policy: {first_line(error)}",
+            f"{file} has no policy: {get_first_line(error)}",
             hint="save a TensorDictModule with torch.save, or use torch.export.save",
         ) from error
 
@@ -286,12 +286,12 @@ def _archive_names(data: bytes) -> list[str]:
 
 def _wrap(module: Any, arguments: list[str], env: EnvBase) -> Any:
     """Wrap a module over tensors: its arguments have names of observations, or their order."""
-    by_name = {key_parts(key)[-1]: key for key in env.observation_keys}
+    by_name = {split_key(key)[-1]: key for key in env.observation_keys}
     keys: list[NestedKey]
     if all(name in by_name for name in arguments):
         keys = [by_name[name] for name in arguments]
     elif len(arguments) == 1:
-        whole = [key for key in env.observation_keys if key_parts(key)[-1] == "observation"]
+        whole = [key for key in env.observation_keys if split_key(key)[-1] == "observation"]
         keys = whole or list(env.observation_keys)[:1]
     elif len(arguments) == len(env.observation_keys):
         keys = list(env.observation_keys)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tdx.confined_files import open_below, open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, PipelineError, StorageError, TdxError, first_line
-from tdx.files import open_below, open_folder, write_below
+from tdx.errors import ArgumentError, PipelineError, StorageError, TdxError, get_first_line
 from tdx.pipeline import CodeReference
-from tdx.pipeline.policy_source import PolicySource, parse_policy
-from tdx.pipeline.realise import Realiser
+from tdx.pipeline.policies import PolicySource, parse_policy
+from tdx.pipeline.resolver import ValueResolver
 from tdx.rollouts.dump.folder import POLICY_COPY
 from tdx.rollouts.policies.actions import (
     build_zero_actions,
@@ -281,7 +281,7 @@ def _random(step: int) -> None:
 
 
 def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
-    found = Realiser(request.allow_code).imported(reference)
+    found = ValueResolver(request.allow_code).imported(reference)
     policy = found() if isinstance(found, type) else found
     return NamedPolicy(request.name, None, None, lambda step: policy, is_code=True)
 
@@ -354,6 +354,6 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
             ) from error
         except Exception as error:
             raise ArgumentError(
-                f"the policy {policy.name} does not fit the env: {first_line(error)}",
+                f"the policy {policy.name} does not fit the env: {get_first_line(error)}",
                 hint="compare what it reads with `tdx inspect spec`",
             ) from error

@@ -8,12 +8,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.alike_steps import AlikeSteps
 from tdx.core.envs.done_flags import reset_masks
+from tdx.core.envs.rollout import StepLayout
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.errors import EnvError, StorageError
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.rollouts.dump.entries import (
     Parts,
     flatten_tensors,
@@ -45,7 +45,7 @@ class RecordingEnv(EnvBase):
         self.root: Leaves = {}
         self._was_reset: Tensor | None = None
         self._steps: list[Leaves] = []
-        self._alike = AlikeSteps()
+        self._alike = StepLayout()
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
@@ -60,7 +60,7 @@ class RecordingEnv(EnvBase):
         after = _copy_to_cpu(flatten_tensors(select_storable(result)))
         step = {**self.root, **_copy_to_cpu(actions), (RESET_KEY,): self._reset_flag()}
         self._steps.append({**step, **{("next", *path): leaf for path, leaf in after.items()}})
-        rewards = {key_parts(key) for key in self.reward_keys}
+        rewards = {split_key(key) for key in self.reward_keys}
         self.root = {path: leaf for path, leaf in after.items() if path not in rewards}
         self._was_reset = None
         return result
@@ -139,7 +139,7 @@ class PlaybackEnv(EnvBase):
 
     def _entries_below(self, start: Parts) -> TensorDictBase:
         """Return the entries below ``start`` at the current step."""
-        actions = {key_parts(key) for key in self.action_keys}
+        actions = {split_key(key) for key in self.action_keys}
         size = len(start)
         found = {
             path[size:]: column[self._position].clone()
@@ -166,7 +166,7 @@ class PlaybackEnv(EnvBase):
         for key in self.action_keys:
             if isinstance(self.full_action_spec[key], NonTensor):
                 continue  # It is not stored.
-            stored = self._column(key_parts(key))[step]
+            stored = self._column(split_key(key))[step]
             given = tensordict.get(key).detach().cpu()
             if given.shape != stored.shape or not torch.equal(given, stored):
                 raise EnvError(
@@ -181,7 +181,7 @@ class PlaybackEnv(EnvBase):
     def _column(self, path: Parts) -> Tensor:
         if path not in self._columns:
             raise StorageError(
-                f"the recording has no {format_key(normal_key(path))!r}",
+                f"the recording has no {format_key(normalize_key(path))!r}",
                 hint="roll out without --keys, or with --raw",
             )
         return self._columns[path]

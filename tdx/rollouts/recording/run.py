@@ -10,9 +10,9 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.chunk_size import chunk_steps_for
+from tdx.core.planned.executor import chunk_steps_for
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, one_line
+from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.pipeline import Pipeline, read_pipeline, write_pipeline
 from tdx.rollouts.dump.creation import check_target, create_dump, lock_interrupted_dump
 from tdx.rollouts.dump.episodes import EpisodeIndex
@@ -281,7 +281,7 @@ def _restore(
     except TdxError:
         raise
     except Exception as error:
-        raise _state_error(writer.folder, one_line(error)) from error
+        raise _state_error(writer.folder, summarize_error(error)) from error
 
 
 def _check_state(manifest: Manifest, state: Any, folder: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from tdx import TransformedEnv, check_env_specs
 from tdx.core.envs import EnvBase
 from tdx.keys import normalize_key
-from tdx.pipeline import catalogue
+from tdx.pipeline import load_catalog
 from tdx.specs import Composite
 from tests.transforms.contract.examples import (
     EXAMPLES,
@@ -53,7 +53,7 @@ def test_the_examples_are_of_transforms_that_exist() -> None:
 
 
 def test_the_catalogue_names_every_transform() -> None:
-    assert sorted(info.name for info in catalogue().transforms) == NAMES
+    assert sorted(info.name for info in load_catalog().transforms) == NAMES
 
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)

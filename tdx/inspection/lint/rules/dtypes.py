@@ -15,7 +15,7 @@ from tdx.inspection.lint.rule import (
     rule,
 )
 from tdx.keys import NestedKey, format_key
-from tdx.pipeline.model import StageConfig
+from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     import torch

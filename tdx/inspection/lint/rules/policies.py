@@ -9,7 +9,7 @@ from tdx.errors import did_you_mean
 from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.rule import Violation, insert_stage, rule
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.pipeline.model import StageConfig
+from tdx.pipeline.values import StageConfig
 
 _STATE = "recurrent_state"
 _RECURRENT = """
