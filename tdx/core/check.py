@@ -127,7 +127,7 @@ class _Walk:
         for place, stage in enumerate(env.stages, first):
             with _blamed(place, stage, "a step"):
                 result = stage._step(inner, result)
-                inner = stage._outward(inner)
+                inner = stage._to_outer_batch(inner)
             self._look(place, result, "step")
         return result
 

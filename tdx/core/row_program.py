@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 from tdx.core.envs.failures import from_stage
 from tdx.core.meter import base_parts, meter_of
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.transform import RowStep
+from tdx.core.transforms.pointwise import DictStep
 from tdx.errors import TdxError
 from tdx.tensordicts import Maker, tensordict_maker
 
@@ -40,7 +40,7 @@ class RowProgram:
     def __init__(
         self,
         fields_of: FieldsOf,
-        rows: tuple[tuple[Transform, RowStep], ...],
+        rows: tuple[tuple[Transform, DictStep], ...],
         rest: tuple[Transform, ...],
         make: Maker,
         chain: Transform,
@@ -99,10 +99,10 @@ def compile_rows(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> R
     fields_of: FieldsOf | None = env._step_fields
     if fields_of is None or chain._changes_batch:
         return None
-    rows: list[tuple[Transform, RowStep]] = []
+    rows: list[tuple[Transform, DictStep]] = []
     for stage in stages:
         kind: type = type(stage)
-        step = stage._row_step() if row_step_holds(kind) else None
+        step = stage._step_dict() if row_step_holds(kind) else None
         if step is None:
             break
         rows.append((stage, step))
@@ -122,4 +122,4 @@ def row_step_holds(kind: type) -> bool:
     def owner(hook: str) -> type:
         return next(base for base in kind.__mro__ if hook in base.__dict__)
 
-    return all(issubclass(owner("_row_step"), owner(hook)) for hook in ("_step", "_call"))
+    return all(issubclass(owner("_step_dict"), owner(hook)) for hook in ("_step", "_call"))

@@ -165,16 +165,16 @@ def _not_computed(error: Exception) -> ChainError:
 
 def _missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """In-keys that the env before a stage neither writes nor takes."""
-    from tdx.core.transforms.key_pairs import missing_key
+    from tdx.core.transforms.keys import missing_key_error
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
         return
     output, given = _leaves(before.output_spec), _leaves(before.input_spec)
     for key in _absent(transform.in_keys, {*output, *given}):
-        yield missing_key(key, [*output, *given], "the env at this stage")
+        yield missing_key_error(key, [*output, *given], "the env at this stage")
     for key in _absent(transform.in_keys_inv, {*given, *output}):
-        yield missing_key(key, given, "the env at this stage")
+        yield missing_key_error(key, given, "the env at this stage")
 
 
 def _is_compose(transform: Transform) -> bool:

@@ -135,7 +135,7 @@ def _measure_stage(
     forward = Part("stage", index, name, "forward")
     inverse = Part("stage", index, name, "inverse")
     reset = Part("stage", index, name, "reset")
-    time_form = stage._time_form
+    time_form = stage._chunk_kernel
 
     def timed_form() -> Any:
         form = time_form()
@@ -154,12 +154,12 @@ def _measure_stage(
         # The actions of many steps go through the way in as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
 
-    own_row = type(stage)._owned_row_step is not Transform._owned_row_step
-    row, owned_row = stage._row_step, stage._owned_row_step
-    patches.put(stage, "_time_form", timed_form)
-    patches.put(stage, "_row_step", timed_row(row))
+    own_row = type(stage)._step_dict_inplace is not Transform._step_dict_inplace
+    row, owned_row = stage._step_dict, stage._step_dict_inplace
+    patches.put(stage, "_chunk_kernel", timed_form)
+    patches.put(stage, "_step_dict", timed_row(row))
     if own_row:
-        patches.put(stage, "_owned_row_step", timed_row(owned_row))
+        patches.put(stage, "_step_dict_inplace", timed_row(owned_row))
     patches.put(stage, "_step", meter.timed(forward, stage._step))
     patches.put(stage, "_reset", meter.timed(reset, stage._reset))
     if stage.invertible:

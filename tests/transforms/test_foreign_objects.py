@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import Compose, GymEnv, LazyTensorStorage, ReplayBuffer, RewardSum, TransformedEnv
-from tdx.core.transforms.foreign import foreign_library
+from tdx.core.transforms.callable_transform import foreign_library
 from tdx.errors import ArgumentError, TdxError
 from tdx.pipeline import Pipeline, build_env
 
@@ -105,7 +105,7 @@ def test_functions_and_modules_are_taken() -> None:
 
 def test_nothing_is_imported_to_find_out() -> None:
     code = (
-        "import sys; from tdx.core.transforms.foreign import foreign_library as f;"
+        "import sys; from tdx.core.transforms.callable_transform import foreign_library as f;"
         "assert f(print) is None;"
         "assert not {'torchrl', 'stable_baselines3', 'gym'} & set(sys.modules)"
     )

@@ -25,7 +25,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.core.transforms.sums import sum_spec
+from tdx.core.transforms.spec_maps import sum_spec
 from tdx.errors import ChainError
 from tdx.specs import (
     Binary,

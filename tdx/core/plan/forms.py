@@ -10,8 +10,8 @@ from tdx.core.envs import EnvBase
 from tdx.core.row_program import row_step_holds
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.chunk import TimeForm
-from tdx.core.transforms.transform import RowStep
+from tdx.core.transforms.chunk import ChunkKernel
+from tdx.core.transforms.pointwise import DictStep
 from tdx.keys import NestedKey
 
 _OWN_HOOKS = ("_step", "_call", "_reset", "_reset_env_preprocess")
@@ -37,8 +37,8 @@ class StageForm:
 
     index: int
     stage: Transform
-    form: TimeForm | None
-    row: RowStep | None
+    form: ChunkKernel | None
+    row: DictStep | None
     reads: tuple[NestedKey, ...] | None
     writes: tuple[NestedKey, ...] | None
     sees_input: bool = False
@@ -83,8 +83,8 @@ def _each(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
 def stage_form(index: int, stage: Transform) -> StageForm:
     """The ways in which a stage can run."""
     kind: type = type(stage)
-    row = stage._row_step() if row_step_holds(kind) else None
-    form = stage._time_form() if defines(kind, "_time_form", _OWN_HOOKS) else None
+    row = stage._step_dict() if row_step_holds(kind) else None
+    form = stage._chunk_kernel() if defines(kind, "_chunk_kernel", _OWN_HOOKS) else None
     if form is not None and not form.scan and not defines(kind, "time_behaviour", _MAPS):
         form = None  # What it inherits says nothing of a map of its own.
     if stage in not_pointwise:

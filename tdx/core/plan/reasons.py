@@ -42,7 +42,7 @@ def _of_envs(env: EnvBase, base: EnvBase) -> Iterator[str]:
             yield "planned=False"
         if type(env) is not TransformedEnv:
             yield f"{type(env).__name__} may step in a way of its own"
-        if env is not outer and env._chain._handed_out:
+        if env is not outer and env._chain._exposed_keys:
             yield "an env inside hands out what it makes of an action"
         env = env.base_env
     if not base.planned:

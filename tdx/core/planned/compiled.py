@@ -126,6 +126,6 @@ def _maps_tensors(stage: Transform) -> bool:
     kind = type(stage)
     return (
         stage.time_behaviour is TimeBehaviour.POINTWISE
-        and kind._time_form is Transform._time_form
+        and kind._chunk_kernel is Transform._chunk_kernel
         and bool(stage.in_keys)
     )

@@ -72,7 +72,7 @@ def _maps_each_step(form: StageForm, chunk: Chunk, before: Columns) -> bool:
 def _tell(form: StageForm) -> None:
     """Remember a stage that cannot wait, and say so once."""
     not_pointwise.add(form.stage)
-    form.stage._changed()
+    form.stage._notify_changed()
     warnings.warn(
         f"stage {form.index} ({form.name}) says that it is pointwise, and maps a block of steps "
         "to something else than the steps one by one; it runs step by step from now on",

@@ -17,7 +17,7 @@ from tdx.core.planned.deferred import located
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.chunk import Columns
-from tdx.core.transforms.transform import RowStep
+from tdx.core.transforms.pointwise import DictStep
 from tdx.errors import EnvError
 from tdx.keys import NestedKey, format_key, normal_key
 
@@ -175,11 +175,11 @@ class NowProgram:
         return _stacked(self._steps, steps), _stacked(self._resets, resets)
 
 
-def owned_row(form: StageForm) -> RowStep | None:
+def owned_row(form: StageForm) -> DictStep | None:
     """The stage over a step's dict, where nobody else holds on to what is in it."""
     kind: type = type(form.stage)
-    if form.row is not None and defines(kind, "_owned_row_step", ("_row_step",)):
-        return form.stage._owned_row_step()
+    if form.row is not None and defines(kind, "_step_dict_inplace", ("_step_dict",)):
+        return form.stage._step_dict_inplace()
     return form.row
 
 

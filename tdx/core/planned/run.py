@@ -246,7 +246,7 @@ def _suits(policy: Any, env: EnvBase, program: Program) -> bool:
 
 
 def _inputs(env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None) -> Inputs:
-    handed_out = env._chain._handed_out if isinstance(env, TransformedEnv) else ()
+    handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
     stages = [form.stage for form in program.forms if form.stage.invertible]
     way_in = WayIn(env, program.base, stages, handed_out)
     if policy is None:

@@ -113,14 +113,14 @@ class TracedWalk:
         result = self.step(env.base_env, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
-            result.update(env._chain._inward(preset.exclude(*known)))
+            result.update(env._chain._to_inner_batch(preset.exclude(*known)))
             self.record.settle(GIVEN, "forward", result)
         for place in places:
             stage = place.stage
             assert stage is not None
             result = call(place, "forward", stage._step, tensordict, result)
             if stage._changes_batch:
-                tensordict = stage._outward(tensordict)
+                tensordict = stage._to_outer_batch(tensordict)
         return result
 
     def _way_in(
@@ -131,7 +131,7 @@ class TracedWalk:
             assert place.stage is not None
             hook = place.stage._inv_call
             inner = self.record.call(place, "inverse", hook, inner) if place.acts else hook(inner)
-        for key in env._handed_out:
+        for key in env._exposed_keys:
             write(tensordict, key, read(inner, key))
         return inner
 

@@ -1,4 +1,4 @@
-"""Whether recurrent modules take single steps or whole sequences."""
+"""Mode of recurrent modules: single steps or whole sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _current: ContextVar[bool | None] = ContextVar("recurrent_mode", default=None)
 
 
 def recurrent_mode() -> bool | None:
-    """The mode set by :class:`set_recurrent_mode`; ``None`` where each module has its own.
+    """Return the mode set by :class:`set_recurrent_mode`; ``None``: each module uses its own.
 
     Example:
         >>> from tdx import recurrent_mode, set_recurrent_mode
@@ -29,17 +29,17 @@ def recurrent_mode() -> bool | None:
 
 
 class set_recurrent_mode(ContextDecorator):  # noqa: N801 - used like a function
-    """Sets the mode of every recurrent module, as a context manager or a decorator.
+    """Sets the mode of all recurrent modules, as a context manager or a decorator.
 
-    In recurrent mode a module takes the last batch dim of a TensorDict for time; otherwise each
-    element is one step.
+    In recurrent mode the last batch dim of a TensorDict is time; otherwise each element is one
+    step.
 
     Args:
-        mode: true or "recurrent" for whole sequences, false or "sequential" for single steps,
-            none for each module's own.
+        mode: ``True`` or "recurrent" for whole sequences, ``False`` or "sequential" for single
+            steps. ``None``: each module uses its own mode.
 
     Raises:
-        UnknownNameError: there is no such mode.
+        UnknownNameError: The mode is unknown.
 
     Example:
         >>> import torch
@@ -59,7 +59,7 @@ class set_recurrent_mode(ContextDecorator):  # noqa: N801 - used like a function
         if isinstance(mode, str):
             if mode not in _MODES:
                 raise UnknownNameError(
-                    f"there is no recurrent mode {mode!r}",
+                    f"unknown recurrent mode {mode!r}",
                     hint=did_you_mean(mode, _MODES, f"one of {', '.join(_MODES)}"),
                 )
             mode = _MODES[mode]

@@ -1,4 +1,4 @@
-"""Run a recurrent network over sequences in which episodes begin at any step."""
+"""Run a recurrent network over sequences with episodes that start at any step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ States = tuple[Tensor, ...]
 def run_sequences(
     network: nn.Module, value: Tensor, states: States, starts: Tensor
 ) -> tuple[Tensor, States]:
-    """Run over ``N`` sequences of ``T`` steps; every episode in them begins with a zero state.
+    """Run a network over ``N`` sequences of ``T`` steps; each episode starts with a zero state.
 
     Args:
         network: ``nn.GRU`` or ``nn.LSTM``, batch first.
-        value: ``[N, T, F]``.
-        states: each ``[N, T, L, H]``; of it counts the first step, unless an episode begins there.
-        starts: whether an episode begins at a step, ``[N, T]``.
+        value: Inputs ``[N, T, F]``.
+        states: States ``[N, T, L, H]``. Only the first step is read, unless an episode starts
+            there.
+        starts: Mask of the steps that start an episode, ``[N, T]``.
 
     Returns:
-        the outputs ``[N, T, G]``, and each state ``[N, T, L, H]``: at the last step of an episode
-        and of a sequence the state after it, elsewhere zeros.
+        Outputs ``[N, T, G]`` and states ``[N, T, L, H]``: the state after the last step of each
+        episode and sequence, zeros elsewhere.
     """
-    first = tuple(_kept(state[:, 0], starts[:, 0]) for state in states)
+    first = tuple(_zero_at_starts(state[:, 0], starts[:, 0]) for state in states)
     steps = value.shape[1]
     if steps == 1 or not bool(starts[:, 1:].any()):
         output, last = _run(network, value, first)
@@ -35,19 +36,19 @@ def run_sequences(
     return _run_episodes(network, value, states, starts)
 
 
-def _kept(state: Tensor, starts: Tensor) -> Tensor:
-    """The state ``[N, L, H]``, zero where an episode begins."""
+def _zero_at_starts(state: Tensor, starts: Tensor) -> Tensor:
+    """Return the state ``[N, L, H]``, zero at the start of an episode."""
     return torch.where(starts[:, None, None], torch.zeros_like(state), state)
 
 
 def _run_episodes(
     network: nn.Module, value: Tensor, states: States, starts: Tensor
 ) -> tuple[Tensor, States]:
-    """Each episode as a row of its own, padded to the longest."""
+    """Run each episode as a row, padded to the longest episode."""
     count, steps = starts.shape
-    begins = starts.clone()
-    begins[:, 0] = True
-    flat = begins.flatten()
+    first_steps = starts.clone()
+    first_steps[:, 0] = True
+    flat = first_steps.flatten()
     row = flat.cumsum(0) - 1
     time = torch.arange(steps, device=value.device).repeat(count)
     place = time - time[flat][row]
@@ -56,16 +57,16 @@ def _run_episodes(
     padded = padded.index_put((row, place), value.flatten(0, 1))
     packed = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
     zeroed = starts.flatten()[flat]
-    first = tuple(_kept(state.flatten(0, 1)[flat], zeroed) for state in states)
+    first = tuple(_zero_at_starts(state.flatten(0, 1)[flat], zeroed) for state in states)
     output, last = _run(network, packed, first)
     output = pad_packed_sequence(output, batch_first=True)[0][row, place]
-    sequence = torch.arange(count, device=value.device).repeat_interleave(begins.sum(1))
+    sequence = torch.arange(count, device=value.device).repeat_interleave(first_steps.sum(1))
     ends = time[flat] + lengths - 1
     return output.unflatten(0, (count, steps)), _at_ends(states, sequence, ends, last)
 
 
 def _run(network: nn.Module, value: Any, first: States) -> tuple[Any, States]:
-    """One call; states ``[N, L, H]`` here, ``[L, N, H]`` in the network."""
+    """Run the network with states ``[N, L, H]``, which it expects as ``[L, N, H]``."""
     inner = tuple(state.transpose(0, 1).contiguous() for state in first)
     output, last = network(value, inner if len(inner) > 1 else inner[0])
     lasts = last if isinstance(last, tuple) else (last,)
@@ -73,7 +74,7 @@ def _run(network: nn.Module, value: Any, first: States) -> tuple[Any, States]:
 
 
 def _at_ends(states: States, rows: Tensor, steps: Tensor, after: States) -> States:
-    """Zeros in the shapes of ``states``, but at these rows and steps what is ``after`` them."""
+    """Return zeros like ``states``, with the states ``after`` some steps at these steps."""
     return tuple(
         last.new_zeros(state.shape).index_put((rows, steps), last)
         for state, last in zip(states, after, strict=True)

@@ -1,4 +1,4 @@
-"""Run a chain of transforms over batches."""
+"""Run the transforms of a replay buffer, and invert them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
 
@@ -16,10 +16,10 @@ Pairs = tuple[tuple[NestedKey, NestedKey], ...]
 
 
 class ChainProgram:
-    """What ``chain(data)`` does, with less around it for transforms that map tensor by tensor.
+    """Runs ``chain(data)`` with less overhead for transforms that map tensor by tensor.
 
     Args:
-        chain: the transforms, as they are now.
+        chain: Chain of transforms; a changed chain needs a new program.
     """
 
     def __init__(self, chain: Compose) -> None:
@@ -31,10 +31,10 @@ class ChainProgram:
         )
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """Map a batch, in place where the transforms do so.
+        """Map a batch; most transforms do so in place.
 
         Args:
-            data: a batch of its own, ``[N, ...]``.
+            data: Batch ``[N, ...]`` that the caller owns.
         """
         if self._hooks[0] or self._hooks[1]:
             hooked: TensorDictBase = self.chain(data)
@@ -61,10 +61,40 @@ def _map_each(stage: Transform, pairs: Pairs, data: TensorDictBase) -> None:
         if value is None:
             if stage.missing_tolerance:
                 continue
-            raise stage._missing(in_key, data)
+            raise stage._missing_key(in_key, data)
         result: Any = stage._apply_transform(value)
         alike = type(result) is Tensor and result.shape == value.shape
         if alike and result.device == value.device:
             write(data, out_key, result)
         else:
             data.set(out_key, result)
+
+
+class InvertedTransform(Transform):
+    """Swaps ``forward`` and ``inv`` of a transform.
+
+    Args:
+        transform: Transform to invert.
+    """
+
+    time_behaviour = TimeBehaviour.CONTROL
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform = transform
+        transform.set_container(self)
+
+    @property
+    def invertible(self) -> bool:
+        """Always true."""
+        return True
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map sampled data by the inverse of the transform."""
+        return self.transform.inv(tensordict)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self.transform(tensordict)
+
+    def __repr__(self) -> str:
+        return f"InvertedTransform({self.transform})"
