@@ -157,7 +157,6 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Path = tuple[str, ...]
 # Entries that describe a step and not its state.
 NOT_STATES = frozenset({"reward", "action", "done", "terminated", "truncated", "_reset"})
 MOST_BYTES = 1024

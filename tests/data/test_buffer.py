@@ -184,7 +184,7 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
         (lambda d: d[:0], r"the data has no steps: its shape is \(0,\)"),
         (lambda d: d[0], "counts steps along 1 dims, the data has 0"),
         (lambda d: "text", "holds tensors and TensorDicts, got str"),
-        (lambda d: d.set("words", "text"), r"'words': the storage holds tensors"),
+        (lambda d: d.set("words", "text"), r"'words': the storage takes tensors"),
     ],
 )
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
@@ -206,7 +206,10 @@ def test_other_data_than_is_stored(
         (lambda: ReplayBuffer(sampler=ListStorage(3)), "sampler must be a Sampler"),  # type: ignore[arg-type]
         (lambda: ReplayBuffer(batch_size=0), "batch_size must be an integer of at least 1"),
         (lambda: ReplayBuffer(prefetch=-1), "prefetch must be an integer of at least 0"),
-        (lambda: ReplayBuffer(dim_extend=1), "dim_extend=1 is none of the 1 dims"),
+        (
+            lambda: ReplayBuffer(dim_extend=1),
+            "dim_extend=1 is out of range for a storage with 1 dims",
+        ),
         (lambda: LazyTensorStorage(0), "max_size must be an integer of at least 1"),
         (lambda: LazyTensorStorage(5, ndim=0), "ndim must be an integer of at least 1"),
         (lambda: LazyMemmapStorage(5, device="cuda"), "into the memory of the cpu"),
@@ -220,7 +223,7 @@ def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
 def test_no_batch_size() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(3))
     buffer.extend(torch.arange(3))
-    with pytest.raises(ArgumentError, match="no batch_size is given"):
+    with pytest.raises(ArgumentError, match="the buffer has no batch_size"):
         buffer.sample()
     assert buffer.sample(7).shape == (7,)
 
@@ -238,6 +241,6 @@ def test_index_beyond_what_is_stored() -> None:
 def test_what_is_no_tensor_is_refused_and_not_dropped(storage: MakeStorage) -> None:
     steps = [TensorDict(seen=torch.zeros(1), word=NonTensorData(each)) for each in "ab"]
     buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
-    with pytest.raises(ArgumentError, match="key 'word': the storage holds tensors") as caught:
+    with pytest.raises(ArgumentError, match="key 'word': the storage takes tensors") as caught:
         buffer.extend(torch.stack(steps))
     assert caught.value.hint == "ListStorage keeps objects of any kind"

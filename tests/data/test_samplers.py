@@ -47,7 +47,9 @@ def test_each_step_once_in_a_pass() -> None:
 def test_the_last_batch_may_be_dropped() -> None:
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement())] == [4, 4, 2]
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement(drop_last=True))] == [4, 4]
-    with pytest.raises(ArgumentError, match="a batch of 11 is more than the 10 steps stored"):
+    with pytest.raises(
+        ArgumentError, match="batch size 11 is above the number of stored steps, 10"
+    ):
         numbers(SamplerWithoutReplacement(drop_last=True)).sample(11)
 
 

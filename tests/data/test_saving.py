@@ -216,7 +216,7 @@ def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], mes
 def test_storage_made_for_other_data(saved: Path) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8))
     buffer.extend(torch.arange(3))
-    with pytest.raises(ArgumentError, match="the keys are not those of the storage"):
+    with pytest.raises(ArgumentError, match="the keys differ from those of the storage"):
         buffer.loads(saved)
     assert buffer[:].tolist() == [0, 1, 2]
 
@@ -224,5 +224,5 @@ def test_storage_made_for_other_data(saved: Path) -> None:
 def test_lists_of_objects(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=ListStorage(4))
     buffer.extend(["a", "b"])
-    with pytest.raises(ArgumentError, match="the list cannot be saved: there are items of type"):
+    with pytest.raises(ArgumentError, match="the list cannot be saved: it has items of type"):
         buffer.dumps(tmp_path)

@@ -197,7 +197,7 @@ def test_bad_arguments(kwargs: dict[str, Any], message: str) -> None:
 
 def test_batches_that_are_no_multiple() -> None:
     buffer = buffer_of(rollout([9]), slice_len=4)
-    with pytest.raises(ArgumentError, match=r"a batch of 10 .* \(use a multiple: 8 or 12\)"):
+    with pytest.raises(ArgumentError, match=r"batch size 10 .* \(use 8 or 12\)"):
         buffer.sample(10)
 
 
@@ -209,7 +209,7 @@ def test_no_episode_is_long_enough() -> None:
 
 def test_steps_that_do_not_go_on() -> None:
     data = rollout([20])[torch.randperm(20)]
-    with pytest.raises(ChainError, match="of the 20 steps do not go on from the next of the step"):
+    with pytest.raises(ChainError, match="of the 20 steps do not continue the previous step"):
         buffer_of(data, slice_len=6).sample()
 
 
@@ -228,7 +228,7 @@ def test_other_storages() -> None:
 
 def test_sequences_as_items() -> None:
     buffer = buffer_of(batched([[9], [9]]), slice_len=3)
-    with pytest.raises(ChainError, match="each stored step is a sequence itself"):
+    with pytest.raises(ChainError, match="each stored step is itself a sequence"):
         buffer.sample()
 
 

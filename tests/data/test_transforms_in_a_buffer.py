@@ -328,5 +328,5 @@ def test_missing_key() -> None:
 
 def test_transforms_of_other_data_than_tensordicts() -> None:
     buffer = buffer_of(torch.arange(4), RewardScaling(0.0, 1.0))
-    with pytest.raises(ChainError, match="its batches are Tensor"):
+    with pytest.raises(ChainError, match="the batches are Tensor"):
         buffer.sample()

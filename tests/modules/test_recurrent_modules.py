@@ -211,7 +211,7 @@ def test_the_mode_decorates_a_function() -> None:
             ArgumentError,
             "not both",
         ),
-        (lambda: GRUModule(3, 4, in_key="x"), ArgumentError, "give out_key or out_keys"),
+        (lambda: GRUModule(3, 4, in_key="x"), ArgumentError, "pass out_key or out_keys"),
         (
             lambda: GRUModule(3, 4, in_keys=["x"], out_key="y"),
             ArgumentError,

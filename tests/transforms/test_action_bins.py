@@ -213,7 +213,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[TdxError], message
     [
         (RowsEnv(), ActionDiscretizer([3, 4, 5]), ChainError, "has 3 numbers, .* 2 elements"),
         (ScalarEnv(), ActionDiscretizer([3, 4]), ChainError, "has 2 numbers, .* 1 elements"),
-        (RowsEnv(), ActionDiscretizer(3, "acton"), KeyNotFoundError, "keys there: action"),
+        (RowsEnv(), ActionDiscretizer(3, "acton"), KeyNotFoundError, "existing keys: action"),
         (GymEnv("CartPole-v1"), ActionDiscretizer(3), ChainError, "OneHot without a finite"),
         (
             ScalarEnv(low=-torch.inf),
@@ -234,7 +234,7 @@ def test_an_env_that_does_not_fit(
 
 def test_a_bin_that_is_not_there() -> None:
     env = TransformedEnv(RowsEnv(), ActionDiscretizer([3, 5]))
-    with pytest.raises(ArgumentError, match=r"a bin outside the \[3, 5\]"):
+    with pytest.raises(ArgumentError, match=r"a bin index that is out of range for \[3, 5\]"):
         env.step(env.reset().set("action", torch.tensor([3, 4])))
 
 

@@ -143,8 +143,13 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("base", "transform", "error", "message"),
     [
-        (MaskedRowsEnv(), ActionMask(mask_key="mask"), KeyNotFoundError, "keys there: action_mask"),
-        (MaskedRowsEnv(), ActionMask("acton"), KeyNotFoundError, "keys there: action"),
+        (
+            MaskedRowsEnv(),
+            ActionMask(mask_key="mask"),
+            KeyNotFoundError,
+            "existing keys: action_mask",
+        ),
+        (MaskedRowsEnv(), ActionMask("acton"), KeyNotFoundError, "existing keys: action"),
         (RowsEnv(), ActionMask(mask_key="observation"), ChainError, "needs a discrete one"),
         (
             ChoosingEnv(Categorical(3), torch.ones(4, dtype=torch.bool)),
@@ -158,9 +163,9 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
             ChainError,
             r"the mask has shape \(2, 3\), the action 'action' needs \(2, 4\)",
         ),
-        (RowsEnv(), FlattenAction(), ChainError, r"has shape \(2,\) beyond its batch"),
-        (RowsEnv((3,)), FlattenAction(), ChainError, r"has shape \(2,\) beyond its batch"),
-        (RowsEnv(), FlattenAction(in_keys_inv=["act"]), KeyNotFoundError, "keys there: action"),
+        (RowsEnv(), FlattenAction(), ChainError, r"has shape \(2,\) after its batch"),
+        (RowsEnv((3,)), FlattenAction(), ChainError, r"has shape \(2,\) after its batch"),
+        (RowsEnv(), FlattenAction(in_keys_inv=["act"]), KeyNotFoundError, "existing keys: action"),
         (MatrixRowsEnv(), FlattenAction(action_shape=[3, 2]), ChainError, r"says \[3, 2\]"),
     ],
 )

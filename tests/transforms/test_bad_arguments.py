@@ -35,9 +35,9 @@ from tests.transforms.mocks import RowsEnv
             "did you mean bilinear",
         ),
         (lambda: ToTensorImage(dtype=torch.uint8), ArgumentError, "from_int=False"),
-        (lambda: ActionScaling(loc=1.0), ArgumentError, "only one of them is given"),
+        (lambda: ActionScaling(loc=1.0), ArgumentError, "only one of loc and scale"),
         (lambda: ActionScaling(["a", "b"]), ArgumentError, "one ActionScaling for each"),
-        (lambda: ActionScaling([]), ArgumentError, "give loc and scale"),
+        (lambda: ActionScaling([]), ArgumentError, "loc and scale"),
         (lambda: ActionScaling(loc=0.0, scale=0.0), ArgumentError, "must not be zero"),
         (lambda: ActionScaling(loc=0.0, scale=float("inf")), ArgumentError, "must be finite"),
     ],
@@ -52,9 +52,9 @@ def test_an_argument(make: Callable[[], Any], error: type[TdxError], message: st
     [
         (Resize(4), ArgumentError, "has its channels last .put ToTensorImage.. before it"),
         (Resize(4, in_keys=["observation"]), ArgumentError, "got shape .3,."),
-        (Resize(4, in_keys=["pixel"]), KeyNotFoundError, "keys there: pixels"),
+        (Resize(4, in_keys=["pixel"]), KeyNotFoundError, "existing keys: pixels"),
         (ToTensorImage(in_keys=["observation"]), ArgumentError, "got shape .3,."),
-        (ActionScaling(["act"]), KeyNotFoundError, "keys there: action"),
+        (ActionScaling(["act"]), KeyNotFoundError, "existing keys: action"),
     ],
 )
 def test_an_env_that_does_not_fit(

@@ -71,7 +71,7 @@ def test_foreign_objects_are_refused(thing: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_every_place_refuses_them(place: Callable[[Any], Any]) -> None:
-    with pytest.raises(ArgumentError, match="VecNorm is from TorchRL"):
+    with pytest.raises(ArgumentError, match="VecNorm belongs to TorchRL"):
         place(torchrl_like())
 
 
@@ -88,7 +88,7 @@ foreign_instance = torchrl_like()
 
 def test_objects_that_a_pipeline_names_are_refused() -> None:
     pipeline = Pipeline.of("CartPole-v1", f"{__name__}:foreign_instance")
-    with pytest.raises(ArgumentError, match=r"stage 0 .*VecNorm is from TorchRL"):
+    with pytest.raises(ArgumentError, match=r"stage 0 .*VecNorm belongs to TorchRL"):
         build_env(pipeline, allow_code=True)
 
 

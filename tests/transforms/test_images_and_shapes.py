@@ -291,7 +291,10 @@ def test_bad_arguments(make: Callable[[], Transform], message: str) -> None:
         (UnsqueezeTransform(-5, **KEYS), "dim=-5 is beyond the 3 dims .6, 7, 3. after the batch"),
         (SqueezeTransform(-1, **KEYS), "has size 3, only a dim of size 1 can be removed"),
         (SqueezeTransform(-4, **KEYS), "dim=-4 is beyond the 3 dims"),
-        (FlattenObservation(-4, -1), "first_dim=-4 is beyond the 3 dims .6, 7, 3. after the batch"),
+        (
+            FlattenObservation(-4, -1),
+            "first_dim=-4 is out of range for the 3 dims .6, 7, 3. after the batch",
+        ),
         (FlattenObservation(2, -3, allow_positive_dim=True), "first_dim=2 comes after last_dim=-3"),
         (PermuteTransform((-4, -3, -2, -1), **KEYS), "4 dims cannot be put in order where there"),
         (UnsqueezeTransform(-4, in_keys_inv=["action"]), "dim=-4 is beyond the 1 dims .2,."),
@@ -306,11 +309,11 @@ def test_dims_of_the_batch_are_out_of_reach(transform: Transform, message: str) 
 
 def test_dims_of_stored_steps_are_out_of_reach() -> None:
     stored = RowsEnv((4,)).rollout(3, break_when_any_done=False)
-    with pytest.raises(ArgumentError, match="first_dim=-4 is beyond the 3 dims"):
+    with pytest.raises(ArgumentError, match="first_dim=-4 is out of range for the 3 dims"):
         FlattenObservation(-4, -1)(stored)
 
 
 def test_a_one_hot_action_keeps_its_last_dim() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), UnsqueezeTransform(-1, in_keys_inv=["action"]))
-    with pytest.raises(SpecError, match="takes a OneHot, whose last dim must stay"):
+    with pytest.raises(SpecError, match="takes a OneHot, whose last dim must not change"):
         env.input_spec  # noqa: B018

@@ -96,19 +96,24 @@ def test_episodes_that_end_on_the_way_go_on() -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "error", "message"),
     [
-        (ObservationNorm, {"reduce_dim": (0, 1)}, ArgumentError, "cat_dim must be given"),
+        (ObservationNorm, {"reduce_dim": (0, 1)}, ArgumentError, "cat_dim is required"),
         (ObservationNorm, {}, ArgumentError, r"\[0\] of the data \(4, 10, 3\).*fit an observation"),
         (ObservationNorm, {**BOTH, "keep_dims": [0, 1]}, ArgumentError, "fit an observation"),
-        (ObservationNorm, {"reduce_dim": 5}, ArgumentError, "there is no dim 5"),
+        (ObservationNorm, {"reduce_dim": 5}, ArgumentError, "dim 5 is out of range"),
         (ObservationNorm, {"reduce_dim": 1, "cat_dim": 0}, ArgumentError, "one of the reduced"),
-        (ObservationNorm, {"num_iter": 1}, ArgumentError, "num_iter must be at least 2"),
+        (
+            ObservationNorm,
+            {"num_iter": 1},
+            ArgumentError,
+            "num_iter must be an integer of at least 2",
+        ),
         (ObservationNorm, {"key": "seen"}, KeyNotFoundError, "no key 'seen'"),
-        (lambda: ObservationNorm(0.0, 1.0), BOTH, ChainError, "are there already"),
+        (lambda: ObservationNorm(0.0, 1.0), BOTH, ChainError, "are set already"),
         (
             lambda: ObservationNorm(in_keys=["observation", "other"]),
             BOTH,
             ArgumentError,
-            r"which of the in-keys \(observation, other\)",
+            r"several in-keys to measure: observation, other",
         ),
     ],
 )

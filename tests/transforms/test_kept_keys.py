@@ -92,9 +92,7 @@ def test_rewards_and_some_flags_may_be_dropped_on_purpose() -> None:
 )
 def test_the_end_of_episodes_is_not_dropped_by_mistake(base: Any, transform: Transform) -> None:
     env = TransformedEnv(base, Compose(StepCounter(), transform))
-    with pytest.raises(
-        ChainError, match=r"no done flag would be left of .*keep at least"
-    ) as caught:
+    with pytest.raises(ChainError, match=r"drops all done flags .*keep at least") as caught:
         env.output_spec  # noqa: B018
     assert caught.value.where.stage == 1
 
@@ -102,7 +100,7 @@ def test_the_end_of_episodes_is_not_dropped_by_mistake(base: Any, transform: Tra
 @pytest.mark.parametrize("make", [ExcludeTransform, SelectTransform])
 def test_a_key_that_is_not_there(make: Any) -> None:
     env = TransformedEnv(RowsEnv(), make("observaton"))
-    with pytest.raises(KeyNotFoundError, match="keys there: observation"):
+    with pytest.raises(KeyNotFoundError, match="existing keys: observation"):
         env.output_spec  # noqa: B018
     tolerant = make("observaton")
     tolerant.set_missing_tolerance(True)

@@ -149,10 +149,10 @@ def test_rows_of_a_native_env(make: Callable[..., Any]) -> None:
 
 
 def test_a_batch_that_cannot_be_stepped_in_part() -> None:
-    with pytest.raises(ChainError, match="RowsEnv before it cannot step some rows"):
+    with pytest.raises(ChainError, match="RowsEnv, upstream of it, cannot step some rows"):
         TransformedEnv(RowsEnv((4,)), NoopResetEnv()).reset()
     env = TransformedEnv(PendulumEnv(batch_size=[4]), Compose(StepCounter(), NoopResetEnv()))
-    with pytest.raises(ChainError, match="StepCounter before it") as caught:
+    with pytest.raises(ChainError, match="StepCounter, upstream") as caught:
         env.reset()
     assert caught.value.where.stage == 1
 
@@ -418,9 +418,9 @@ def test_a_reset_of_ones_own() -> None:
         (
             partial(BatchSizeTransform, batch_size=cast(Any, ["a"])),
             ArgumentError,
-            "list of numbers",
+            "list of integers",
         ),
-        (partial(BatchSizeTransform, batch_size=[-1]), ArgumentError, "list of numbers"),
+        (partial(BatchSizeTransform, batch_size=[-1]), ArgumentError, "list of integers"),
         (partial(BatchSizeTransform, batch_size=[3]), ChainError, "3 rows, the env's .4,. has 4"),
         (
             partial(BatchSizeTransform, reshape_fn=lambda td: td[torch.tensor([1, 0, 2, 3])]),

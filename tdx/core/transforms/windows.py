@@ -21,7 +21,7 @@ from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
 
-Window = Sequence[Tensor]
+Window = list[Tensor]
 
 
 class WindowTransform(ObservationTransform):

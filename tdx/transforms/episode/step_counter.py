@@ -126,6 +126,7 @@ class StepCounter(RunningTransform):
             count: Counter after the step.
             get: Returns the flag of a key, or ``None``.
         """
+        assert self.max_steps is not None
         ended = count >= self.max_steps
         flags: dict[NestedKey, Tensor] = {}
         for name in self._flag_names:
@@ -229,6 +230,7 @@ class StepCounter(RunningTransform):
     ) -> None:
         time = tensordict.ndim - 1
         later = starts.shape[time] - 1
+        assert self.max_steps is not None
         ended = count >= self.max_steps
         if bool((ended.narrow(time, 0, later) & ~starts.narrow(time, 1, later)).any()):
             raise ArgumentError(

@@ -20,7 +20,7 @@ from tests.transforms.driving import ROUNDED, driven, entries
 REFUSED = {
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
-    "StepCounter": "goes on after max_steps=3",
+    "StepCounter": "continues after max_steps=3",
 }
 """Transforms that refuse this rollout, with what they say of it."""
 

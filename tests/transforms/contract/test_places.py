@@ -105,7 +105,7 @@ REFUSED = {
     "ActionScaling": "has no loc and scale yet",
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
-    "StepCounter": "goes on after max_steps=3",
+    "StepCounter": "continues after max_steps=3",
 }
 
 
