@@ -10,7 +10,7 @@ import torch
 from tdx import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from tdx.errors import ArgumentError
 from tests.data.stored import batched
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 MakeStorage = Callable[..., LazyTensorStorage]
 storages = pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])

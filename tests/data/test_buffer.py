@@ -19,7 +19,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError
 from tests.data.stored import rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 STORAGES = [ListStorage, LazyTensorStorage, LazyMemmapStorage]
 MakeStorage = Callable[[int], Storage]

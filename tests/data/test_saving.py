@@ -22,7 +22,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, StorageError
 from tests.data.stored import batched, rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 MakeStorage = Callable[[int], Storage]
 STORAGES = [ListStorage, LazyTensorStorage, LazyMemmapStorage]

@@ -36,7 +36,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.data.stored import batched, rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 REWARD = ("next", "reward")
 

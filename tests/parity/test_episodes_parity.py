@@ -19,7 +19,7 @@ from tests.parity.twins import (
     chained,
     driven,
 )
-from tests.transforms.mocks_of_resets import Adding, sequences
+from tests.transforms.reset_envs import Adding, sequences
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -174,7 +174,8 @@ def test_values_become_what_they_stand_for() -> None:
             ],
             KeyNotFoundError,
             "stage 1 (ObservationNorm), key 'state.angel': the env at this stage has no key"
-            " 'state.angel' (existing keys: ('state', 'angle'), done, reward, terminated, truncated)",
+            " 'state.angel' (existing keys: ('state', 'angle'), done, reward, terminated,"
+            " truncated)",
         ),
         (
             ["ObservationNorm(0, 1, in_keys=['observation'], out_keys=['reward'])"],

@@ -21,8 +21,8 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tests.transforms.driving import driven
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import driven
 
 EXACT: dict[str, Any] = {"delta_dtype": torch.float64}
 

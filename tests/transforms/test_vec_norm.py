@@ -26,8 +26,8 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
 from tdx.transforms.observation import vec_norm
-from tests.transforms.driving import FixedActions, assert_same, driven, entries
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import FixedActions, assert_same, driven, entries
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
 

@@ -15,7 +15,7 @@ from tdx.keys import NestedKey, join_keys, key_parts
 from tdx.tensordicts import read
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import NAMES, made, rows_of
-from tests.transforms.driving import ROUNDED, driven, entries
+from tests.transforms.fixed_rollouts import ROUNDED, driven, entries
 
 REFUSED = {
     "FrameSkipTransform": "stored data has none",

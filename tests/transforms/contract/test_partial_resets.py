@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from tdx import TransformedEnv
 from tdx.core.envs import EnvBase
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
-from tests.transforms.driving import FixedActions, assert_same
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import FixedActions, assert_same
 
 
 def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:

@@ -20,8 +20,8 @@ from tests.transforms.contract.examples import (
     skip_if_lasting,
     whole_chain,
 )
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven
 
 
 def alone(name: str) -> EnvBase:

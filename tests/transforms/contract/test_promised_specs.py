@@ -18,8 +18,8 @@ from tests.transforms.contract.examples import (
     rows_of,
     whole_chain,
 )
-from tests.transforms.driving import assert_same, driven, entries
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven, entries
 
 BATCHES = [(), (4,), (2, 3)]
 BATCH_IDS = ["single", "4", "2x3"]

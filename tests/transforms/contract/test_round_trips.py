@@ -27,8 +27,8 @@ from tdx.pipeline import (
 from tdx.specs import TensorSpec
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven
 
 
 def as_value(argument: Any) -> Any:

@@ -24,9 +24,9 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
-from tests.transforms.driving import driven
 from tests.transforms.encoders.checkpoints import network, saved
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import driven
 
 FRAMES = torch.randint(0, 256, (3, 30, 26, 3), dtype=torch.uint8)
 

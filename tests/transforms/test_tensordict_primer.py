@@ -19,7 +19,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
 
 # 9: primers
 

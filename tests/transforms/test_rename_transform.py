@@ -10,7 +10,6 @@ import torch
 
 from tdx import (
     Compose,
-    DoubleToFloat,
     InitTracker,
     RenameTransform,
     RewardSum,
@@ -22,8 +21,8 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import driven
 
 # 8: renaming
 
@@ -110,33 +109,3 @@ def test_8_a_renaming_that_cannot_be_is_found_in_the_specs(
 def test_8_a_renaming_without_a_meaning_is_refused(arguments: Any) -> None:
     with pytest.raises(ArgumentError):
         RenameTransform(*arguments)
-
-
-# 11: casts
-
-
-def test_11_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
-    base = RowsEnv((2,))
-    base.action_spec = base.action_spec.to(torch.float64)
-    env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))
-    assert env.observation_spec["precise"].dtype is torch.float32
-    assert env.action_spec.dtype is torch.float64
-    rollout, plain = driven(env), driven(RowsEnv((2,)))
-    assert rollout["next", "precise"].dtype is torch.float32
-    for key in ("reward", "done", "observation", "pixels"):
-        assert rollout["next", key].dtype == plain["next", key].dtype
-
-
-def test_11_an_env_without_doubles_loses_no_keys() -> None:
-    plain = TransformedEnv(RowsEnv((2,)), DoubleToFloat())
-    env = TransformedEnv(plain, DoubleToFloat())
-    assert env.output_spec == plain.output_spec
-    assert env.input_spec == plain.input_spec
-    assert env.transform.in_keys == []
-    assert_same(driven(env), driven(plain))
-
-
-def test_11_a_cast_of_what_is_no_double_is_refused() -> None:
-    env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
-    with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
-        env.output_spec  # noqa: B018

@@ -12,9 +12,9 @@ from tensordict import TensorDict
 from tdx import BurnInTransform, Compose, GRUModule, TransformedEnv, set_recurrent_mode
 from tdx.data import LazyTensorStorage, ReplayBuffer
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
-from tests.transforms.driving import assert_same
-from tests.transforms.mocks import RowsEnv
-from tests.transforms.mocks_of_resets import Adding, sequences
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same
+from tests.transforms.reset_envs import Adding, sequences
 
 
 def test_the_rest_begins_where_the_burn_in_ended() -> None:

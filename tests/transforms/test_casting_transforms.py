@@ -25,7 +25,8 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, DeviceError
 from tdx.keys import normal_key
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven
 
 F16, F32, F64, I64 = torch.float16, torch.float32, torch.float64, torch.int64
 
@@ -214,3 +215,33 @@ def test_an_env_on_the_cpu_with_its_results_on_an_accelerator(batch_size: tuple[
     assert env.action_spec.rand().device.type == "cuda"
     some = DeviceCastTransform("cpu", in_keys=["observation"])(rollout)
     assert (some["observation"].device.type, some["action"].device.type) == ("cpu", "cuda")
+
+
+# 11: casts
+
+
+def test_11_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
+    base = RowsEnv((2,))
+    base.action_spec = base.action_spec.to(torch.float64)
+    env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))
+    assert env.observation_spec["precise"].dtype is torch.float32
+    assert env.action_spec.dtype is torch.float64
+    rollout, plain = driven(env), driven(RowsEnv((2,)))
+    assert rollout["next", "precise"].dtype is torch.float32
+    for key in ("reward", "done", "observation", "pixels"):
+        assert rollout["next", key].dtype == plain["next", key].dtype
+
+
+def test_11_an_env_without_doubles_loses_no_keys() -> None:
+    plain = TransformedEnv(RowsEnv((2,)), DoubleToFloat())
+    env = TransformedEnv(plain, DoubleToFloat())
+    assert env.output_spec == plain.output_spec
+    assert env.input_spec == plain.input_spec
+    assert env.transform.in_keys == []
+    assert_same(driven(env), driven(plain))
+
+
+def test_11_a_cast_of_what_is_no_double_is_refused() -> None:
+    env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
+    with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
+        env.output_spec  # noqa: B018

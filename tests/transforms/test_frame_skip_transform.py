@@ -33,8 +33,8 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError
 from tdx.transforms import Transform
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven
 
 
 class Strict(RowsEnv):

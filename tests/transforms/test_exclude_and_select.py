@@ -21,7 +21,7 @@ from tdx import (
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.keys import normal_key
 from tdx.transforms import Transform
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
 
 FLAGS = {"done", "terminated", "truncated"}
 

@@ -20,60 +20,8 @@ from tdx import (
 )
 from tdx.errors import TdxError
 from tdx.transforms import Transform
-from tests.transforms.driving import FixedActions, assert_same, driven, entries
-from tests.transforms.mocks import GroupsEnv, RowsEnv
-
-each_padding = pytest.mark.parametrize("padding", ["same", "constant"])
-
-
-def frames(stack: Tensor, n: int) -> Tensor:
-    """A stack ``[..., n * size]`` as ``[..., n, size]``."""
-    return stack.unflatten(-1, (n, -1))
-
-
-def episodes(rollout: TensorDictBase) -> list[TensorDictBase]:
-    """The episodes ``[T]`` of every row of a rollout ``[B, T]``."""
-    found = []
-    for row in rollout:
-        ends = [index + 1 for index in row["next", "done"].flatten().nonzero().flatten().tolist()]
-        starts = [0, *ends]
-        found += [row[a:b] for a, b in zip(starts, [*ends, len(row)], strict=True) if a < b]
-    return found
-
-
-# 1: frame stacks at the ends of episodes
-
-
-@each_padding
-def test_1_stacks_begin_with_padding_and_end_with_their_own_frames(padding: Any) -> None:
-    env = TransformedEnv(
-        RowsEnv((4,)),
-        CatFrames(3, -1, ["observation"], ["stack"], padding=padding, padding_value=-7.0),
-    )
-    for episode in episodes(driven(env, 12)):
-        raw = [episode["observation"][0], *episode["next", "observation"]]
-        pad = raw[0] if padding == "same" else torch.full((3,), -7.0)
-        history = [pad, pad, *raw]
-        for step in range(len(episode)):
-            root, following = history[step : step + 3], history[step + 1 : step + 4]
-            assert torch.equal(frames(episode["stack"][step], 3), torch.stack(root))
-            assert torch.equal(frames(episode["next", "stack"][step], 3), torch.stack(following))
-
-
-# 2: the same on stored data
-
-
-@each_padding
-@pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)])
-def test_2_stacks_of_a_stored_rollout_equal_stepwise_ones(
-    padding: Any, batch_size: tuple[int, ...]
-) -> None:
-    def stack() -> CatFrames:
-        return CatFrames(4, -1, ["observation"], padding=padding, padding_value=2.5)
-
-    stored = driven(RowsEnv(batch_size), 12)
-    assert_same(stack()(stored), driven(TransformedEnv(RowsEnv(batch_size), stack()), 12))
-
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import FixedActions, assert_same, driven, entries
 
 # 3: what was stored stays
 

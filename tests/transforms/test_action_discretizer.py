@@ -24,7 +24,7 @@ from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
 from tdx.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from tdx.transforms import TimeBehaviour
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
 
 COUNTS = [1, 2, 10, 49, 98, 103, 107]
 SAMPLINGS = ["median", "low", "high", "random"]

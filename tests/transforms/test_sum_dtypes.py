@@ -36,7 +36,7 @@ from tdx.specs import (
     Unbounded,
 )
 from tdx.transforms import Transform
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 NARROW = {
     torch.int8: torch.int64,

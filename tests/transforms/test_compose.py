@@ -21,7 +21,7 @@ from tdx import (
 )
 from tdx.errors import ChainError, TdxError
 from tdx.transforms import Transform
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
 
 # 13: instances, chains before an env, modes
 

@@ -14,7 +14,7 @@ from tdx import BinarizeReward, Compose, GymEnv, Reward2GoTransform, StepCounter
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.specs import Binary
 from tdx.transforms import Transform
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
 
 
 def stored(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:

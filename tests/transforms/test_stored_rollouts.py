@@ -20,8 +20,8 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.transforms import FrameSkipTransform, NoopResetEnv, Transform
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, driven
 
 BATCHES = [(), (4,), (2, 3)]
 
