@@ -102,7 +102,7 @@ class _Walk:
         tells_nothing = inner.is_empty() and inner.batch_size == env.base_env.batch_size
         result = self.reset(env.base_env, None if given is None and tells_nothing else inner)
         first, chain = stage_count(env.base_env) + 1, env._chain
-        views = chain._seen_by_each(passed) if isinstance(chain, Compose) else [passed]
+        views = chain._stage_inputs(passed) if isinstance(chain, Compose) else [passed]
         for place, stage in enumerate(env.stages, first):
             with _blamed(place, stage, "a reset"):
                 result = stage._reset(views[place - first], result)

@@ -27,7 +27,7 @@ storages = pytest.mark.parametrize("storage", STORAGES)
 
 
 @storages
-def test_what_is_stored_comes_back(storage: MakeStorage) -> None:
+def test_stored_data_is_returned(storage: MakeStorage) -> None:
     data = rollout([3, 4])
     buffer = ReplayBuffer(storage=storage(10), batch_size=5)
     assert buffer.extend(data).tolist() == list(range(7))
@@ -41,7 +41,7 @@ def test_what_is_stored_comes_back(storage: MakeStorage) -> None:
 
 
 @storages
-def test_the_oldest_make_room(storage: MakeStorage) -> None:
+def test_the_oldest_steps_are_overwritten(storage: MakeStorage) -> None:
     data = rollout([12])
     buffer = ReplayBuffer(storage=storage(5), batch_size=2)
     assert buffer.extend(data[:3]).tolist() == [0, 1, 2]
@@ -188,7 +188,7 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
     ],
 )
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
-def test_other_data_than_is_stored(
+def test_data_with_another_layout(
     storage: MakeStorage, change: Callable[[TensorDictBase], Any], message: str
 ) -> None:
     buffer = ReplayBuffer(storage=storage(10))
@@ -215,7 +215,7 @@ def test_other_data_than_is_stored(
         (lambda: LazyMemmapStorage(5, device="cuda"), "into the memory of the cpu"),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
@@ -238,7 +238,7 @@ def test_index_beyond_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
-def test_what_is_no_tensor_is_refused_and_not_dropped(storage: MakeStorage) -> None:
+def test_other_objects_are_refused(storage: MakeStorage) -> None:
     steps = [TensorDict(seen=torch.zeros(1), word=NonTensorData(each)) for each in "ab"]
     buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
     with pytest.raises(ArgumentError, match="key 'word': the storage takes tensors") as caught:

@@ -123,7 +123,7 @@ def test_set_sampler_keeps_the_generator() -> None:
     assert torch.equal(buffer.sample(), expected)
 
 
-def test_a_sampler_of_ones_own() -> None:
+def test_custom_sampler() -> None:
     class Newest(Sampler):
         def draw(self, storage, batch_size):  # type: ignore[no-untyped-def]
             return torch.arange(len(storage) - batch_size, len(storage)), {}

@@ -46,7 +46,7 @@ def test_from_each_storage_to_each(
     assert_same(loaded[:], saved[:])
 
 
-def test_everything_there_is(tmp_path: Path) -> None:
+def test_full_content(tmp_path: Path) -> None:
     dtypes = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64]
     fields = {str(dtype): torch.rand(3, 2).mul(9).to(dtype) for dtype in dtypes}
     agents = TensorDict({"a/b": torch.rand(3, 5), "..": torch.rand(3, 5)}, [3, 5])
@@ -97,7 +97,7 @@ def test_into_a_larger_ring(tmp_path: Path) -> None:
     assert loaded.extend(torch.arange(2)).tolist() == [5, 6]
 
 
-def test_a_pass_goes_on(tmp_path: Path) -> None:
+def test_a_pass_continues(tmp_path: Path) -> None:
     def make() -> ReplayBuffer:
         sampler = SamplerWithoutReplacement()
         return ReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, batch_size=3)
@@ -112,7 +112,7 @@ def test_a_pass_goes_on(tmp_path: Path) -> None:
     assert sorted(first + rest) == list(range(10))
 
 
-def test_where_rollouts_were_cut_is_known_again(tmp_path: Path) -> None:
+def test_cuts_of_rollouts_are_restored(tmp_path: Path) -> None:
     def make() -> ReplayBuffer:
         sampler = SliceSampler(slice_len=4)
         return ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=200)

@@ -150,7 +150,7 @@ def test_several_modules() -> None:
     assert first["recurrent_state_c"].shape == (1, 5)
 
 
-def test_a_module_of_ones_own_is_asked() -> None:
+def test_custom_module() -> None:
     class Counter(nn.Module):
         def make_tensordict_primer(self) -> TensorDictPrimer:
             return TensorDictPrimer(count=Unbounded(1))

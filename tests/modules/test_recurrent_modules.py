@@ -245,7 +245,7 @@ def test_the_mode_decorates_a_function() -> None:
         (lambda: set_recurrent_mode(cast(Any, "recurent")), UnknownNameError, "mean recurrent"),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -268,7 +268,7 @@ def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: 
         ),
     ],
 )
-def test_data_that_does_not_fit(given: TensorDict, error: type[TdxError], message: str) -> None:
+def test_incompatible_data(given: TensorDict, error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         GRUModule(3, 4, in_key="x", out_key="y")(given)
 

@@ -38,7 +38,7 @@ class FixedActions:
         return tensordict
 
 
-def driven(env: EnvBase, steps: int = 8) -> TensorDictBase:
+def fixed_rollout(env: EnvBase, steps: int = 8) -> TensorDictBase:
     """A rollout ``[*B, T]`` over the ends of episodes."""
     env.set_seed(3)
     torch.manual_seed(5)

@@ -66,7 +66,7 @@ def values_of(env: TransformedEnv, count: int) -> Tensor:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("count", COUNTS)
-def test_10_there_are_exactly_so_many_bins(count: int, sampling: Any) -> None:
+def test_there_are_exactly_so_many_bins(count: int, sampling: Any) -> None:
     env = TransformedEnv(RowsEnv(), ActionDiscretizer(count, sampling=sampling))
     assert env.action_spec == MultiCategorical([count, count])
     values = values_of(env, count)
@@ -104,7 +104,7 @@ def test_random_values_fill_their_bin() -> None:
 
 @pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)])
 @pytest.mark.parametrize("categorical", [True, False])
-def test_10_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> None:
+def test_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> None:
     base = ScalarEnv(batch_size)
     env = TransformedEnv(base, ActionDiscretizer(4, categorical=categorical))
     if categorical:
@@ -118,7 +118,7 @@ def test_10_scalar_actions(batch_size: tuple[int, ...], categorical: bool) -> No
 
 @pytest.mark.parametrize("categorical", [True, False])
 @pytest.mark.parametrize("given", [4, [4, 7], (4, 7), torch.tensor([4, 7])])
-def test_10_random_actions_are_discrete(given: Any, categorical: bool) -> None:
+def test_random_actions_are_discrete(given: Any, categorical: bool) -> None:
     env = TransformedEnv(RowsEnv((3,)), ActionDiscretizer(given, categorical=categorical))
     counts = [4, 4] if isinstance(given, int) else [4, 7]
     expected = MultiCategorical(counts, shape=(3, 2))
@@ -203,7 +203,7 @@ def test_stored_actions_of_any_length_become_continuous() -> None:
         ({"num_intervals": 3, "sampling": 9}, ArgumentError, "a strategy or its name, got 9"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], error: type[TdxError], message: str) -> None:
+def test_invalid_arguments(arguments: dict[str, Any], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         ActionDiscretizer(**arguments)
 
@@ -223,7 +223,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[TdxError], message
         ),
     ],
 )
-def test_an_env_that_does_not_fit(
+def test_incompatible_env(
     base: EnvBase, discretizer: ActionDiscretizer, error: type[TdxError], message: str
 ) -> None:
     env = TransformedEnv(base, Compose(discretizer))
@@ -232,7 +232,7 @@ def test_an_env_that_does_not_fit(
     assert caught.value.where.stage == 0
 
 
-def test_a_bin_that_is_not_there() -> None:
+def test_bin_index_out_of_range() -> None:
     env = TransformedEnv(RowsEnv(), ActionDiscretizer([3, 5]))
     with pytest.raises(ArgumentError, match=r"a bin index that is out of range for \[3, 5\]"):
         env.step(env.reset().set("action", torch.tensor([3, 4])))

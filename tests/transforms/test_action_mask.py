@@ -169,7 +169,7 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
         (MatrixRowsEnv(), FlattenAction(action_shape=[3, 2]), ChainError, r"says \[3, 2\]"),
     ],
 )
-def test_an_env_that_does_not_fit(
+def test_incompatible_env(
     base: EnvBase, transform: Transform, error: type[TdxError], message: str
 ) -> None:
     env = TransformedEnv(base, Compose(transform))

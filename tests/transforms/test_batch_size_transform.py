@@ -28,7 +28,7 @@ from tdx.errors import ArgumentError, ChainError, TdxError
 from tdx.specs import Composite
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 # BatchSizeTransform
 
@@ -78,7 +78,7 @@ def test_rows_do_not_notice_the_shape_of_their_batch(place: int) -> None:
     chain = [*stages()[:place], halves(), *stages()[place:]]
     env = TransformedEnv(RowsEnv((4,)), Compose(*chain))
     assert env.batch_size == (2, 2)
-    assert_same(driven(env).reshape(4, 8), driven(plain))
+    assert_same(fixed_rollout(env).reshape(4, 8), fixed_rollout(plain))
     check_env_specs(env)
 
 
@@ -99,16 +99,16 @@ def test_a_single_env_becomes_a_batch_of_one() -> None:
 )
 def test_the_shape_as_a_function(reshape: Callable[[TensorDictBase], TensorDictBase]) -> None:
     env = TransformedEnv(RowsEnv((4,)), BatchSizeTransform(reshape_fn=reshape))
-    assert_same(driven(env), driven(TransformedEnv(RowsEnv((4,)), halves())))
+    assert_same(fixed_rollout(env), fixed_rollout(TransformedEnv(RowsEnv((4,)), halves())))
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     back = BatchSizeTransform(reshape_fn=lambda td: td.flatten(0, 1))
     env = TransformedEnv(TransformedEnv(RowsEnv((4,)), halves()), back)
-    assert_same(driven(env), driven(RowsEnv((4,))))
+    assert_same(fixed_rollout(env), fixed_rollout(RowsEnv((4,))))
     assert_same(
-        driven(TransformedEnv(RowsEnv((4,)), Compose(Compose(halves()), back.clone()))),
-        driven(RowsEnv((4,))),
+        fixed_rollout(TransformedEnv(RowsEnv((4,)), Compose(Compose(halves()), back.clone()))),
+        fixed_rollout(RowsEnv((4,))),
     )
 
 
@@ -121,7 +121,7 @@ def test_an_env_that_is_not_locked_gets_as_many_rows() -> None:
     check_env_specs(env)
 
 
-def test_a_reset_of_ones_own() -> None:
+def test_custom_reset_function() -> None:
     def first(tensordict: Any, reset: TensorDictBase, env: EnvBase) -> TensorDictBase:
         return env.observation_spec.zero().update(env.full_done_spec.zero())
 
@@ -152,11 +152,11 @@ def test_a_reset_of_ones_own() -> None:
         (
             partial(BatchSizeTransform, reshape_fn=lambda td: td[torch.tensor([1, 0, 2, 3])]),
             ArgumentError,
-            "does not keep the rows in their order",
+            "changes the order of the rows",
         ),
     ],
 )
-def test_sizes_that_do_not_fit(
+def test_incompatible_sizes(
     make: Callable[[], BatchSizeTransform], error: type[TdxError], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -100,7 +100,7 @@ def test_in_a_replay_buffer() -> None:
         (
             lambda: BurnInTransform([torch.nn.Linear(1, 1)], 1),
             ArgumentError,
-            "Linear is no module over TensorDicts",
+            "Linear has no in_keys",
         ),
         (lambda: BurnInTransform([Adding()], -1), ArgumentError, "burn_in must be an integer"),
         (
@@ -111,12 +111,12 @@ def test_in_a_replay_buffer() -> None:
         (
             lambda: BurnInTransform([Adding()], 1, out_keys=["hiden"]),
             ArgumentError,
-            "carry on no hiden",
+            "write no state hiden",
         ),
         (
             lambda: BurnInTransform([Adding()], 6)(sequences()),
             ArgumentError,
-            "have 6 steps, the burn-in takes 6",
+            "have 6 steps, but burn_in=6",
         ),
         (
             lambda: BurnInTransform([Adding()], 1)(TensorDict(observation=torch.ones(1))),
@@ -131,10 +131,10 @@ def test_in_a_replay_buffer() -> None:
         (
             lambda: TransformedEnv(RowsEnv(), BurnInTransform([Adding()], 1)),
             ChainError,
-            "cannot be put around an env",
+            "cannot be part of an env",
         ),
     ],
 )
-def test_what_does_not_fit(make: Callable[[], object], error: type[TdxError], message: str) -> None:
+def test_invalid_use(make: Callable[[], object], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()

@@ -26,7 +26,7 @@ from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, DeviceError
 from tdx.keys import normal_key
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 F16, F32, F64, I64 = torch.float16, torch.float32, torch.float64, torch.int64
 
@@ -109,7 +109,7 @@ def test_double_to_float_is_a_cast() -> None:
         ((F32, F64, ["a"], ["a", "b"]), "1 in-keys and 2 out-keys"),
     ],
 )
-def test_bad_arguments(arguments: Any, message: str) -> None:
+def test_invalid_arguments(arguments: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         DTypeCastTransform(*arguments)
 
@@ -153,13 +153,13 @@ def test_scans_before_and_behind_it(workers: int | None) -> None:
             ),
         )
 
-    def driven(device: str) -> Any:
+    def fixed_rollout(device: str) -> Any:
         one = env(device)
         one.set_seed(3)
         torch.manual_seed(0)
         return one.rollout(14, break_when_any_done=False)
 
-    moved, still = driven("cpu:1"), driven("cpu")
+    moved, still = fixed_rollout("cpu:1"), fixed_rollout("cpu")
     assert moved.device == torch.device("cpu:1")
     assert torch.equal(moved["next", "again"], moved["next", "episode_reward"])
     for key, value in still.items(True, True):
@@ -190,7 +190,7 @@ def test_stored_data_moves() -> None:
     assert (keyed["a"].device.type, keyed["b"].device.type) == ("meta", "cpu")
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_unknown_device() -> None:
     with pytest.raises(DeviceError, match="'gpu' is no device"):
         DeviceCastTransform("gpu")
 
@@ -217,31 +217,31 @@ def test_an_env_on_the_cpu_with_its_results_on_an_accelerator(batch_size: tuple[
     assert (some["observation"].device.type, some["action"].device.type) == ("cpu", "cuda")
 
 
-# 11: casts
+# Casts
 
 
-def test_11_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
+def test_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
     base = RowsEnv((2,))
     base.action_spec = base.action_spec.to(torch.float64)
     env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))
     assert env.observation_spec["precise"].dtype is torch.float32
     assert env.action_spec.dtype is torch.float64
-    rollout, plain = driven(env), driven(RowsEnv((2,)))
+    rollout, plain = fixed_rollout(env), fixed_rollout(RowsEnv((2,)))
     assert rollout["next", "precise"].dtype is torch.float32
     for key in ("reward", "done", "observation", "pixels"):
         assert rollout["next", key].dtype == plain["next", key].dtype
 
 
-def test_11_an_env_without_doubles_loses_no_keys() -> None:
+def test_an_env_without_doubles_loses_no_keys() -> None:
     plain = TransformedEnv(RowsEnv((2,)), DoubleToFloat())
     env = TransformedEnv(plain, DoubleToFloat())
     assert env.output_spec == plain.output_spec
     assert env.input_spec == plain.input_spec
     assert env.transform.in_keys == []
-    assert_same(driven(env), driven(plain))
+    assert_same(fixed_rollout(env), fixed_rollout(plain))
 
 
-def test_11_a_cast_of_what_is_no_double_is_refused() -> None:
+def test_casting_another_dtype_is_refused() -> None:
     env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
     with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
         env.output_spec  # noqa: B018

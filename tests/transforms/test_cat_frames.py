@@ -17,7 +17,7 @@ from tdx import (
 )
 from tdx.core.transforms.chunk import ChunkKernel
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 each_padding = pytest.mark.parametrize("padding", ["same", "constant"])
 
@@ -37,16 +37,16 @@ def episodes(rollout: TensorDictBase) -> list[TensorDictBase]:
     return found
 
 
-# 1: frame stacks at the ends of episodes
+# Frame stacks at the ends of episodes
 
 
 @each_padding
-def test_1_stacks_begin_with_padding_and_end_with_their_own_frames(padding: Any) -> None:
+def test_stacks_begin_with_padding_and_end_with_their_own_frames(padding: Any) -> None:
     env = TransformedEnv(
         RowsEnv((4,)),
         CatFrames(3, -1, ["observation"], ["stack"], padding=padding, padding_value=-7.0),
     )
-    for episode in episodes(driven(env, 12)):
+    for episode in episodes(fixed_rollout(env, 12)):
         raw = [episode["observation"][0], *episode["next", "observation"]]
         pad = raw[0] if padding == "same" else torch.full((3,), -7.0)
         history = [pad, pad, *raw]
@@ -56,19 +56,19 @@ def test_1_stacks_begin_with_padding_and_end_with_their_own_frames(padding: Any)
             assert torch.equal(frames(episode["next", "stack"][step], 3), torch.stack(following))
 
 
-# 2: the same on stored data
+# The same on stored data
 
 
 @each_padding
 @pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)])
-def test_2_stacks_of_a_stored_rollout_equal_stepwise_ones(
+def test_stacks_of_a_stored_rollout_equal_stepwise_ones(
     padding: Any, batch_size: tuple[int, ...]
 ) -> None:
     def stack() -> CatFrames:
         return CatFrames(4, -1, ["observation"], padding=padding, padding_value=2.5)
 
-    stored = driven(RowsEnv(batch_size), 12)
-    assert_same(stack()(stored), driven(TransformedEnv(RowsEnv(batch_size), stack()), 12))
+    stored = fixed_rollout(RowsEnv(batch_size), 12)
+    assert_same(stack()(stored), fixed_rollout(TransformedEnv(RowsEnv(batch_size), stack()), 12))
 
 
 class StepwiseCatFrames(CatFrames):

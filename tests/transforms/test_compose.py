@@ -23,10 +23,10 @@ from tdx.errors import ChainError, TdxError
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
 
-# 13: instances, chains before an env, modes
+# Instances, chains before an env, modes
 
 
-def test_13_one_instance_cannot_be_in_two_chains() -> None:
+def test_one_instance_cannot_be_in_two_chains() -> None:
     counter = StepCounter()
     first = Compose(counter)
     for put in (Compose, lambda t: TransformedEnv(RowsEnv(), t), Compose(InitTracker()).append):
@@ -38,7 +38,7 @@ def test_13_one_instance_cannot_be_in_two_chains() -> None:
     env.append_transform(InitTracker())
 
 
-def test_13_a_chain_works_before_it_has_an_env() -> None:
+def test_a_chain_works_before_it_has_an_env() -> None:
     chain = Compose(RewardScaling(1.0, 2.0), ObservationNorm(0.0, 3.0, ["observation"]))
     data = chain(TensorDict(reward=torch.ones(1), observation=torch.ones(2)))
     assert data["reward"].item() == 3.0
@@ -48,7 +48,7 @@ def test_13_a_chain_works_before_it_has_an_env() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_13_an_appended_transform_takes_over_the_mode(training: bool) -> None:
+def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
     env = TransformedEnv(RowsEnv(), Compose(StepCounter())).train(training)
     chain = Compose(StepCounter()).train(training)
     appended, put = RewardScaling(0.0, 1.0), RewardScaling(0.0, 1.0)
@@ -58,7 +58,7 @@ def test_13_an_appended_transform_takes_over_the_mode(training: bool) -> None:
     assert put.training is training
 
 
-# 14: lies
+# Lies
 
 
 class Declares(Transform):
@@ -79,7 +79,7 @@ class Writes(Transform):
 
 
 @pytest.mark.parametrize(("lie", "key"), [(Declares, "promised"), (Writes, "unannounced")])
-def test_14_the_stage_that_lies_is_named(lie: type[Transform], key: str) -> None:
+def test_the_stage_that_violates_its_spec_is_named(lie: type[Transform], key: str) -> None:
     chain = Compose(StepCounter(), ActionScaling(), lie(), RewardSum())
     with pytest.raises(TdxError) as caught:
         check_env_specs(TransformedEnv(RowsEnv(), chain))

@@ -21,12 +21,12 @@ from tdx import (
 from tdx.errors import TdxError
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.fixed_rollouts import FixedActions, assert_same, driven, entries
+from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout
 
-# 3: what was stored stays
+# What was stored stays
 
 
-def test_3_stored_steps_do_not_change_later() -> None:
+def test_stored_steps_do_not_change_later() -> None:
     env = TransformedEnv(
         RowsEnv((4,)), Compose(CatFrames(2, -1, ["observation"]), RewardSum(), InitTracker())
     )
@@ -40,7 +40,7 @@ def test_3_stored_steps_do_not_change_later() -> None:
             assert torch.equal(stepped[key], value), key
 
 
-def test_3_a_partial_reset_leaves_next_as_it_was() -> None:
+def test_a_partial_reset_leaves_next_as_it_was() -> None:
     env = TransformedEnv(RowsEnv((4,)), CatFrames(2, -1, ["observation"]))
     stepped = env.step(FixedActions(env)(env.reset()))
     before = stepped["next"].clone()
@@ -49,7 +49,7 @@ def test_3_a_partial_reset_leaves_next_as_it_was() -> None:
     assert_same(after["next"], before)
 
 
-# 4: state of one row, one group
+# State of one row, one group
 
 
 def expected_sums(rewards: Tensor, done: Tensor) -> Tensor:
@@ -62,9 +62,9 @@ def expected_sums(rewards: Tensor, done: Tensor) -> Tensor:
     return torch.stack(sums)
 
 
-def test_4_an_end_of_one_row_resets_the_state_of_that_row_only() -> None:
+def test_an_end_of_one_row_resets_the_state_of_that_row_only() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(RewardSum(), StepCounter()))
-    rollout = driven(env, 12)
+    rollout = fixed_rollout(env, 12)
     for row in rollout:
         following, ones = row["next"], torch.ones(12, 1)
         done = following["done"]
@@ -74,8 +74,8 @@ def test_4_an_end_of_one_row_resets_the_state_of_that_row_only() -> None:
         assert torch.equal(following["step_count"], counts.long())
 
 
-def test_4_every_reward_is_summed_until_its_own_group_ends() -> None:
-    rollout = driven(TransformedEnv(GroupsEnv(), Compose(RewardSum(), StepCounter())), 12)
+def test_every_reward_is_summed_until_its_own_group_ends() -> None:
+    rollout = fixed_rollout(TransformedEnv(GroupsEnv(), Compose(RewardSum(), StepCounter())), 12)
     for group, agents in (("solo", [()]), ("pair", [(0,), (1,)])):
         following = rollout["next", group]
         for agent in agents:
@@ -87,12 +87,12 @@ def test_4_every_reward_is_summed_until_its_own_group_ends() -> None:
     assert rollout["next", "pair", "step_count"].max() == 3
 
 
-# 5: truncation by the step counter
+# Truncation by the step counter
 
 
-def test_5_truncated_and_done_are_set_at_every_leaf_in_its_shape() -> None:
+def test_truncated_and_done_are_set_at_every_leaf_in_its_shape() -> None:
     env = TransformedEnv(GroupsEnv((2,)), StepCounter(max_steps=1))
-    following = driven(env, 3)["next"]
+    following = fixed_rollout(env, 3)["next"]
     for group, shape in (("solo", (2, 3, 1)), ("pair", (2, 3, 2, 1))):
         for name in ("truncated", "done"):
             assert following[group, name].shape == shape
@@ -100,19 +100,19 @@ def test_5_truncated_and_done_are_set_at_every_leaf_in_its_shape() -> None:
         assert not following[group, "terminated"].any()
 
 
-def test_5_the_envs_own_truncation_stays_and_may_meet_a_termination() -> None:
-    plain = driven(RowsEnv((3,)), 12)["next"]
+def test_the_envs_own_truncation_stays_and_may_meet_a_termination() -> None:
+    plain = fixed_rollout(RowsEnv((3,)), 12)["next"]
     env = TransformedEnv(RowsEnv((3,)), StepCounter(max_steps=4))
-    following = driven(env, 12)["next"]
+    following = fixed_rollout(env, 12)["next"]
     assert torch.equal(following["truncated"], plain["truncated"] | (following["step_count"] >= 4))
     assert (following["truncated"] & following["terminated"]).any()
     assert torch.equal(following["done"], following["truncated"] | following["terminated"])
 
 
-# 6: reset masks and reset inputs
+# Reset masks and reset inputs
 
 
-def test_6_the_reset_mask_has_the_shape_of_done_and_is_not_mutated() -> None:
+def test_the_reset_mask_has_the_shape_of_done_and_is_not_mutated() -> None:
     seen = []
 
     class Watching(Transform):
@@ -133,7 +133,7 @@ def test_6_the_reset_mask_has_the_shape_of_done_and_is_not_mutated() -> None:
         env.reset(given.set("_reset", torch.ones(4, dtype=torch.bool)))
 
 
-def test_6_reset_inputs_pass_through_the_inverse_transforms() -> None:
+def test_reset_inputs_pass_through_the_inverse_transforms() -> None:
     given: dict[str, Tensor] = {}
 
     class Listening(RowsEnv):

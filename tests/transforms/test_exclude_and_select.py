@@ -49,7 +49,7 @@ def test_selected_keys_rewards_and_flags_stay() -> None:
 @pytest.mark.parametrize(
     "drop", [ExcludeTransform("step_count", "episode_reward"), SelectTransform("observation")]
 )
-def test_what_a_scan_upstream_counts_goes_on_unseen(drop: Transform) -> None:
+def test_an_upstream_scan_continues_after_its_key_is_dropped(drop: Transform) -> None:
     counter = StepCounter(max_steps=4)
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(counter, RewardSum(), drop))
     rollout = env.rollout(10)
@@ -90,7 +90,7 @@ def test_rewards_and_some_flags_may_be_dropped_on_purpose() -> None:
         (GroupsEnv(), ExcludeTransform("solo")),
     ],
 )
-def test_the_end_of_episodes_is_not_dropped_by_mistake(base: Any, transform: Transform) -> None:
+def test_dropping_all_done_flags_is_refused(base: Any, transform: Transform) -> None:
     env = TransformedEnv(base, Compose(StepCounter(), transform))
     with pytest.raises(ChainError, match=r"drops all done flags .*keep at least") as caught:
         env.output_spec  # noqa: B018
@@ -98,7 +98,7 @@ def test_the_end_of_episodes_is_not_dropped_by_mistake(base: Any, transform: Tra
 
 
 @pytest.mark.parametrize("make", [ExcludeTransform, SelectTransform])
-def test_a_key_that_is_not_there(make: Any) -> None:
+def test_unknown_key(make: Any) -> None:
     env = TransformedEnv(RowsEnv(), make("observaton"))
     with pytest.raises(KeyNotFoundError, match="existing keys: observation"):
         env.output_spec  # noqa: B018
@@ -108,7 +108,7 @@ def test_a_key_that_is_not_there(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [ExcludeTransform, SelectTransform])
-def test_what_is_no_key(make: Any) -> None:
+def test_invalid_key(make: Any) -> None:
     with pytest.raises(ArgumentError, match="a key is a string or a tuple of strings"):
         make("a", 3)
 
@@ -118,7 +118,7 @@ def test_inverse_is_a_bool() -> None:
         ExcludeTransform(inverse=cast(Any, "a"))
 
 
-def test_on_the_way_in() -> None:
+def test_inverse() -> None:
     class Picky(RowsEnv):
         def _step(self, tensordict: Any) -> Any:
             assert "note" not in tensordict.keys()
@@ -134,7 +134,7 @@ def test_on_the_way_in() -> None:
     assert keys_of(drop(stored)) == {"note", "reward"}
 
 
-def test_what_the_env_needs_is_not_dropped_on_the_way_in() -> None:
+def test_required_inputs_are_not_dropped() -> None:
     env = TransformedEnv(RowsEnv(), ExcludeTransform("action", inverse=True))
     with pytest.raises(ChainError, match="the env needs 'action'"):
         env.input_spec  # noqa: B018

@@ -56,7 +56,7 @@ def test_a_reference_that_a_reset_does_not_have() -> None:
         (ExpandAs("pixels", "image"), ArgumentError, "does not expand"),
     ],
 )
-def test_shapes_that_do_not_fit(transform: Transform, error: type[TdxError], message: str) -> None:
+def test_incompatible_shapes(transform: Transform, error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         TransformedEnv(RowsEnv(), transform).reset()
 

@@ -34,7 +34,7 @@ from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 class Strict(RowsEnv):
@@ -101,27 +101,27 @@ def test_the_end_of_an_episode_ends_the_repetition() -> None:
 
 @pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv, partial(ParallelEnv, use_buffers=False)])
 @pytest.mark.timeout(120)
-def test_rows_that_are_done_stand_still(batch: Any) -> None:
+def test_done_rows_are_not_stepped(batch: Any) -> None:
     makers = [partial(Strict, length) for length in (2, 3, 5, 9)]
     inside = SerialEnv(4, [partial(skipping, make, 4) for make in makers])
     outside = TransformedEnv(batch(4, makers), FrameSkipTransform(4))
     try:
-        assert_same(driven(outside, 9), driven(inside, 9))
+        assert_same(fixed_rollout(outside, 9), fixed_rollout(inside, 9))
     finally:
         outside.close()
 
 
-def test_rows_of_a_batch_of_batches_stand_still() -> None:
+def test_done_rows_of_a_nested_batch_are_not_stepped() -> None:
     makers = [partial(Strict, length) for length in (2, 3, 5, 9)]
     nested = SerialEnv(2, [partial(SerialEnv, 2, makers[:2]), partial(SerialEnv, 2, makers[2:])])
     flat = SerialEnv(4, makers)
-    rollout = driven(TransformedEnv(nested, FrameSkipTransform(4)), 9)
-    expected = driven(TransformedEnv(flat, FrameSkipTransform(4)), 9)
+    rollout = fixed_rollout(TransformedEnv(nested, FrameSkipTransform(4)), 9)
+    expected = fixed_rollout(TransformedEnv(flat, FrameSkipTransform(4)), 9)
     assert_same(rollout.reshape(4, 9), expected)
 
 
 def test_rows_of_an_env_that_steps_all_rows_keep_their_last_frame() -> None:
-    rollout = driven(skipping(partial(RowsEnv, (3,)), 4), 1)
+    rollout = fixed_rollout(skipping(partial(RowsEnv, (3,)), 4), 1)
     # The rows end after 2, 3 and 4 steps.
     assert rollout["next", "done"].all()
     expected = [10 * row + 2 + row for row in range(3)]
@@ -158,7 +158,7 @@ def test_stages_before_it_see_every_frame_and_those_after_it_do_not() -> None:
     torch.testing.assert_close(rollout["next", "reward"].flatten(), (actions + counts) * 2)
 
 
-def test_a_limit_before_it_counts_frames() -> None:
+def test_an_upstream_limit_counts_frames() -> None:
     env = TransformedEnv(
         RowsEnv(endless=True), Compose(StepCounter(max_steps=4), FrameSkipTransform(3))
     )
@@ -193,18 +193,18 @@ def test_an_env_that_is_fed_its_own_state(make: Callable[[], list[Transform]]) -
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_it_works_in_a_chain_and_without_one(nested: bool) -> None:
+def test_inside_and_outside_a_chain(nested: bool) -> None:
     bare = TransformedEnv(RowsEnv((4,)), FrameSkipTransform(3))
     skip = FrameSkipTransform(3)
     chain = Compose(Compose(skip)) if nested else Compose(skip)
-    assert_same(driven(TransformedEnv(RowsEnv((4,)), chain)), driven(bare))
+    assert_same(fixed_rollout(TransformedEnv(RowsEnv((4,)), chain)), fixed_rollout(bare))
 
 
 def test_a_batch_of_another_size_before_it() -> None:
     chain = Compose(BatchSizeTransform(batch_size=[2, 2]), FrameSkipTransform(4))
     makers = [partial(Strict, length) for length in (2, 3, 5, 9)]
-    rollout = driven(TransformedEnv(SerialEnv(4, makers), chain), 9)
-    expected = driven(TransformedEnv(SerialEnv(4, makers), FrameSkipTransform(4)), 9)
+    rollout = fixed_rollout(TransformedEnv(SerialEnv(4, makers), chain), 9)
+    expected = fixed_rollout(TransformedEnv(SerialEnv(4, makers), FrameSkipTransform(4)), 9)
     assert_same(rollout.reshape(4, 9), expected)
 
 

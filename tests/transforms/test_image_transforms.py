@@ -68,7 +68,9 @@ def test_images_are_what_torchvision_makes_of_them(
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("make", [GrayScale, partial(CenterCrop, 4), partial(Resize, 4)])
-def test_extreme_images_lie_in_the_spec(make: Callable[[], Transform], dtype: torch.dtype) -> None:
+def test_extreme_images_are_within_the_spec(
+    make: Callable[[], Transform], dtype: torch.dtype
+) -> None:
     highest = 255 if dtype is torch.uint8 else 1
     spec = Bounded(0, highest, shape=(3, 10, 12), dtype=dtype)
     promised = make().transform_observation_spec(Composite(pixels=spec))["pixels"]
@@ -115,10 +117,10 @@ def test_an_atari_chain() -> None:
         (partial(GrayScale, ["observation"]), r"images \[\*B, C, H, W\], got shape \(3,\)"),
         (partial(CenterCrop, 4, in_keys=["observation"]), r"got shape \(3,\)"),
         (partial(CenterCrop, 7, in_keys=["image"]), r"a crop of 7 × 7 is larger than the image"),
-        (partial(CenterCrop, 6, 8, ["image"]), r"w may be up to 6 and h up to 7"),
+        (partial(CenterCrop, 6, 8, ["image"]), r"w can be up to 6 and h up to 7"),
     ],
 )
-def test_images_that_do_not_fit(make: Callable[[], Transform], message: str) -> None:
+def test_incompatible_images(make: Callable[[], Transform], message: str) -> None:
     env = TransformedEnv(RowsEnv(), Compose(InitTracker(), make()))
     with pytest.raises(ArgumentError, match=message) as caught:
         env.output_spec  # noqa: B018
@@ -128,13 +130,13 @@ def test_images_that_do_not_fit(make: Callable[[], Transform], message: str) -> 
 @pytest.mark.parametrize(
     ("transform", "shape", "message"),
     [
-        (GrayScale(), (1, 9, 9), "they are gray already: leave GrayScale out"),
-        (GrayScale(), (12, 9, 9), "have 12 .put GrayScale before frames are stacked"),
+        (GrayScale(), (1, 9, 9), "they are grayscale already: remove GrayScale"),
+        (GrayScale(), (12, 9, 9), "has 12 .put GrayScale before the stage"),
         (GrayScale(), (2, 4, 5, 3), "has its channels last"),
         (CenterCrop(10), (3, 9, 9), "larger than the image, which has 9 × 9"),
     ],
 )
-def test_images_that_do_not_fit_without_a_spec(
+def test_incompatible_images_without_a_spec(
     transform: Transform, shape: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):

@@ -46,7 +46,7 @@ WRONG_CHAINS: dict[str, tuple[Callable[[], list[Transform]], str]] = {
     "channels last, crop": (lambda: [CenterCrop(3)], r"put ToTensorImage\(\) before it"),
     "a crop too wide": (
         lambda: [CenterCrop(30, 2, in_keys=["image"])],
-        "crop of 30 × 2 is larger than the image.*w may be up to",
+        "crop of 30 × 2 is larger than the image.*w can be up to",
     ),
     "a crop too high": (lambda: [CenterCrop(3, 30, in_keys=["image"])], "h up to 7"),
     "too many intervals": (
@@ -80,7 +80,7 @@ WRONG_CHAINS: dict[str, tuple[Callable[[], list[Transform]], str]] = {
 
 
 @pytest.mark.parametrize(("make", "said"), WRONG_CHAINS.values(), ids=WRONG_CHAINS)
-def test_a_chain_that_does_not_fit(make: Callable[[], list[Transform]], said: str) -> None:
+def test_incompatible_chain(make: Callable[[], list[Transform]], said: str) -> None:
     stages = make()
     env = TransformedEnv(RowsEnv(), Compose(InitTracker(), *stages))
     with pytest.raises(TdxError, match=said) as caught:
@@ -108,7 +108,7 @@ def test_rewards_are_not_dropped_by_mistake() -> None:
         (lambda: ActionDiscretizer(0), "num_intervals must be integers of at least 1"),
     ],
 )
-def test_arguments(make: Callable[[], Any], said: str) -> None:
+def test_more_invalid_arguments(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(TdxError, match=said):
         make()
 
@@ -144,7 +144,7 @@ def test_a_mask_of_the_wrong_shape() -> None:
         ),
     ],
 )
-def test_a_primer_that_does_not_fit_the_batch(
+def test_primer_incompatible_with_the_batch(
     primer: Callable[[], TensorDictPrimer], said: str
 ) -> None:
     with pytest.raises(TdxError, match=said):
@@ -170,7 +170,7 @@ def test_a_primer_that_does_not_fit_the_batch(
         (lambda: ActionScaling(loc=0.0, scale=float("inf")), ArgumentError, "must be finite"),
     ],
 )
-def test_an_argument(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -185,9 +185,7 @@ def test_an_argument(make: Callable[[], Any], error: type[TdxError], message: st
         (ActionScaling(["act"]), KeyNotFoundError, "existing keys: action"),
     ],
 )
-def test_an_env_that_does_not_fit(
-    transform: Transform, error: type[TdxError], message: str
-) -> None:
+def test_incompatible_env(transform: Transform, error: type[TdxError], message: str) -> None:
     env = TransformedEnv(RowsEnv(), Compose(InitTracker(), transform))
     with pytest.raises(error, match=message) as caught:
         env.output_spec  # noqa: B018

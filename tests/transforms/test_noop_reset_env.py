@@ -46,7 +46,7 @@ def test_the_number_of_noops_can_be_fixed() -> None:
     assert noop_counts(TransformedEnv(CountingEnv(stop=100), NoopResetEnv(0)), 3) == [0] * 3
 
 
-def test_an_env_that_ends_meanwhile_begins_anew() -> None:
+def test_an_env_that_ends_during_noops_is_reset() -> None:
     env = TransformedEnv(CountingEnv(stop=3), NoopResetEnv(7, random=False))
     first = env.reset()
     assert int(first["observation"]) == 7 % 3
@@ -148,6 +148,6 @@ def test_a_batch_that_cannot_be_stepped_in_part() -> None:
 
 
 @pytest.mark.parametrize("noops", [-1, 2.5, True])
-def test_a_number_of_noops_that_is_none(noops: Any) -> None:
+def test_invalid_number_of_noops(noops: Any) -> None:
     with pytest.raises(ArgumentError, match="noops must be an integer of at least 0"):
         NoopResetEnv(noops)

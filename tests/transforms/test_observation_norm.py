@@ -83,7 +83,7 @@ def test_it_measures_what_its_stage_sees(
         assert env.observation_spec[key].is_in(env.reset()[key])
 
 
-def test_episodes_that_end_on_the_way_go_on() -> None:
+def test_episodes_may_end_while_measuring() -> None:
     norm = ObservationNorm()
     inner = SerialEnv(2, lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(5)))
     env = TransformedEnv(inner, norm)
@@ -117,7 +117,7 @@ def test_episodes_that_end_on_the_way_go_on() -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured(
+def test_invalid_measurements(
     make: Callable[[], ObservationNorm],
     arguments: dict[str, Any],
     error: type[Exception],

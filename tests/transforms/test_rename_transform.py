@@ -22,13 +22,13 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import driven
+from tests.transforms.fixed_rollouts import fixed_rollout
 
-# 8: renaming
+# Renaming
 
 
 @pytest.mark.parametrize("create_copy", [False, True])
-def test_8_specs_follow_a_renaming_and_the_base_env_keeps_its_own(create_copy: bool) -> None:
+def test_specs_follow_a_renaming_and_the_base_env_keeps_its_own(create_copy: bool) -> None:
     base = RowsEnv((4,))
     output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
     rename = RenameTransform(
@@ -55,7 +55,7 @@ def test_8_specs_follow_a_renaming_and_the_base_env_keeps_its_own(create_copy: b
 )
 @pytest.mark.parametrize("create_copy", [False, True])
 @pytest.mark.parametrize("both_ways", [False, True])
-def test_8_a_running_value_goes_on_under_another_name(
+def test_a_running_value_continues_under_another_key(
     stage: Callable[[], Transform], key: str, create_copy: bool, both_ways: bool
 ) -> None:
     inverse = {"in_keys_inv": [key], "out_keys_inv": ["renamed"]} if both_ways else {}
@@ -65,12 +65,12 @@ def test_8_a_running_value_goes_on_under_another_name(
     assert ("renamed" in env.state_keys) == both_ways
     plain = TransformedEnv(RowsEnv((4,)), stage())
     renamed, expected = (
-        driven(each)["next", name] for each, name in ((env, "renamed"), (plain, key))
+        fixed_rollout(each)["next", name] for each, name in ((env, "renamed"), (plain, key))
     )
     assert torch.equal(renamed, expected)
 
 
-def test_8_three_renamings_in_a_row() -> None:
+def test_three_renamings_in_a_row() -> None:
     chain = Compose(
         RenameTransform(["observation"], ["third"], ["action"], ["move"]),
         RenameTransform(["precise"], ["observation"], ["move"], [("moves", "now")]),
@@ -78,7 +78,7 @@ def test_8_three_renamings_in_a_row() -> None:
     )
     plain, env = RowsEnv((4,)), TransformedEnv(RowsEnv((4,)), chain)
     check_env_specs(env)
-    expected, swapped = driven(plain), driven(env)
+    expected, swapped = fixed_rollout(plain), fixed_rollout(env)
     for place in ((), ("next",)):
         assert torch.equal(swapped[(*place, "precise")], expected[(*place, "observation")])
         assert torch.equal(swapped[(*place, "observation")], expected[(*place, "precise")])
@@ -95,7 +95,7 @@ def test_8_three_renamings_in_a_row() -> None:
         (([], [], ["act"], ["x"]), KeyNotFoundError, "existing keys: action"),
     ],
 )
-def test_8_a_renaming_that_cannot_be_is_found_in_the_specs(
+def test_impossible_renaming_is_detected_from_the_specs(
     arguments: Any, error: type[TdxError], message: str
 ) -> None:
     env = TransformedEnv(RowsEnv(), Compose(InitTracker(), RenameTransform(*arguments)))
@@ -106,6 +106,6 @@ def test_8_a_renaming_that_cannot_be_is_found_in_the_specs(
 @pytest.mark.parametrize(
     "arguments", [(["a"], ["b", "c"]), (["a", "b"], ["b", "a"]), (["a", "b"], ["c", "c"])]
 )
-def test_8_a_renaming_without_a_meaning_is_refused(arguments: Any) -> None:
+def test_ambiguous_renaming(arguments: Any) -> None:
     with pytest.raises(ArgumentError):
         RenameTransform(*arguments)

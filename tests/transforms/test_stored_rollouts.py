@@ -21,26 +21,28 @@ from tdx import (
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.transforms import FrameSkipTransform, NoopResetEnv, Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 BATCHES = [(), (4,), (2, 3)]
 
 
 def in_steps(batch_size: tuple[int, ...], *stages: Transform) -> TensorDictBase:
-    return driven(TransformedEnv(RowsEnv(batch_size), Compose(*stages)))
+    return fixed_rollout(TransformedEnv(RowsEnv(batch_size), Compose(*stages)))
 
 
 @pytest.mark.parametrize("batch_size", BATCHES)
 def test_rewards_in_next_are_summed_from_the_first_on(batch_size: tuple[int, ...]) -> None:
     explicit = RewardSum(in_keys=[("next", "reward")], out_keys=[("next", "episode_reward")])
-    found = explicit(driven(RowsEnv(batch_size)))
+    found = explicit(fixed_rollout(RowsEnv(batch_size)))
     wanted = in_steps(batch_size, RewardSum())
     assert torch.equal(found["next", "episode_reward"], wanted["next", "episode_reward"])
     assert "episode_reward" not in found.keys()
 
 
 def test_rewards_in_next_may_be_summed_under_any_key() -> None:
-    found = RewardSum(in_keys=[("next", "reward")], out_keys=["total"])(driven(RowsEnv((4,))))
+    found = RewardSum(in_keys=[("next", "reward")], out_keys=["total"])(
+        fixed_rollout(RowsEnv((4,)))
+    )
     wanted = in_steps((4,), RewardSum())
     assert torch.equal(found["total"], wanted["next", "episode_reward"])
 
@@ -48,7 +50,7 @@ def test_rewards_in_next_may_be_summed_under_any_key() -> None:
 @pytest.mark.parametrize("batch_size", BATCHES)
 def test_frames_in_next_are_stacked(batch_size: tuple[int, ...]) -> None:
     explicit = CatFrames(3, -1, in_keys=[("next", "observation")])
-    found = explicit(driven(RowsEnv(batch_size)))
+    found = explicit(fixed_rollout(RowsEnv(batch_size)))
     wanted = in_steps(batch_size, CatFrames(3, -1, in_keys=["observation"]))
     assert torch.equal(found["next", "observation"], wanted["next", "observation"])
 
@@ -59,7 +61,7 @@ def test_frames_in_next_go_where_their_own_out_key_says() -> None:
         in_keys=["observation", ("next", "observation")],
         out_keys=["observation", ("next", "stack")],
     )
-    stored = driven(RowsEnv((4,)))
+    stored = fixed_rollout(RowsEnv((4,)))
     found = both(stored.clone())
     wanted = in_steps((4,), CatFrames(2, -1, in_keys=["observation"]))
     assert torch.equal(found["observation"], wanted["observation"])
@@ -68,7 +70,7 @@ def test_frames_in_next_go_where_their_own_out_key_says() -> None:
 
 
 def test_frames_in_next_need_those_at_the_root() -> None:
-    stored = driven(RowsEnv()).exclude("observation")
+    stored = fixed_rollout(RowsEnv()).exclude("observation")
     with pytest.raises(KeyNotFoundError, match=r"keep 'observation'") as caught:
         CatFrames(3, -1, in_keys=[("next", "observation")])(stored)
     assert caught.value.hint
@@ -80,7 +82,7 @@ def test_everything_about_episodes_at_once(batch_size: tuple[int, ...]) -> None:
         frames = CatFrames(3, -1, in_keys=["observation"], out_keys=["stack"])
         return [RewardSum(), StepCounter(), InitTracker("first"), frames]
 
-    found = Compose(*stages())(driven(RowsEnv(batch_size)))
+    found = Compose(*stages())(fixed_rollout(RowsEnv(batch_size)))
     assert_same(found, in_steps(batch_size, *stages()))
     again = Compose(*stages())(found.clone())
     assert_same(again, found)
@@ -88,9 +90,11 @@ def test_everything_about_episodes_at_once(batch_size: tuple[int, ...]) -> None:
 
 def test_groups_of_done_flags_each_count_for_themselves() -> None:
     rewards = [("solo", "reward"), ("pair", "reward")]
-    found = Compose(RewardSum(rewards), StepCounter(), InitTracker())(driven(GroupsEnv((2,))))
+    found = Compose(RewardSum(rewards), StepCounter(), InitTracker())(
+        fixed_rollout(GroupsEnv((2,)))
+    )
     chain = Compose(RewardSum(), StepCounter(), InitTracker())
-    assert_same(found, driven(TransformedEnv(GroupsEnv((2,)), chain)))
+    assert_same(found, fixed_rollout(TransformedEnv(GroupsEnv((2,)), chain)))
 
 
 def test_members_of_a_group_that_end_at_different_steps() -> None:
@@ -104,7 +108,7 @@ def test_members_of_a_group_that_end_at_different_steps() -> None:
 
 
 def test_an_episode_of_exactly_max_steps_is_truncated() -> None:
-    stored = driven(RowsEnv())
+    stored = fixed_rollout(RowsEnv())
     assert stored["next", "done"].flatten().tolist() == [False, True] * 4
     stored = stored.exclude("truncated", ("next", "truncated"))
     found = StepCounter(max_steps=2)(stored)
@@ -114,20 +118,20 @@ def test_an_episode_of_exactly_max_steps_is_truncated() -> None:
 
 def test_an_episode_of_more_than_max_steps_is_refused() -> None:
     with pytest.raises(ArgumentError, match="max_steps=2") as caught:
-        StepCounter(max_steps=2)(driven(RowsEnv((4,))))
+        StepCounter(max_steps=2)(fixed_rollout(RowsEnv((4,))))
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("transform", [StepCounter(), InitTracker(), RewardSum()])
 def test_steps_that_nothing_tells_apart_are_refused(transform: Transform) -> None:
-    stored = driven(RowsEnv()).select("observation", ("next", "reward"))
+    stored = fixed_rollout(RowsEnv()).select("observation", ("next", "reward"))
     with pytest.raises(KeyNotFoundError, match="neither a done flag nor is_init"):
         transform(stored)
 
 
 def test_unordered_steps_are_refused() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20), batch_size=4)
-    buffer.extend(driven(RowsEnv()))
+    buffer.extend(fixed_rollout(RowsEnv()))
     buffer.append_transform(StepCounter())
     with pytest.raises(ArgumentError, match="order is random"):
         buffer.sample()
@@ -136,7 +140,7 @@ def test_unordered_steps_are_refused() -> None:
 def test_slices_of_a_replay_buffer() -> None:
     sampler = SliceSampler(slice_len=2)
     buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=4)
-    buffer.extend(driven(RowsEnv()))
+    buffer.extend(fixed_rollout(RowsEnv()))
     rewards = RewardSum(in_keys=[("next", "reward")], out_keys=[("next", "episode_reward")])
     buffer.append_transform(Compose(rewards, StepCounter()))
     batch = buffer.sample()
@@ -148,7 +152,7 @@ def test_slices_of_a_replay_buffer() -> None:
 @pytest.mark.parametrize("transform", [FrameSkipTransform(2), NoopResetEnv(3)])
 def test_transforms_that_step_an_env_refuse_stored_data(transform: Transform) -> None:
     with pytest.raises(ChainError, match="stored data has none") as caught:
-        transform(driven(RowsEnv()))
+        transform(fixed_rollout(RowsEnv()))
     assert caught.value.hint
 
 

@@ -21,12 +21,12 @@ from tdx import (
 from tdx.errors import ArgumentError, ChainError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 
-# 9: primers
+# Primers
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("expand_specs", [None, True])
-def test_9_a_dim_that_equals_the_number_of_workers_means_nothing(
+def test_a_dim_that_equals_the_number_of_workers_means_nothing(
     workers: int, expand_specs: bool | None
 ) -> None:
     primer = TensorDictPrimer(
@@ -41,7 +41,7 @@ def test_9_a_dim_that_equals_the_number_of_workers_means_nothing(
     assert first["n", "one"].shape == (workers, 2, 2)
 
 
-def test_9_batch_dims_are_given_by_a_composite_or_without_expansion() -> None:
+def test_batch_dims_are_given_by_a_composite_or_without_expansion() -> None:
     spec = Unbounded((2, 3))
     for primer in (
         TensorDictPrimer(Composite(mykey=spec, shape=(2,))),
@@ -55,7 +55,7 @@ def test_9_batch_dims_are_given_by_a_composite_or_without_expansion() -> None:
         env.output_spec  # noqa: B018
 
 
-def test_9_sibling_nested_specs_survive() -> None:
+def test_sibling_nested_specs_survive() -> None:
     primer = TensorDictPrimer({("solo", "hidden"): Unbounded((2,))}, reset_key=("solo", "_reset"))
     base = GroupsEnv()
     env = TransformedEnv(base, primer)
@@ -64,7 +64,7 @@ def test_9_sibling_nested_specs_survive() -> None:
     assert env.reset()["solo"].keys() >= {"hidden", "observation", "precise"}
 
 
-def test_9_a_value_is_carried_into_next_unless_it_is_there() -> None:
+def test_a_value_is_carried_into_next_unless_it_is_there() -> None:
     env = TransformedEnv(RowsEnv(), TensorDictPrimer(mykey=Unbounded((3,)), default_value=2.0))
     first = env.reset()
     assert torch.equal(env.rand_step(first.clone())["next", "mykey"], torch.full((3,), 2.0))
@@ -74,7 +74,7 @@ def test_9_a_value_is_carried_into_next_unless_it_is_there() -> None:
     assert torch.equal(there["next", "mykey"], torch.ones(3))
 
 
-def test_9_one_call_makes_the_rows_that_are_reset() -> None:
+def test_one_call_makes_the_rows_that_are_reset() -> None:
     asked: list[list[bool]] = []
 
     def made(reset: Tensor) -> TensorDict:
@@ -91,7 +91,7 @@ def test_9_one_call_makes_the_rows_that_are_reset() -> None:
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_9_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
+def test_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
     def made() -> Any:
         rows = torch.full((3, 2), 4.0)
         return TensorDict(h=rows, batch_size=[3]) if single else rows
@@ -102,7 +102,7 @@ def test_9_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
     assert following["h"].tolist() == [[4.0, 4.0]] * 3
 
 
-def test_9_a_value_is_there_before_the_env_is_reset() -> None:
+def test_a_value_is_there_before_the_env_is_reset() -> None:
     seen: list[Any] = []
 
     class Listening(RowsEnv):
@@ -127,6 +127,6 @@ def test_9_a_value_is_there_before_the_env_is_reset() -> None:
         lambda: TensorDictPrimer(h=Unbounded(1), default_value=torch.ones(7))(TensorDict()),
     ],
 )
-def test_9_arguments_that_do_not_fit_are_refused(make: Callable[[], Any]) -> None:
+def test_arguments_that_do_not_fit_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(ArgumentError):
         make()

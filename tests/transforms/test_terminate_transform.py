@@ -96,12 +96,12 @@ def test_stored_data_is_marked() -> None:
         (lambda td: torch.ones(3, dtype=torch.bool), r"shape \(3,\), the done flag has \(2, 1\)"),
     ],
 )
-def test_an_answer_that_is_none(stop: Callable[[TensorDictBase], Any], message: str) -> None:
+def test_invalid_result(stop: Callable[[TensorDictBase], Any], message: str) -> None:
     env = TransformedEnv(RowsEnv((2,)), TerminateTransform(stop))
     with pytest.raises(ArgumentError, match=message):
         env.rand_step(env.reset())
 
 
-def test_a_condition_that_is_no_function() -> None:
+def test_condition_is_not_a_function() -> None:
     with pytest.raises(ArgumentError, match="stop must be a function"):
         TerminateTransform(True)  # type: ignore[arg-type]

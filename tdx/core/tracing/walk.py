@@ -89,7 +89,7 @@ class TracedWalk:
         passed = None if tensordict is None and tells_nothing else inner
         result = self.reset(env.base_env, passed, **kwargs)
         chain = env._chain
-        views = chain._seen_by_each(given) if isinstance(chain, Compose) else [given]
+        views = chain._stage_inputs(given) if isinstance(chain, Compose) else [given]
         for place, view in zip(places, views, strict=True):
             assert place.stage is not None
             result = call(place, "forward", place.stage._reset, view, result)

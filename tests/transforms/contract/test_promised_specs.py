@@ -19,7 +19,7 @@ from tests.transforms.contract.examples import (
     whole_chain,
 )
 from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import assert_same, driven, entries
+from tests.transforms.fixed_rollouts import assert_same, entries, fixed_rollout
 
 BATCHES = [(), (4,), (2, 3)]
 BATCH_IDS = ["single", "4", "2x3"]
@@ -27,7 +27,7 @@ BATCH_IDS = ["single", "4", "2x3"]
 
 def assert_keeps_promise(env: EnvBase) -> None:
     """A rollout has exactly the promised keys, and each value lies in its spec."""
-    rollout = driven(env, 6)
+    rollout = fixed_rollout(env, 6)
     given = {normal_key(key) for key in env.full_action_spec.keys(True, True)}
     expected: dict[str, Composite] = {
         "full_observation_spec": env.full_observation_spec,
@@ -55,7 +55,7 @@ def test_the_catalogue_names_every_transform() -> None:
 
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
-def test_output_lies_in_the_promised_spec(name: str, batch_size: tuple[int, ...]) -> None:
+def test_output_is_within_the_spec(name: str, batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(rows_of(name, batch_size), made(name))
     assert_keeps_promise(env)
     check_env_specs(env)
@@ -81,7 +81,7 @@ def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple
         for key, spec in before.items(True, True):
             assert after[key] == spec, key
     assert_keeps_promise(env)
-    assert_same(driven(env), driven(plain), superset=True)
+    assert_same(fixed_rollout(env), fixed_rollout(plain), superset=True)
 
 
 def test_upstream_specs_are_never_mutated(name: str) -> None:
@@ -90,7 +90,7 @@ def test_upstream_specs_are_never_mutated(name: str) -> None:
     output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
     env = TransformedEnv(base, transform)
     changed = env.output_spec, env.input_spec
-    driven(env, 2)
+    fixed_rollout(env, 2)
     assert base.output_spec == output_spec
     assert base.input_spec == input_spec
     for spec, hook in (

@@ -26,7 +26,7 @@ from tdx import (
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
 from tests.transforms.encoders.checkpoints import network, saved
 from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.fixed_rollouts import driven
+from tests.transforms.fixed_rollouts import fixed_rollout
 
 FRAMES = torch.randint(0, 256, (3, 30, 26, 3), dtype=torch.uint8)
 
@@ -107,7 +107,7 @@ def test_sizes_of_vectors(name: Any, size: int) -> None:
 def test_images_are_taken_out_or_kept() -> None:
     env = TransformedEnv(RowsEnv((2,)), small())
     assert "pixels" not in env.observation_spec.keys()
-    rollout = driven(env, 4)
+    rollout = fixed_rollout(env, 4)
     assert "pixels" not in rollout.keys()
     assert "pixels" not in rollout["next"].keys()
     env = TransformedEnv(RowsEnv((2,)), small(tensor_pixels_keys=["frames"]))
@@ -292,7 +292,7 @@ def test_on_an_accelerator(built: bool) -> None:
         ),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -306,9 +306,7 @@ def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: 
         ({"tensor_pixels_keys": ["image"]}, ChainError, "'image', which already exists"),
     ],
 )
-def test_an_env_that_does_not_fit(
-    arguments: dict[str, Any], error: type[TdxError], message: str
-) -> None:
+def test_incompatible_env(arguments: dict[str, Any], error: type[TdxError], message: str) -> None:
     env = TransformedEnv(RowsEnv(), small(**arguments))
     with pytest.raises(error, match=message):
         env.output_spec  # noqa: B018
