@@ -59,7 +59,7 @@ from .transforms import Transform as Transform
 from .modules import GRUModule as GRUModule
 from .modules import LSTMModule as LSTMModule
 from .modules import get_primers_from_module as get_primers_from_module
-from .core import recurrent_mode as recurrent_mode
+from .modules import recurrent_mode as recurrent_mode
 from .modules import set_recurrent_mode as set_recurrent_mode
 from .data import LazyMemmapStorage as LazyMemmapStorage
 from .data import LazyTensorStorage as LazyTensorStorage

@@ -162,7 +162,7 @@ def test_a_buffer_that_says_where_steps_are() -> None:
     assert_same(batch.exclude("index"), data[batch["index"]])
     plain = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=4)
     plain.extend(torch.zeros(3))
-    with pytest.raises(ChainError, match="holds no TensorDicts"):
+    with pytest.raises(ChainError, match="instead of TensorDicts"):
         plain.sample()
 
 
@@ -182,8 +182,8 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
         (lambda d: d.set("extra", torch.zeros(4)), "the data also has 'extra'"),
         (lambda d: torch.zeros(4), "also has a bare tensor"),
         (lambda d: d[:0], r"the data has no steps: its shape is \(0,\)"),
-        (lambda d: d[0], "counts steps along 1 dims, the data has 0"),
-        (lambda d: "text", "holds tensors and TensorDicts, got str"),
+        (lambda d: d[0], "has 1 dims of steps, the data has 0"),
+        (lambda d: "text", "takes tensors and TensorDicts, got str"),
         (lambda d: d.set("words", "text"), r"'words': the storage takes tensors"),
     ],
 )
@@ -212,7 +212,7 @@ def test_data_with_another_layout(
         ),
         (lambda: LazyTensorStorage(0), "max_size must be an integer of at least 1"),
         (lambda: LazyTensorStorage(5, ndim=0), "ndim must be an integer of at least 1"),
-        (lambda: LazyMemmapStorage(5, device="cuda"), "into the memory of the cpu"),
+        (lambda: LazyMemmapStorage(5, device="cuda"), "device must be cpu"),
     ],
 )
 def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
@@ -243,4 +243,4 @@ def test_other_objects_are_refused(storage: MakeStorage) -> None:
     buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
     with pytest.raises(ArgumentError, match="key 'word': the storage takes tensors") as caught:
         buffer.extend(torch.stack(steps))
-    assert caught.value.hint == "ListStorage keeps objects of any kind"
+    assert caught.value.hint == "use ListStorage for other objects"

@@ -204,8 +204,8 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LazyTensorStorage(4), "5 steps are saved, this storage holds 4"),
-        (lambda: LazyTensorStorage(40, ndim=2), "counts steps along 1 dims, this one along 2"),
+        (lambda: LazyTensorStorage(4), "has 5 steps, this storage has room for 4"),
+        (lambda: LazyTensorStorage(40, ndim=2), "has 1 dims of steps, this storage has 2"),
     ],
 )
 def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], message: str) -> None:

@@ -205,7 +205,7 @@ def test_the_mode_decorates_a_function() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: GRUModule(3, 4, out_key="y"), ArgumentError, "give in_key or in_keys"),
+        (lambda: GRUModule(3, 4, out_key="y"), ArgumentError, "pass in_key or in_keys"),
         (
             lambda: GRUModule(3, 4, in_key="x", in_keys=["x", "h"], out_key="y"),
             ArgumentError,
@@ -240,7 +240,7 @@ def test_the_mode_decorates_a_function() -> None:
         (
             lambda: GRUModule(3, 4, gru=nn.GRU(3, 4, batch_first=True), in_key="x", out_key="y"),
             ArgumentError,
-            "leave one of them out",
+            "remove one of them",
         ),
         (lambda: set_recurrent_mode(cast(Any, "recurent")), UnknownNameError, "mean recurrent"),
     ],

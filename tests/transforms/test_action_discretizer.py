@@ -219,7 +219,7 @@ def test_invalid_arguments(arguments: dict[str, Any], error: type[TdxError], mes
             ScalarEnv(low=-torch.inf),
             ActionDiscretizer(3),
             ChainError,
-            "without a finite, non-empty range to cut",
+            "without a finite, non-empty range to divide",
         ),
     ],
 )

@@ -51,8 +51,8 @@ def test_several_actions_under_new_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"first_dim": 0}, "counted from the front"),
-        ({"first_dim": -1, "last_dim": -2}, "is behind last_dim"),
+        ({"first_dim": 0}, "count from the front"),
+        ({"first_dim": -1, "last_dim": -2}, "comes after last_dim"),
         ({"action_shape": [6]}, "has 1 sizes, the dims -2 to -1 are 2"),
     ],
 )
@@ -62,7 +62,7 @@ def test_bad_dims(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_dims_are_not_known_without_an_env() -> None:
-    with pytest.raises(ChainError, match="give action_shape"):
+    with pytest.raises(ChainError, match="pass action_shape"):
         FlattenAction().inv(TensorDict(action=torch.zeros(6)))
 
 

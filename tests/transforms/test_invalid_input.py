@@ -97,7 +97,7 @@ def test_rewards_are_not_dropped_by_mistake() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: RenameTransform(["a", "b"], ["b", "a"]), "swap keys by three renames"),
+        (lambda: RenameTransform(["a", "b"], ["b", "a"]), "to swap keys, rename three times"),
         (lambda: RenameTransform(["a", "b"], ["c", "c"]), "out_keys repeat"),
         (lambda: ObservationNorm(0.0, 0.0), "scale must not be zero"),
         (lambda: ObservationNorm(0.0, torch.tensor([1.0, 0.0])), "scale must not be zero"),
@@ -118,7 +118,7 @@ def test_a_scale_of_zero_counts_as_the_smallest_where_it_divides() -> None:
     assert norm(TensorDict(o=torch.ones(1)))["o"].item() == 2
 
 
-@pytest.mark.parametrize(("shape", "data"), [((4,), "neither a done flag"), ((), "dim of time")])
+@pytest.mark.parametrize(("shape", "data"), [((4,), "neither a done flag"), ((), "time dim")])
 def test_frames_without_a_known_start_of_their_episode(shape: tuple[int, ...], data: str) -> None:
     stored = TensorDict(o=torch.zeros(4, 3), batch_size=shape)
     with pytest.raises(TdxError, match=data):

@@ -415,7 +415,7 @@ def test_unknown_key() -> None:
 
 def test_statistics_of_another_shape() -> None:
     env = TransformedEnv(RowsEnv(), VecNorm(["observation"], shapes=[[4]]))
-    with pytest.raises(ChainError, match=r"are of shape \(4,\), the entry has \(3,\)"):
+    with pytest.raises(ChainError, match=r"have shape \(4,\), the entry has \(3,\)"):
         env.reset()
 
 
