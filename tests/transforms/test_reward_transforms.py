@@ -45,8 +45,8 @@ def test_clipping_keeps_the_dtype_of_integers() -> None:
 
 
 def test_assigned_and_loaded_bounds_apply_to_values_and_specs() -> None:
-    clipping = RewardClipping(-1.0, 1.0)
-    env = TransformedEnv(RowsEnv(), clipping)
+    clipping: Any = RewardClipping(-1.0, 1.0)
+    env: Any = TransformedEnv(RowsEnv(), clipping)
     assert env.reward_spec.high.item() <= 1
     clipping.clamp_max = 0.5
     assert apply(clipping.clone(), [3.0]).item() == 0.5
