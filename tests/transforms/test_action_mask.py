@@ -166,7 +166,7 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
         (RowsEnv(), FlattenAction(), ChainError, r"has shape \(2,\) after its batch"),
         (RowsEnv((3,)), FlattenAction(), ChainError, r"has shape \(2,\) after its batch"),
         (RowsEnv(), FlattenAction(in_keys_inv=["act"]), KeyNotFoundError, "existing keys: action"),
-        (MatrixRowsEnv(), FlattenAction(action_shape=[3, 2]), ChainError, r"action_shape is \[3, 2\]"),
+        (MatrixRowsEnv(), FlattenAction(action_shape=[3, 2]), ChainError, r"is \[3, 2\]"),
     ],
 )
 def test_incompatible_env(
