@@ -1,12 +1,10 @@
-"""Replay buffers: what holds the data, what draws from it, and the buffer around both."""
+"""Replay buffers, their storages and their samplers."""
 
 from tdx.data.buffer import ReplayBuffer
-from tdx.data.list_storage import ListStorage
-from tdx.data.memmap_storage import LazyMemmapStorage
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from tdx.data.slice_sampler import SliceSampler
-from tdx.data.storage import Storage
-from tdx.data.tensor_storage import LazyTensorStorage
+from tdx.data.storage import ListStorage, Storage
+from tdx.data.tensor_storage import LazyMemmapStorage, LazyTensorStorage
 from tdx.data.tensordict_buffer import TensorDictReplayBuffer
 
 __all__ = [

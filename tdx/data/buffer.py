@@ -1,50 +1,54 @@
-"""The replay buffer."""
+"""Replay buffers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
-from typing import Any
+from threading import RLock
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data import saved as saving
-from tdx.data.buffer_parts import BufferParts, checked_size
-from tdx.data.list_storage import collate
-from tdx.data.prefetch import Batch
-from tdx.data.snapshot import restored, snapshot
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.callable_transform import as_transform
+from tdx.core.transforms.validation import check_integer
+from tdx.data import saved
+from tdx.data.buffer_chain import ChainProgram, InvertedTransform
+from tdx.data.prefetch import Batch, Prefetcher
+from tdx.data.samplers import RandomSampler, Sampler
+from tdx.data.storage import ListStorage, Storage, collate
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, ChainError
 
+Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
-class ReplayBuffer(BufferParts):
-    """Holds steps, and gives batches of them.
 
-    Transforms map batches on their way out, in :meth:`sample`, by their ``forward``; those that
-    have an inverse map data on its way in, in :meth:`extend` and :meth:`add`. It may be used
-    from several threads.
+class ReplayBuffer:
+    """Stores steps and samples batches of them.
+
+    Transforms map sampled batches by their ``forward``. Transforms with an inverse map data that
+    is written by :meth:`extend` and :meth:`add`. A buffer can be used from several threads.
 
     Args:
-        storage: what holds the data, or a function that makes it; ``ListStorage(1000)`` by
-            default.
-        sampler: what chooses the steps of a batch, or a function that makes it;
-            ``RandomSampler()`` by default.
-        collate_fn: makes a batch of what the storage gives: for a list, a list of items.
-        pin_memory: whether batches are put into page-locked memory.
-        prefetch: how many batches are made ahead of time in a thread. They hold what was stored
-            when they were made; writing waits for them, so that a seed gives the same batches.
-        transform: a transform, a chain of them, or a function over a TensorDict.
-        batch_size: how many steps :meth:`sample` gives.
-        dim_extend: the dim of the data along which :meth:`extend` appends: time. By default the
-            last of the storage's ``ndim`` dims, as in rollouts ``[B, T]``.
-        generator: the source of random numbers; torch's own by default.
+        storage: Storage, or a function that creates one; ``ListStorage(1000)`` by default.
+        sampler: Sampler, or a function that creates one; ``RandomSampler()`` by default.
+        collate_fn: Function that turns gathered items into a batch; for a list storage, of a
+            list of items.
+        pin_memory: Put batches into page-locked memory.
+        prefetch: Number of batches to prepare in a thread. They contain what was stored when
+            they were prepared; writing waits for them, so that a seed reproduces the batches.
+        transform: Transform, chain, or function of a TensorDict.
+        batch_size: Default batch size of :meth:`sample`.
+        dim_extend: Dim of the data along which :meth:`extend` appends: time. ``None``: the last
+            of the storage's ``ndim`` dims, as in rollouts ``[B, T]``.
+        generator: Random number generator. ``None``: torch's default generator.
 
     Raises:
-        ArgumentError: an argument has a wrong type or range.
-        ChainError: a transform is already part of another chain.
+        ArgumentError: An argument has an invalid type or value.
+        ChainError: A transform is already part of another chain.
 
     Example:
         >>> from tdx import GymEnv, LazyTensorStorage, ReplayBuffer, RewardScaling
@@ -55,140 +59,277 @@ class ReplayBuffer(BufferParts):
         torch.Size([32, 3])
     """
 
+    def __init__(
+        self,
+        *,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Stage | None = None,
+        batch_size: int | None = None,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._storage = _build(ListStorage(1000) if storage is None else storage, Storage)
+        self._sampler = _build(RandomSampler() if sampler is None else sampler, Sampler)
+        self._collate_fn = collate_fn
+        self._pin_memory = pin_memory
+        if prefetch is not None and (not isinstance(prefetch, int) or prefetch < 0):
+            raise ArgumentError(
+                f"prefetch must be an integer of at least 0, got {prefetch!r}",
+                hint="pass the number of batches to prepare, or None",
+            )
+        self._prefetcher = Prefetcher(prefetch) if prefetch else None
+        self._batch_size = None if batch_size is None else _check_batch_size(batch_size)
+        ndim = self._storage.ndim
+        self._dim_extend = ndim - 1 if dim_extend is None else dim_extend
+        if not 0 <= self._dim_extend < ndim:
+            raise ArgumentError(
+                f"dim_extend={dim_extend} is out of range for a storage with {ndim} dims of steps",
+                hint="the storage's ndim is the number of dims of the data that count steps",
+            )
+        self._lock = RLock()
+        self._sampler.generator = generator
+        self._transform = transform if type(transform) is Compose else Compose()
+        self._program = ChainProgram(self._transform)
+        self._transform.set_container(self)  # type: ignore[arg-type]
+        if transform is not None and transform is not self._transform:
+            self.append_transform(transform)
+
+    # Parts
+
+    @property
+    def storage(self) -> Storage:
+        """Storage of the steps."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """Sampler of the batches."""
+        return self._sampler
+
+    @property
+    def transform(self) -> Compose:
+        """Chain of transforms."""
+        return self._transform
+
+    @property
+    def batch_size(self) -> int | None:
+        """Default batch size of :meth:`sample`."""
+        return self._batch_size
+
+    @property
+    def dim_extend(self) -> int:
+        """Dim of the data along which :meth:`extend` appends."""
+        return self._dim_extend
+
+    @property
+    def write_count(self) -> int:
+        """Number of rows ever written."""
+        return self._storage.write_count
+
+    def set_sampler(self, sampler: Sampler) -> None:
+        """Replace the sampler."""
+        new: Sampler = _build(sampler, Sampler)
+        with self._locked_without_prefetch():
+            new.generator = self._sampler.generator
+            self._sampler = new
+
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Replace the random number generator."""
+        with self._locked_without_prefetch():
+            self._sampler.generator = generator
+
+    def append_transform(self, transform: Stage, *, invert: bool = False) -> Self:
+        """Append a transform to the chain.
+
+        Args:
+            transform: Transform, or function of a TensorDict.
+            invert: Map written data by its ``forward`` and sampled data by its inverse.
+
+        Raises:
+            ChainError: The transform is already part of another chain.
+        """
+        return self.insert_transform(len(self._transform), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Stage, *, invert: bool = False) -> Self:
+        """Insert a transform into the chain before an index.
+
+        Args:
+            index: Index from 0, or negative to count from the end.
+            transform: Transform, or function of a TensorDict.
+            invert: Map written data by its ``forward`` and sampled data by its inverse.
+
+        Raises:
+            ChainError: The transform is already part of another chain.
+            IndexError: The index is out of range.
+        """
+        stage = as_transform(transform)
+        with self._locked_without_prefetch():
+            self._transform.insert(index, InvertedTransform(stage) if invert else stage)
+        return self
+
+    # Threads
+
+    def _locked_for_write(self) -> RLock:
+        """Return the lock once all prefetched batches are prepared."""
+        if self._prefetcher is not None:
+            self._prefetcher.settle()
+        return self._lock
+
+    def _locked_without_prefetch(self) -> RLock:
+        """Return the lock once all prefetched batches are prepared and discarded."""
+        self._discard_prefetched()
+        return self._lock
+
+    def _discard_prefetched(self) -> None:
+        first = None if self._prefetcher is None else self._prefetcher.discard()
+        if first is not None:
+            self._sampler.restore(first.before)
+
+    def _chain_changed(self) -> None:
+        self._program = ChainProgram(self._transform)
+        self._discard_prefetched()
+
+    def close(self) -> None:
+        """Stop the prefetch thread."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+
     # Writing
 
     def extend(self, data: Any) -> Tensor:
-        """Write steps behind the newest; when the buffer is full, over the oldest.
+        """Write steps; when the buffer is full, overwrite the oldest.
 
         Args:
-            data: a TensorDict or a tensor ``[T, ...]``, with ``ndim`` dims that count steps; or
-                a list of steps.
+            data: TensorDict or tensor ``[T, ...]`` with ``ndim`` dims that count steps, or a list
+                of steps.
 
         Returns:
-            int64: where each step was written, ``[T]``, or ``[T * B, ndim]``.
+            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``.
 
         Raises:
-            ArgumentError: keys, shapes or dtypes are not those of what is stored.
-            StorageError: the disk is full.
+            ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
+            StorageError: The disk is full.
         """
         if self._takes_tensors and isinstance(data, (list, tuple)) and data:
             data = collate(list(data))
-        with self._writing():
-            return self._places(self._storage.extend(self._turned(self._mapped_in(data))))
+        with self._locked_for_write():
+            return self._positions(self._storage.extend(self._time_first(self._invert(data))))
 
     def add(self, data: Any) -> int | Tensor:
         """Write one step.
 
         Args:
-            data: a TensorDict or a tensor without the dim of time, or any item of a list.
+            data: TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
-            Where it was written: a number, or ``[B, ndim]``.
+            Position of the step: an index, or ``[B, ndim]``.
 
         Raises:
-            ArgumentError: keys, shapes or dtypes are not those of what is stored.
+            ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
         """
-        with self._writing():
-            data = self._mapped_in(data)
+        with self._locked_for_write():
+            data = self._invert(data)
             if self._takes_tensors:
                 if not isinstance(data, (Tensor, TensorDictBase)):
                     data = torch.as_tensor(data)
                 row = self._storage.extend(data.unsqueeze(0))
             else:
                 row = self._storage.extend([data])
-            places = self._places(row)
-            return places if self._storage.ndim > 1 else int(places[0])
+            positions = self._positions(row)
+            return positions if self._storage.ndim > 1 else int(positions[0])
 
     @property
     def _takes_tensors(self) -> bool:
         return isinstance(self._storage, LazyTensorStorage)
 
-    def _mapped_in(self, data: Any) -> Any:
+    def _invert(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
 
-    def _turned(self, data: Any) -> Any:
-        """The data with the dim of time in front."""
+    def _time_first(self, data: Any) -> Any:
         dim = self._dim_extend
         if dim == 0 or not isinstance(data, (Tensor, TensorDictBase)) or data.ndim <= dim:
             return data
         return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
 
-    def _places(self, rows: Tensor) -> Tensor:
+    def _positions(self, rows: Tensor) -> Tensor:
         storage = self._storage
         if not isinstance(storage, LazyTensorStorage) or storage.ndim == 1:
             return rows
         steps = rows.unsqueeze(1) * storage.width + torch.arange(storage.width)
-        return torch.stack(storage.places(steps.flatten()), -1)
+        return torch.stack(storage.positions(steps.flatten()), -1)
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget everything.
+        """Remove all steps.
 
         Args:
-            empty_write_count: whether ``write_count`` begins anew.
+            empty_write_count: Reset ``write_count`` to 0.
         """
-        with self._paused():
+        with self._locked_without_prefetch():
             self._storage.empty(empty_write_count)
             self._sampler.reset()
 
     # Reading
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """A batch of steps, mapped by the transforms.
+        """Sample a batch of steps and map it by the transforms.
 
         Args:
-            batch_size: how many steps; the buffer's own by default.
-            return_info: whether to also return a dict of where the steps are stored
-                (``index``: int64 ``[N]``, or one such tensor for each dim) and of what the
-                sampler wrote into the batch.
+            batch_size: Number of steps. ``None``: that of the buffer.
+            return_info: Also return a dict with the positions of the steps (``index``: int64
+                ``[N]``, or one such tensor per dim) and the entries that the sampler wrote.
 
         Returns:
-            The batch ``[N, ...]``, a copy of what is stored; or that and the dict.
+            Batch ``[N, ...]``, a copy of stored data; or the batch and the dict.
 
         Raises:
-            ArgumentError: no batch size was ever given, or the sampler cannot make one of it.
-            ChainError: the buffer is empty, or no episode is long enough.
+            ArgumentError: There is no batch size, or the sampler does not support it.
+            ChainError: The buffer is empty, or no episode is long enough.
         """
         batch = self._next(self._size(batch_size))
         return (batch.data, batch.info) if return_info else batch.data
 
     def _size(self, batch_size: int | None) -> int:
         if batch_size is not None:
-            return checked_size(batch_size)
+            return _check_batch_size(batch_size)
         if self._batch_size is None:
             raise ArgumentError(
-                "no batch_size is given", hint="give one to sample() or to the buffer"
+                "the buffer has no batch_size", hint="pass one to sample() or to the buffer"
             )
         return self._batch_size
 
     def _next(self, size: int) -> Batch:
         prefetcher = self._prefetcher
         if prefetcher is None:
-            return self._make(size)
+            return self._prepare(size)
         if not prefetcher.fits(size):
-            self._drop_prefetched()
+            self._discard_prefetched()
         try:
-            return prefetcher.next(size, self._make)
+            return prefetcher.next(size, self._prepare)
         except Exception:
-            self._drop_prefetched()
+            self._discard_prefetched()
             raise
 
-    def _make(self, size: int) -> Batch:
+    def _prepare(self, size: int) -> Batch:
         with self._lock:
             storage, sampler = self._storage, self._sampler
             if not storage.rows:
                 raise ChainError("the buffer is empty", hint="extend() it before you sample")
             before = {} if self._prefetcher is None else sampler.state()
             steps, notes = sampler.draw(storage, size)
-            data = self._collated(storage.gather(steps, sampler.dim_name), sampler.dim_name)
+            data = self._collate(storage.gather(steps, sampler.dim_name), sampler.dim_name)
             marks = sampler.mark(data, notes)
-            index = storage.places(steps)
+            index = storage.positions(steps)
             info = {"index": index[0] if len(index) == 1 else index, **marks}
-            data = self._mapped_out(self._with_index(data, index))
+            data = self._map(self._with_index(data, index))
             return Batch(data, info, sampler.ran_out, before)
 
-    def _collated(self, data: Any, name: str) -> Any:
+    def _collate(self, data: Any, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
         if self._takes_tensors:
@@ -201,12 +342,12 @@ class ReplayBuffer(BufferParts):
     def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
         return data
 
-    def _mapped_out(self, data: Any) -> Any:
+    def _map(self, data: Any) -> Any:
         if len(self._transform):
             if not isinstance(data, TensorDictBase):
                 raise ChainError(
-                    f"the buffer holds no TensorDicts, its batches are {type(data).__name__}",
-                    hint="transforms need keys: store TensorDicts, or give a collate_fn",
+                    f"transforms map TensorDicts, but the batches are {type(data).__name__}",
+                    hint="store TensorDicts, or pass a collate_fn that returns them",
                 )
             data = self._program(data)
         return data.pin_memory() if self._pin_memory else data
@@ -223,32 +364,30 @@ class ReplayBuffer(BufferParts):
         return len(self._storage)
 
     def __getitem__(self, index: Any) -> Any:
-        """What is stored at an index of the data as it was given, mapped by the transforms."""
+        """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            data = self._back()[index] if self._takes_tensors else self._storage[index]
+            data = self._in_written_order()[index] if self._takes_tensors else self._storage[index]
             if isinstance(data, list):
-                data = self._collated(data, "batch")
+                data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
-                return self._mapped_out(data.clone(recurse=False))
+                return self._map(data.clone(recurse=False))
             return data
 
-    def _back(self) -> Any:
-        """Everything that is stored, with its dims in the order in which it was given."""
+    def _in_written_order(self) -> Any:
         stored, dim = self._storage[:], self._dim_extend
         if dim == 0:
             return stored
-        order = [*range(1, dim + 1), 0, *range(dim + 1, stored.ndim)]
-        return stored.permute(*order)
+        return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Replace what is stored at an index; the inverses of the transforms map it first."""
-        with self._writing():
+        """Replace stored data, after the inverses of the transforms mapped the new data."""
+        with self._locked_for_write():
             if self._storage.ndim > 1:
                 raise ChainError(
-                    "a buffer with several dims of steps is only written to by extend and add",
-                    hint="buffer.storage[index] = data counts time first",
+                    "item assignment is not supported with several dims of steps",
+                    hint="use extend() or add(), or buffer.storage[index] with time first",
                 )
-            self._storage[index] = self._mapped_in(data)
+            self._storage[index] = self._invert(data)
 
     # Files
 
@@ -256,38 +395,39 @@ class ReplayBuffer(BufferParts):
         """Save the data and the positions of writer and sampler, without pickle.
 
         An earlier save in the folder is replaced when the new one is complete: after a crash
-        :meth:`loads` reads one of the two. Other files in the folder are left alone.
+        :meth:`loads` reads one of the two. Other files in the folder are not changed.
 
         Args:
             path: Folder; created if it does not exist.
 
         Raises:
-            ArgumentError: A list holds other things than tensors and TensorDicts of one shape.
-            StorageError: The disk is full, or the folder cannot be written to.
+            ArgumentError: A list contains something other than tensors and TensorDicts of one
+                shape.
+            StorageError: The disk is full, or the folder is not writable.
         """
-        with self._paused():
-            saving.save(FilePath(path), snapshot(self._storage, self._sampler.state()))
+        with self._locked_without_prefetch():
+            saved.save(FilePath(path), saved.snapshot(self._storage, self._sampler.state()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Load what :meth:`dumps` saved, in place of what is stored here.
+        """Load what :meth:`dumps` saved, and replace the stored data.
 
-        No code from the folder is run, and no link in it is followed. If it cannot be loaded, the
-        buffer keeps its content.
+        No code from the folder is run, and no link in it is followed. If loading fails, the
+        buffer is not changed.
 
         Args:
             path: Folder.
 
         Raises:
-            ArgumentError: The storage is too small for the data, or was made for other data.
+            ArgumentError: The storage is too small for the data, or was created for other data.
             StorageError: The folder has no saved buffer, or a file of it is damaged.
         """
-        found = saving.load(FilePath(path))
-        with self._paused():
+        found = saved.load(FilePath(path))
+        with self._locked_without_prefetch():
             before = self._sampler.state()
             self._sampler.reset()
             try:
                 self._sampler.restore(found.sampler)
-                restored(self._storage, found)
+                saved.restore(self._storage, found)
             except Exception:
                 self._sampler.restore(before)
                 raise
@@ -298,3 +438,23 @@ class ReplayBuffer(BufferParts):
             f"{type(self).__name__}(storage={self._storage}, sampler={self._sampler}, "
             f"batch_size={self._batch_size}{chain})"
         )
+
+
+def _build(part: Any, kind: type) -> Any:
+    """Return a part of the buffer, or what a function creates for it.
+
+    Raises:
+        ArgumentError: It has another type.
+    """
+    if part is not None and not isinstance(part, kind) and callable(part):
+        part = part()
+    if part is not None and not isinstance(part, kind):
+        raise ArgumentError(
+            f"{kind.__name__.lower()} must be a {kind.__name__}, got {type(part).__name__}",
+            hint="or a function that creates one",
+        )
+    return part
+
+
+def _check_batch_size(batch_size: int) -> int:
+    return check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")

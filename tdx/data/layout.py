@@ -1,7 +1,8 @@
-"""What a stored step looks like."""
+"""Layout of stored steps, and which steps continue the step before them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +12,23 @@ from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.errors import ArgumentError, Where
-from tdx.keys import format_key, normalize_key
+from tdx.keys import format_key, normal_key
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]
-"""Tensors by the parts of their keys; a bare tensor has the empty path."""
+"""Tensors by path: the parts of their keys. A bare tensor has the empty path."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a step looks like.
+    """Keys, shapes and dtypes of a stored step.
 
     Args:
-        dtypes: of every leaf.
-        shapes: of every leaf in one step.
-        groups: the batch dims that a nested TensorDict has in one step, by its path; that of the
-            step itself at the empty path. Empty for a bare tensor.
-        names: the names of the step's batch dims.
+        dtypes: Dtype of each leaf.
+        shapes: Shape of each leaf in one step.
+        groups: Batch dims of each nested TensorDict in one step, by path; those of the step
+            itself at the empty path. Empty for a bare tensor.
+        names: Names of the batch dims of a step.
     """
 
     dtypes: Mapping[Path, torch.dtype]
@@ -37,7 +38,7 @@ class Layout:
 
     @classmethod
     def of(cls, data: Any, leaves: Leaves, ndim: int) -> Layout:
-        """The layout of data whose first ``ndim`` dims count steps."""
+        """Return the layout of data whose first ``ndim`` dims count steps."""
         groups: dict[Path, torch.Size] = {}
         names: tuple[str | None, ...] = ()
         if isinstance(data, TensorDictBase):
@@ -51,10 +52,10 @@ class Layout:
         )
 
     def require(self, layout: Layout) -> None:
-        """Check that data has this layout.
+        """Check that another layout is the same.
 
         Raises:
-            ArgumentError: it has other keys, shapes or dtypes.
+            ArgumentError: It has other keys, shapes or dtypes.
         """
         if layout.shapes.keys() != self.shapes.keys():
             raise _other_keys(layout, self)
@@ -64,8 +65,8 @@ class Layout:
                 raise ArgumentError(
                     f"the data has shape {tuple(found[0])} and dtype {_name(found[1])} in a step, "
                     f"the storage {tuple(shape)} and {_name(self.dtypes[path])}",
-                    hint="a storage keeps the shapes and dtypes of the first data that it got",
-                    where=Where(key=normalize_key(path)) if path else None,
+                    hint="the first data defines the shapes and dtypes of a storage",
+                    where=Where(key=normal_key(path)) if path else None,
                 )
 
 
@@ -79,16 +80,16 @@ def _collect_groups(
 
 
 def leaves_of(data: Any, ndim: int) -> Leaves:
-    """Every tensor of the data by its path.
+    """Return every tensor of the data by path.
 
     Args:
-        data: a tensor or a TensorDict, ``[*B, ...]``.
-        ndim: how many dims count steps.
+        data: Tensor or TensorDict, ``[*B, ...]``.
+        ndim: Number of dims that count steps.
 
     Raises:
-        ArgumentError: it is something else, or has too few batch dims.
+        ArgumentError: The data has another type, or too few batch dims.
     """
-    hint = "ListStorage keeps objects of any kind"
+    hint = "use ListStorage for other objects"
     if isinstance(data, Tensor):
         leaves: Leaves = {(): data.detach()}
     elif isinstance(data, TensorDictBase):
@@ -96,12 +97,12 @@ def leaves_of(data: Any, ndim: int) -> Leaves:
         _collect_leaves(data, (), leaves)
     else:
         raise ArgumentError(
-            f"the storage holds tensors and TensorDicts, got {type(data).__name__}", hint=hint
+            f"the storage takes tensors and TensorDicts, got {type(data).__name__}", hint=hint
         )
     dims = data.ndim
     if dims < ndim:
         raise ArgumentError(
-            f"the storage counts steps along {ndim} dims, the data has {dims}",
+            f"the storage has {ndim} dims of steps, the data has {dims}",
             hint="add() takes a single step, extend() takes several",
         )
     return leaves
@@ -115,14 +116,14 @@ def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
             leaves[*path, key] = value.detach()
         else:
             raise ArgumentError(
-                f"the storage holds tensors, and this is {type(value).__name__}",
-                hint="ListStorage keeps objects of any kind",
-                where=Where(key=normalize_key((*path, key))),
+                f"the storage takes tensors, got {type(value).__name__}",
+                hint="use ListStorage for other objects",
+                where=Where(key=normal_key((*path, key))),
             )
 
 
 def nested(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
-    """The leaves as nested dicts, with those groups that hold none."""
+    """Return leaves and empty groups as nested dicts."""
     tree: dict[str, Any] = {}
     for path in groups:
         branch = tree
@@ -147,10 +148,97 @@ def _other_keys(layout: Layout, known: Layout) -> ArgumentError:
             names = (repr(format_key(path)) if path else "a bare tensor" for path in paths)
             parts.append(f"{verb} {', '.join(sorted(names))}")
     return ArgumentError(
-        f"the keys are not those of the storage: the data {' and '.join(parts)}",
-        hint="a storage keeps the keys of the first data that it got: select() them",
+        f"the keys differ from those of the storage: the data {' and '.join(parts)}",
+        hint="the first data defines the keys of a storage: select() them",
     )
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# Entries that describe a step and not its state.
+NOT_STATES = frozenset({"reward", "action", "done", "terminated", "truncated", "_reset"})
+MOST_BYTES = 1024
+
+
+class Continuity:
+    """Marks the steps that do not continue the previous row.
+
+    A step continues the previous row if its root equals the ``next`` of that row. This separates
+    rollouts that were cut without a done flag, or that were written one after another.
+
+    Args:
+        shapes: Shape of each leaf in one step.
+        rows: Capacity in rows.
+        width: Number of steps in a row.
+    """
+
+    def __init__(
+        self, shapes: Mapping[Path, torch.Size] | None = None, rows: int = 0, width: int = 1
+    ) -> None:
+        self.begins = torch.zeros(rows, width, dtype=torch.bool)
+        self._pairs = compared_leaves({} if shapes is None else shapes)
+        self._incoming: Tensor | None = None
+
+    def compare(
+        self,
+        incoming: Mapping[Path, Tensor],
+        stored: Mapping[Path, Tensor],
+        newest: int | None,
+        size: tuple[int, int],
+    ) -> None:
+        """Compare incoming rows with each other, and the first one with the newest stored row.
+
+        Args:
+            incoming: Incoming leaves, ``[rows, *B, ...]`` each.
+            stored: Leaves of the storage.
+            newest: Index of the row that was written last, if there is one.
+            size: Number of incoming rows, and number of steps in each.
+        """
+        begins = torch.zeros(size, dtype=torch.bool)
+        for root, following in self._pairs:
+            now, after = incoming[root], incoming[following]
+            if size[0] > 1:
+                begins[1:] |= _differ(after[:-1], now[1:], (size[0] - 1, size[1]))
+            if newest is not None:
+                begins[:1] |= _differ(stored[following][newest : newest + 1], now[:1], (1, size[1]))
+        self._incoming = begins
+
+    def write(self, at: int, first: int, count: int) -> None:
+        """Store the marks of ``count`` incoming rows from ``first`` at row ``at``."""
+        assert self._incoming is not None
+        self.begins[at : at + count] = self._incoming[first : first + count]
+
+    def clear(self, index: object) -> None:
+        """Clear the marks of rows that were replaced by assignment."""
+        self.begins[index] = False  # type: ignore[index]
+
+    def empty(self) -> None:
+        """Clear all marks."""
+        self.begins.zero_()
+
+
+def compared_leaves(shapes: Mapping[Path, torch.Size]) -> tuple[tuple[Path, Path], ...]:
+    """Return the smallest leaves that are both at the root and in ``next``, up to a total size."""
+    pairs = [
+        (path, ("next", *path))
+        for path in shapes
+        if path and path[-1] not in NOT_STATES and ("next", *path) in shapes
+    ]
+    chosen: list[tuple[Path, Path]] = []
+    elements = 0
+    for root, following in sorted(pairs, key=lambda pair: math.prod(shapes[pair[0]])):
+        size = math.prod(shapes[root])
+        if shapes[root] != shapes[following]:
+            continue
+        if chosen and elements + size > MOST_BYTES:
+            break
+        chosen.append((root, following))
+        elements += size
+    return tuple(chosen)
+
+
+def _differ(before: Tensor, after: Tensor, size: tuple[int, int]) -> Tensor:
+    after = after.to(before.device)
+    return (before != after).reshape(*size, -1).any(-1).cpu()

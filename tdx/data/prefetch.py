@@ -1,4 +1,4 @@
-"""Make batches ahead of time, in one thread and in order."""
+"""Prepare batches in a thread, in order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 
 class Batch(NamedTuple):
-    """A batch, and what is known of how it was drawn.
+    """A sampled batch.
 
     Args:
-        data: the batch.
-        info: where its steps are stored, and what was written into it.
-        ended: whether it was the last one of a pass.
-        before: the sampler's state before it was drawn.
+        data: Batch.
+        info: Positions of its steps, and entries that the sampler wrote.
+        ended: True if it is the last one of a pass.
+        before: State of the sampler before it was drawn.
     """
 
     data: Any
@@ -26,13 +26,13 @@ class Batch(NamedTuple):
 
 
 class Prefetcher:
-    """A queue of batches in the making.
+    """A queue of prefetched batches.
 
-    One thread makes them one after the other, so that they come in the order in which random
-    numbers were drawn for them.
+    A single thread prepares them in order, so that the order of the batches is that of the
+    random numbers.
 
     Args:
-        ahead: how many are made ahead.
+        ahead: Number of batches to prepare in advance.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -43,15 +43,15 @@ class Prefetcher:
         self._lock = Lock()
 
     def fits(self, size: int) -> bool:
-        """Whether what is in the making are batches of this size."""
+        """Return True if the queue is empty or contains batches of this size."""
         return not self._queue or self._size == size
 
     def next(self, size: int, make: Callable[[int], Batch]) -> Batch:
-        """The next batch, while the ones after it are made.
+        """Return the next batch, and schedule the ones after it.
 
         Args:
-            size: the batch size.
-            make: makes a batch of a size.
+            size: Batch size.
+            make: Prepares a batch of a size.
         """
         with self._lock:
             if self._pool is None:
@@ -63,13 +63,13 @@ class Prefetcher:
         return first.result()
 
     def settle(self) -> None:
-        """Wait until all batches in the making are made."""
+        """Wait until all scheduled batches are prepared."""
         with self._lock:
             pending = list(self._queue)
         wait(pending)
 
-    def drop(self) -> Batch | None:
-        """Forget the batches that nobody took; returns the first of them, if there is one."""
+    def discard(self) -> Batch | None:
+        """Discard all scheduled batches, and return the first one, if there is one."""
         with self._lock:
             pending = list(self._queue)
             self._queue.clear()
@@ -81,7 +81,7 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stop the thread."""
-        self.drop()
+        self.discard()
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:

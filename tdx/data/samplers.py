@@ -1,4 +1,4 @@
-"""Which steps of a storage make up a batch."""
+"""Samplers: choose the steps of a batch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _SAVE_AGAIN = "the saved buffer is damaged: save it again"
 
 
 class Sampler(ABC):
-    """Draws the numbers of steps.
+    """Draws step numbers.
 
-    A subclass implements :meth:`draw`. What it returns beside the numbers is handed to
-    :meth:`mark`, together with the batch.
+    A subclass implements :meth:`draw`, which returns step numbers and notes. The notes are
+    passed to :meth:`mark` together with the batch.
     """
 
     generator: torch.Generator | None = None
-    """The random numbers' source; torch's own by default."""
+    """Random number generator. ``None``: torch's default generator."""
 
     ran_out: bool = False
-    """Whether the last batch was the end of a pass; always false where passes have no end."""
+    """True if the last batch ended a pass; always false for samplers without passes."""
 
     @property
     def dim_name(self) -> str:
-        """The name of a batch's first dim; transforms go along it only where it is ``time``."""
+        """Name of the first dim of a batch; only ``time`` is treated as a sequence."""
         return "batch"
 
     @abstractmethod
@@ -38,18 +38,18 @@ class Sampler(ABC):
         """Choose steps.
 
         Args:
-            storage: what is drawn from; not empty.
-            batch_size: how many steps.
+            storage: Storage to draw from; not empty.
+            batch_size: Number of steps.
 
         Returns:
-            The numbers of the steps, int64 ``[N]``, and notes for :meth:`mark`.
+            Step numbers, int64 ``[N]``, and notes for :meth:`mark`.
         """
 
     def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
-        """Write into a batch ``[N]`` what holds for it as a whole; nothing by default.
+        """Write entries into a batch ``[N]``; by default none.
 
         Returns:
-            The entries that were written, by key.
+            Written entries by key.
         """
         return {}
 
@@ -60,7 +60,7 @@ class Sampler(ABC):
         return torch.randint(high, (count,), generator=generator, device=generator.device)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard the current pass."""
         self.ran_out = False
 
     def state(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Sampler(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Continue from what :meth:`state` returned."""
         self.ran_out = False
 
     def __repr__(self) -> str:
@@ -76,9 +76,9 @@ class Sampler(ABC):
 
 
 class RandomSampler(Sampler):
-    """Draws every step with the same probability, with replacement.
+    """Draws steps uniformly with replacement.
 
-    Its batches are in no order of time: transforms that go along time refuse them.
+    Batches are not in time order, so transforms of sequences refuse them.
 
     Example:
         >>> import torch
@@ -99,13 +99,14 @@ class RandomSampler(Sampler):
 
 
 class SamplerWithoutReplacement(Sampler):
-    """Draws every step once before any comes again.
+    """Draws every step once per pass.
 
-    A pass goes over what was stored when it began. ``for batch in buffer`` is one pass.
+    A pass covers the steps that were stored when it started. ``for batch in buffer`` is one
+    pass.
 
     Args:
-        drop_last: whether a last batch that is smaller is left out.
-        shuffle: whether the order is random, anew in each pass.
+        drop_last: Skip a last batch that is smaller than the batch size.
+        shuffle: Shuffle the steps in each pass.
 
     Example:
         >>> import torch
@@ -123,19 +124,19 @@ class SamplerWithoutReplacement(Sampler):
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new pass with the next batch."""
+        """Start a new pass with the next batch."""
         self._left: Tensor | None = None
         self._size = 0
         self.ran_out = False
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         if self._left is None or self._size > len(storage):
-            self._begin(storage)
+            self._start_pass(storage)
         assert self._left is not None
         if self.drop_last and batch_size > self._size:
             raise ArgumentError(
-                f"a batch of {batch_size} is more than the {self._size} steps stored",
-                hint="with drop_last no smaller batch is given",
+                f"batch size {batch_size} is above the number of stored steps, {self._size}",
+                hint="lower the batch size, or pass drop_last=False",
             )
         batch, self._left = self._left[:batch_size], self._left[batch_size:]
         least = batch_size if self.drop_last else 1
@@ -144,7 +145,7 @@ class SamplerWithoutReplacement(Sampler):
             self._left = None
         return batch.to(storage.device), {}
 
-    def _begin(self, storage: Storage) -> None:
+    def _start_pass(self, storage: Storage) -> None:
         self._size = len(storage)
         if not self.shuffle:
             self._left = torch.arange(self._size)

@@ -1,7 +1,8 @@
-"""A buffer's data in a folder: one file of raw numbers for each leaf, and a manifest.
+"""Save a replay buffer in a folder: one file of raw numbers per leaf, and a manifest.
 
-A save writes files with fresh names and then replaces the manifest, which names them. A killed save
-leaves the old manifest and the old files; a process that has mapped the old files keeps them.
+A save writes files with new names and then replaces the manifest, which lists them. An
+interrupted save leaves the old manifest and the old files. A process that has mapped the old
+files keeps them.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.data.saved_manifest import (
-    DTYPES,
     MANIFEST,
     Array,
     Manifest,
     manifest_text,
     parse_manifest,
 )
-from tdx.errors import StorageError
+from tdx.data.storage import ListStorage, Storage
+from tdx.data.tensor_storage import LazyTensorStorage
+from tdx.errors import ArgumentError, StorageError
+from tdx.files import open_below, open_folder, unlink_below, write_below
 from tdx.untrusted import MAX_HEADER_BYTES
-
-__all__ = ["DTYPES", "Saved", "load", "save"]
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
 _DATA = re.compile(r"\d{3,}-[0-9a-f]{16}[.]bin")
@@ -45,7 +46,7 @@ _SAVE_AGAIN = "the file was cut short or changed: save the buffer again"
 
 @dataclass(frozen=True)
 class Saved:
-    """What is saved of a buffer.
+    """Content of a saved buffer.
 
     Args:
         layout: Layout of a step; ``None`` if nothing was ever stored.
@@ -131,7 +132,7 @@ def _load(folder: FilePath, descriptor: int) -> Saved:
             if _read(descriptor, MANIFEST) == text:
                 raise
     raise StorageError(
-        f"{folder} changes while it is read", hint="wait until the other process has saved"
+        f"{folder} is being changed by another process", hint="wait until it has saved the buffer"
     )
 
 
@@ -280,3 +281,104 @@ def _checksum(data: mmap.mmap) -> int:
         for start in range(0, len(view), _BLOCK):
             crc = zlib.crc32(view[start : start + _BLOCK], crc)
     return crc
+
+
+def snapshot(storage: Storage, sampler: dict[str, Any]) -> Saved:
+    """Return the content of a storage to save.
+
+    Args:
+        storage: Storage; its memory is shared.
+        sampler: State of the sampler.
+
+    Raises:
+        ArgumentError: A list contains something other than tensors and TensorDicts of one shape.
+    """
+    tensors = _as_tensors(storage)
+    rows = tensors.rows
+    return Saved(
+        layout=tensors.layout,
+        leaves={} if tensors.layout is None else _filled_rows(tensors),
+        begins=tensors.begins[:rows],
+        rows=rows,
+        batch=tuple(tensors.batch),
+        cursor=storage.cursor,
+        max_rows=storage.max_rows,
+        write_count=storage.write_count,
+        sampler=sampler,
+    )
+
+
+def _as_tensors(storage: Storage) -> LazyTensorStorage:
+    if isinstance(storage, LazyTensorStorage):
+        return storage
+    assert isinstance(storage, ListStorage)
+    copy = LazyTensorStorage(max(len(storage), 1))
+    if len(storage):
+        items = storage[:]
+        same = isinstance(items[0], (Tensor, TensorDictBase))
+        try:
+            if not same or any(type(item) is not type(items[0]) for item in items):
+                raise TypeError(f"it has items of type {_types(items)}")
+            copy.extend(torch.stack(items))
+        except (TypeError, RuntimeError, KeyError, ArgumentError) as error:
+            raise ArgumentError(
+                f"the list cannot be saved: {error}",
+                hint="only tensors and TensorDicts of one shape can be saved without pickle",
+            ) from None
+    return copy
+
+
+def _filled_rows(storage: LazyTensorStorage) -> Leaves:
+    assert storage.layout is not None
+    return {path: storage.leaves[path][: storage.rows] for path in storage.layout.shapes}
+
+
+def _types(items: list[Any]) -> str:
+    return ", ".join(sorted({type(item).__name__ for item in items}))
+
+
+def restore(storage: Storage, saved: Saved) -> None:
+    """Load saved content into a storage.
+
+    Raises:
+        ArgumentError: The storage is too small, or was created for other data.
+    """
+    if isinstance(storage, ListStorage):
+        copy = LazyTensorStorage(max(saved.rows, 1))
+        _fill(copy, saved)
+        storage.empty()
+        if saved.rows:
+            storage.extend(list(copy[:].unbind(0)))
+    else:
+        assert isinstance(storage, LazyTensorStorage)
+        _fill(storage, saved)
+    storage.write_count = saved.write_count
+    full = saved.rows == storage.max_rows
+    same = storage.max_rows == saved.max_rows
+    if same:
+        storage.cursor = saved.cursor
+    else:
+        storage.cursor = 0 if full else saved.rows
+
+
+def _fill(storage: LazyTensorStorage, saved: Saved) -> None:
+    steps = saved.rows * torch.Size(saved.batch).numel()
+    if len(saved.batch) != storage.ndim - 1 and saved.layout is not None:
+        raise ArgumentError(
+            f"the saved buffer has {len(saved.batch) + 1} dims of steps, this storage has "
+            f"{storage.ndim}",
+            hint=f"use a storage with ndim={len(saved.batch) + 1}",
+        )
+    if steps > storage.max_size:
+        raise ArgumentError(
+            f"the saved buffer has {steps} steps, this storage has room for {storage.max_size}",
+            hint=f"use a storage with max_size={steps} or more",
+        )
+    if saved.layout is None:
+        storage.empty()
+        return
+    order = torch.arange(saved.rows)
+    max_rows = storage.max_size // max(torch.Size(saved.batch).numel(), 1)
+    if saved.rows == saved.max_rows and max_rows != saved.max_rows:
+        order = (order + saved.cursor) % saved.rows
+    storage.fill(saved.layout, saved.batch, saved.leaves, saved.begins, order)

@@ -1,4 +1,4 @@
-"""The manifest of a saved buffer: written with a checksum, and validated as a stranger's file."""
+"""Manifest of a saved buffer: written with a checksum, and validated as untrusted input."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``buffer.json`` says; see :class:`tdx.data.saved.Saved`."""
+    """Content of ``buffer.json``; see :class:`tdx.data.saved.Saved`."""
 
     layout: Layout | None
     leaves: Mapping[Path, Array]
@@ -132,8 +132,8 @@ def parse_manifest(text: bytes, source: str | FilePath) -> Manifest:
             _check_checksum(text, source)
         return _manifest(document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        told = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise StorageError(f"{source} is not a valid manifest: {told}", hint=_DAMAGED) from error
+        reason = f"missing key {error}" if isinstance(error, KeyError) else str(error)
+        raise StorageError(f"{source} is not a valid manifest: {reason}", hint=_DAMAGED) from error
 
 
 def _check_checksum(text: bytes, source: str | FilePath) -> None:

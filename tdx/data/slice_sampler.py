@@ -1,4 +1,4 @@
-"""Draw pieces of episodes."""
+"""Sample slices of episodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tdx.tensordicts import read, write
 
 @dataclass(frozen=True)
 class Episodes:
-    """Where the stored episodes are, in order of time within each column.
+    """Stored episodes, in time order within each column.
 
     Args:
-        first: rows after the oldest at which each begins.
-        length: the number of its steps.
-        column: its place in the row.
+        first: Number of rows from the oldest row to the first step.
+        length: Number of steps.
+        column: Position in the row.
     """
 
     first: Tensor
@@ -35,16 +35,16 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all batches of one size share, until data is written.
+    """What all batches of one size have in common until data is written.
 
     Args:
-        first: the row at which each episode begins, counted on over the end of the ring.
-        length: the steps of a piece of each.
-        column: its place in the row.
-        starts: how many steps of each a piece may begin at, float64.
-        steps: the numbers of the steps in a piece.
-        last: which steps of a batch end a piece, if all are of full length: ``[count, length]``.
-        flags: the keys that mark the end of a piece.
+        first: First row of each episode, not wrapped at the end of the ring.
+        length: Length of a slice of each episode.
+        column: Position of each episode in the row.
+        starts: Number of steps of each episode at which a slice can start, float64.
+        steps: Step offsets in a slice.
+        last: Mask of the last step of each slice, if all have full length, ``[count, length]``.
+        flags: Keys that mark the end of a slice.
     """
 
     first: Tensor
@@ -57,31 +57,31 @@ class Plan:
 
 
 class SliceSampler(Sampler):
-    """Draws pieces of consecutive steps, none of which reaches over the end of an episode.
+    """Draws slices of consecutive steps that do not cross the end of an episode.
 
-    The pieces come one behind the other in a flat batch ``[num_slices * slice_len]``; an episode
-    is drawn with the same probability whatever its length, and so is each start in it. In the
-    batch the last step of each piece is marked as truncated, so that transforms that go along
-    time see each piece by itself. ``batch.reshape(-1, slice_len)`` makes a row of each.
+    The slices are concatenated in a flat batch ``[num_slices * slice_len]``. Episodes are drawn
+    uniformly, regardless of their length, and so is the start in an episode. The last step of
+    each slice is marked as truncated, so that transforms treat each slice as a sequence.
+    ``batch.reshape(-1, slice_len)`` has one slice per row.
 
-    An episode ends where ``end_key`` or ``traj_key`` says so, where the ring of the storage
-    begins, and where a step does not go on from what the ``next`` of the step before it holds:
-    rollouts that were cut short, or were put one behind the other, don't flow into each other.
+    An episode ends as defined by ``end_key`` or ``traj_key``, at the end of the stored data, and
+    before a step that does not equal the ``next`` of the previous step. Thus rollouts that were
+    cut short, or written one after another, are not joined.
 
     Args:
-        num_slices: the number of pieces in a batch; their length follows from its size.
-        slice_len: the length of each piece; their number follows from the batch size.
-        end_key: the flag of an episode's last step; ``("next", "done")`` by default.
-        traj_key: an entry that has a value of its own for each episode, in the place of the flag.
-        cache_values: has no effect: where the episodes are is always kept until data is written.
-        truncated_key: the flag that marks the end of each piece, with the ``done`` beside it;
-            ``None`` for no mark, and then no transform takes the batch for a sequence.
-        strict_length: whether all episodes shorter than a piece are passed over; else they are
-            drawn whole, and the batch is smaller.
+        num_slices: Number of slices in a batch; their length follows from the batch size.
+        slice_len: Length of each slice; their number follows from the batch size.
+        end_key: Flag of the last step of an episode; ``("next", "done")`` by default.
+        traj_key: Entry that identifies the episode, instead of a flag.
+        cache_values: No effect: episodes are always cached until data is written.
+        truncated_key: Flag that marks the end of each slice, together with its ``done`` flag.
+            ``None``: no marks, and transforms do not treat the batch as sequences.
+        strict_length: Skip episodes shorter than a slice. Otherwise they are drawn as a whole,
+            and the batch is smaller.
 
     Raises:
-        ArgumentError: not exactly one of ``num_slices`` and ``slice_len`` is given, it is no
-            integer of at least 1, or both ``end_key`` and ``traj_key`` are given.
+        ArgumentError: Both or neither of ``num_slices`` and ``slice_len`` are given, the value is
+            not an integer of at least 1, or both ``end_key`` and ``traj_key`` are given.
 
     Example:
         >>> from tdx import GymEnv, LazyTensorStorage, ReplayBuffer, SliceSampler
@@ -108,7 +108,7 @@ class SliceSampler(Sampler):
         if (num_slices is None) == (slice_len is None):
             raise ArgumentError(
                 f"got num_slices={num_slices} and slice_len={slice_len}",
-                hint="give one of the two; the other follows from the batch size",
+                hint="pass one of the two; the other follows from the batch size",
             )
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
             odd = isinstance(value, bool) or not isinstance(value, int) or value < 1
@@ -118,7 +118,7 @@ class SliceSampler(Sampler):
                     hint="pass a number of steps or slices",
                 )
         if end_key is not None and traj_key is not None:
-            raise ArgumentError("end_key and traj_key are both given", hint="leave one of them out")
+            raise ArgumentError("end_key and traj_key are both given", hint="remove one of them")
         self.num_slices, self.slice_len = num_slices, slice_len
         self.end_key = normalize_key(("next", "done") if end_key is None else end_key)
         self.traj_key = None if traj_key is None else normalize_key(traj_key)
@@ -129,7 +129,7 @@ class SliceSampler(Sampler):
 
     @property
     def dim_name(self) -> str:
-        """``time``, as long as the ends of the pieces are marked."""
+        """``time`` if the ends of the slices are marked."""
         return "batch" if self.truncated_key is None else "time"
 
     # Drawing
@@ -143,7 +143,7 @@ class SliceSampler(Sampler):
                 hint="store TensorDicts in a LazyTensorStorage or a LazyMemmapStorage",
             )
         count, length = self._sizes(batch_size)
-        plan = self._planned(storage, count, length)
+        plan = self._cached_plan(storage, count, length)
         chosen = self._integers(len(plan.first), count)
         part = self._fractions(count, chosen.device).cpu()
         chosen = chosen.cpu()
@@ -165,20 +165,20 @@ class SliceSampler(Sampler):
         return torch.rand(count, generator=self.generator, device=device, dtype=torch.float64)
 
     def _sizes(self, batch_size: int) -> tuple[int, int]:
-        """The number of pieces, and the length of each."""
+        """Return the number of slices and their length."""
         given = self.num_slices or self.slice_len
         assert given is not None
         rest = batch_size // given
         if rest * given != batch_size:
             name = "num_slices" if self.num_slices else "slice_len"
             raise ArgumentError(
-                f"a batch of {batch_size} cannot be made of whole slices with {name}={given}",
-                hint=f"use a multiple: {max(rest, 1) * given} or {(rest + 1) * given}",
+                f"batch size {batch_size} is not a multiple of {name}={given}",
+                hint=f"use {max(rest, 1) * given} or {(rest + 1) * given}",
             )
         return (given, rest) if self.num_slices else (rest, given)
 
-    def _planned(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
-        """The plan, kept until data is written or another size is asked for."""
+    def _cached_plan(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
+        """Return the plan, cached until data is written or the size changes."""
         size = (storage.version, count, length)
         if self._known is not None and self._known[0]() is storage and self._known[1] == size:
             return self._known[2]
@@ -208,12 +208,11 @@ class SliceSampler(Sampler):
     def _too_short(self, episodes: Episodes, length: int, storage: LazyTensorStorage) -> ChainError:
         shortest, longest = int(episodes.length.min()), int(episodes.length.max())
         message = f"no stored episode has {length} steps: they have {shortest} to {longest}"
-        hint = "take shorter slices, or strict_length=False for shorter ones where need be"
+        hint = "use shorter slices, or strict_length=False"
         cut = int(storage.begins[: storage.rows].sum())
         if cut and self.traj_key is None:
-            message += f", and {cut} of the {len(storage)} steps do not go on from the next of"
-            message += " the step before them"
-            hint = "write steps in order of time, or tell episodes apart by a traj_key"
+            message += f", and {cut} of the {len(storage)} steps do not continue the previous step"
+            hint = "write steps in time order, or separate episodes by a traj_key"
         return ChainError(message, hint=hint)
 
     # Episodes
@@ -226,7 +225,7 @@ class SliceSampler(Sampler):
             begins[1:] = (values[1:] != values[:-1]).any(-1)
         else:
             ended = self._flags(storage, self.end_key).bool().any(-1)
-            begins = _in_time(storage.begins, storage)
+            begins = _in_time_order(storage.begins, storage)
             begins[1:] |= ended[:-1]
         begins[0] = True
         first = begins.t().flatten().nonzero().squeeze(-1)
@@ -234,23 +233,23 @@ class SliceSampler(Sampler):
         return Episodes(first % rows, length, first // rows)
 
     def _flags(self, storage: LazyTensorStorage, key: NestedKey) -> Tensor:
-        """An entry in order of time, ``[rows, width, n]``."""
+        """Return an entry in time order, ``[rows, width, n]``."""
         leaf = storage.leaf(key)
         if leaf is None:
             known = [] if storage.layout is None else storage.layout.shapes
             names = sorted(format_key(path) for path in known)
             raise KeyNotFoundError(
-                f"the buffer has no {format_key(key)!r} to tell episodes apart",
-                hint=f"give end_key or traj_key; it has {', '.join(names)}",
+                f"the buffer has no {format_key(key)!r} to separate episodes",
+                hint=f"pass end_key or traj_key; existing keys: {', '.join(names)}",
                 where=Where(key=key),
             )
         if storage.layout is not None and storage.layout.groups[()]:
             raise ChainError(
-                "each stored step is a sequence itself, of shape "
+                "each stored step is itself a sequence of shape "
                 f"{tuple(storage.layout.groups[()])}",
                 hint="extend with rollout.reshape(-1), or use a storage with ndim=2",
             )
-        ordered = _in_time(leaf, storage).cpu()
+        ordered = _in_time_order(leaf, storage).cpu()
         return ordered.reshape(storage.rows, storage.width, -1)
 
     # The batch
@@ -272,7 +271,7 @@ class SliceSampler(Sampler):
         return written
 
     def _end_flags(self, storage: LazyTensorStorage) -> tuple[NestedKey, ...]:
-        """The flags that end an episode: those asked for, and those of every group."""
+        """Return the flags that end an episode: the given ones and those of every group."""
         if self.truncated_key is None or storage.layout is None:
             return ()
         keys = [self.truncated_key, sibling_key(self.truncated_key, "done")]
@@ -288,6 +287,6 @@ class SliceSampler(Sampler):
         return f"SliceSampler({size}, strict_length={self.strict_length})"
 
 
-def _in_time(values: Tensor, storage: Storage) -> Tensor:
-    """The filled rows, the oldest first; a copy."""
+def _in_time_order(values: Tensor, storage: Storage) -> Tensor:
+    """Return a copy of the filled rows, oldest first."""
     return torch.cat([values[storage.oldest : storage.rows], values[: storage.oldest]])

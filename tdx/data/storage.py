@@ -1,29 +1,31 @@
-"""What every storage of a replay buffer has: a ring of rows, and who wrote where."""
+"""Storages of a replay buffer: the ring of rows, and a list of objects."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ArgumentError
 
 
 class Storage(ABC):
-    """A ring of rows: when it is full, new rows take the place of the oldest.
+    """A ring of rows: when it is full, new rows replace the oldest.
 
-    A row is one step, or with ``ndim`` above 1 the steps of a batch at one time. The steps are
+    A row is one step, or with ``ndim`` above 1 the steps of a batch at one time. Steps are
     numbered row by row; ``gather`` takes these numbers.
 
     Args:
-        max_size: the most steps it holds.
-        ndim: the number of dims that count steps: 1 for ``[T]``, 2 for ``[T, B]``.
+        max_size: Capacity in steps.
+        ndim: Number of dims that count steps: 1 for ``[T]``, 2 for ``[T, B]``.
 
     Raises:
-        ArgumentError: an argument is no integer of at least 1.
+        ArgumentError: An argument is not an integer of at least 1.
     """
 
     def __init__(self, max_size: int, ndim: int = 1) -> None:
@@ -36,32 +38,32 @@ class Storage(ABC):
         self.max_size = max_size
         self.ndim = ndim
         self.cursor = 0
-        """The row that is written next."""
+        """Row that is written next."""
         self.write_count = 0
-        """How many rows were ever written."""
+        """Number of rows ever written."""
         self.version = 0
-        """Grows with every change."""
+        """Incremented by every change."""
         self.rows = 0
-        """How many rows are filled."""
+        """Number of filled rows."""
 
     @property
     def max_rows(self) -> int:
-        """The most rows it holds."""
+        """Capacity in rows."""
         return self.max_size // self.width
 
     @property
     def width(self) -> int:
-        """The number of steps in a row."""
+        """Number of steps in a row."""
         return 1
 
     @property
     def oldest(self) -> int:
-        """The row that was written first of those that are left."""
+        """Oldest row."""
         return self.cursor if self.rows == self.max_rows else 0
 
     @property
     def device(self) -> torch.device:
-        """Where the data is."""
+        """Device of the data."""
         return torch.device("cpu")
 
     def __len__(self) -> int:
@@ -72,16 +74,16 @@ class Storage(ABC):
             yield self[step]
 
     def extend(self, data: Any) -> Tensor:
-        """Write rows behind the newest.
+        """Write rows after the newest.
 
         Args:
-            data: the rows, along the first dim.
+            data: Rows along the first dim.
 
         Returns:
-            int64: where each was written.
+            Index of each row, int64.
 
         Raises:
-            ArgumentError: the data does not fit to what is stored, or there is none of it.
+            ArgumentError: The data is empty, or does not fit the stored data.
         """
         count = self._prepare(data)
         index = (self.cursor + torch.arange(count)) % self.max_rows
@@ -100,38 +102,38 @@ class Storage(ABC):
 
     @abstractmethod
     def _prepare(self, data: Any) -> int:
-        """Check data before any of it is written; returns its number of rows."""
+        """Check data before it is written, and return its number of rows."""
 
     @abstractmethod
     def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
-        """Copy ``count`` rows of the data, from its row ``first`` on, to row ``at`` on."""
+        """Copy ``count`` rows of the data, from row ``first``, to the storage at row ``at``."""
 
     @abstractmethod
     def gather(self, steps: Tensor, name: str | None = None) -> Any:
-        """The steps of these numbers, as a copy.
+        """Return a copy of steps.
 
         Args:
-            steps: int64 ``[N]``.
-            name: of the dim ``N`` in a TensorDict.
+            steps: Step numbers, int64 ``[N]``.
+            name: Name of the dim ``N`` in a TensorDict.
         """
 
-    def places(self, steps: Tensor) -> tuple[Tensor, ...]:
-        """Where the steps of these numbers are: an index for each dim that counts steps."""
+    def positions(self, steps: Tensor) -> tuple[Tensor, ...]:
+        """Return the index of steps in each dim that counts steps."""
         return (steps,)
 
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
-        """What is stored, of shape ``[rows, *B]``, at an index; shares its memory if it can."""
+        """Return stored data of shape ``[rows, *B]`` at an index, if possible without copying."""
 
     @abstractmethod
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Replace what is stored at an index."""
+        """Replace stored data at an index."""
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget everything.
+        """Remove all steps.
 
         Args:
-            empty_write_count: whether ``write_count`` begins anew.
+            empty_write_count: Reset ``write_count`` to 0.
         """
         self.cursor = self.rows = 0
         self.version += 1
@@ -140,3 +142,93 @@ class Storage(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size})"
+
+
+class ListStorage(Storage):
+    """Stores items of any type and shape without copying them.
+
+    Args:
+        max_size: Capacity in items. ``None``: unlimited.
+        device: Device to move tensors and TensorDicts to. ``None``: do not move them.
+
+    Example:
+        >>> from tdx import ListStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=ListStorage(3))
+        >>> buffer.extend(["a", "b", "c", "d"])
+        tensor([0, 1, 2, 0])
+        >>> buffer[:]
+        ['d', 'b', 'c']
+    """
+
+    def __init__(
+        self, max_size: int | None = None, *, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(sys.maxsize if max_size is None else max_size)
+        self._device = None if device is None else torch.device(device)
+        self._items: list[Any] = []
+
+    def _prepare(self, data: Any) -> int:
+        try:
+            count = len(data)
+        except TypeError:
+            raise ArgumentError(
+                f"extend takes several items, got {type(data).__name__}",
+                hint="use add() for one item",
+            ) from None
+        if not count:
+            raise ArgumentError("the data is empty", hint="pass at least one item to extend()")
+        return count
+
+    def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
+        items = [self._to_device(data[i]) for i in range(first, first + count)]
+        self._items += [None] * (at + count - len(self._items))
+        self._items[at : at + count] = items
+
+    def _to_device(self, item: Any) -> Any:
+        if self._device is not None and isinstance(item, (Tensor, TensorDictBase)):
+            return item.to(self._device)
+        return item
+
+    def gather(self, steps: Tensor, name: str | None = None) -> Any:
+        """Return items by number; :func:`collate` turns them into a batch."""
+        return [self._items[step] for step in steps.tolist()]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, Tensor):
+            index = index.nonzero().flatten() if index.dtype == torch.bool else index
+            index = index.tolist()
+        if isinstance(index, (list, tuple, range)):
+            return [self._items[step] for step in index]
+        return self._items[index]
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        if isinstance(index, int):
+            self._items[index] = self._to_device(data)
+        else:
+            steps = range(len(self._items))[index] if isinstance(index, slice) else list(index)
+            for step, item in zip(steps, data, strict=True):
+                self._items[int(step)] = self._to_device(item)
+        self.version += 1
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        super().empty(empty_write_count)
+        self._items = []
+
+
+def collate(items: list[Any]) -> Any:
+    """Return a batch of items: TensorDicts, tensors and numbers stacked, others as a list.
+
+    Example:
+        >>> collate([1, 2])
+        tensor([1, 2])
+    """
+    if all(isinstance(item, TensorDictBase) for item in items):
+        try:
+            return torch.stack(items)
+        except (RuntimeError, KeyError):
+            return LazyStackedTensorDict(*items)
+    if all(isinstance(item, Tensor) for item in items):
+        return torch.stack(items)
+    if all(isinstance(item, (bool, int, float)) for item in items):
+        return torch.tensor(items)
+    return items

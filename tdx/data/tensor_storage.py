@@ -1,32 +1,36 @@
-"""Keep steps in tensors that are allocated once."""
+"""Storages of tensors: in memory, and in memory-mapped files."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path as FilePath
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.continuity import Continuity
-from tdx.data.layout import Layout, Leaves, Path, leaves_of, nested
+from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nested
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, StorageError
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict
 
 
 class LazyTensorStorage(Storage):
-    """Keeps steps in memory, in tensors that are allocated when the first data comes.
+    """Stores steps in tensors in memory, which are allocated with the first data.
 
     Args:
-        max_size: the most steps it holds, over all dims.
-        device: where the tensors are.
-        ndim: the number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
+        max_size: Capacity in steps, over all dims.
+        device: Device of the tensors.
+        ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
 
     Raises:
-        ArgumentError: an argument is no integer of at least 1.
+        ArgumentError: An argument is not an integer of at least 1.
 
     Example:
         >>> import torch
@@ -51,41 +55,41 @@ class LazyTensorStorage(Storage):
 
     @property
     def width(self) -> int:
-        """The number of steps in a row, 1 before the first data."""
+        """Number of steps in a row; 1 before the first data."""
         return math.prod(self._batch)
 
     @property
     def device(self) -> torch.device:
-        """Where the data is."""
+        """Device of the data."""
         return self._device
 
     @property
     def shape(self) -> torch.Size:
-        """The dims of what is stored that count steps: ``[rows, *B]``."""
+        """Dims of the stored data that count steps, ``[rows, *B]``."""
         return torch.Size((self.rows, *self._batch))
 
     @property
     def begins(self) -> Tensor:
-        """Which steps do not follow on the one before: bool ``[max_rows, width]``."""
+        """Mask of the steps that do not continue the previous one, bool ``[max_rows, width]``."""
         return self._continuity.begins
 
     @property
     def batch(self) -> torch.Size:
-        """The dims of a row that count steps, ``[*B]``."""
+        """Dims of a row that count steps, ``[*B]``."""
         return self._batch
 
     @property
     def leaves(self) -> Leaves:
-        """Every tensor by its path, with room for every row, ``[max_rows, *B, ...]``."""
+        """Tensors by path, ``[max_rows, *B, ...]``."""
         return self._leaves
 
-    def places(self, steps: Tensor) -> tuple[Tensor, ...]:
+    def positions(self, steps: Tensor) -> tuple[Tensor, ...]:
         if not self._batch:
             return (steps,)
         return torch.unravel_index(steps, (self.max_rows, *self._batch))
 
     def leaf(self, key: NestedKey) -> Tensor | None:
-        """The tensor of a key with room for every row, ``[max_rows, *B, ...]``."""
+        """Return the tensor of a key, ``[max_rows, *B, ...]``, or ``None``."""
         return self._leaves.get(key if isinstance(key, tuple) else (key,))
 
     # Writing
@@ -105,15 +109,15 @@ class LazyTensorStorage(Storage):
         self._incoming = leaves
         count = batch[0]
         newest = None if not self.rows else (self.cursor - 1) % self.max_rows
-        self._continuity.look(leaves, self._leaves, newest, (count, self.width))
+        self._continuity.compare(leaves, self._leaves, newest, (count, self.width))
         return count
 
     def allocate(self, layout: Layout, batch: torch.Size) -> None:
-        """Make room for steps of a layout.
+        """Allocate memory for steps of a layout.
 
         Raises:
-            ArgumentError: not even one row would fit.
-            StorageError: the disk is full.
+            ArgumentError: There is no room for a single row.
+            StorageError: The disk is full.
         """
         rows = self.max_size // max(math.prod(batch), 1)
         if not rows:
@@ -126,7 +130,7 @@ class LazyTensorStorage(Storage):
         self._continuity = Continuity(layout.shapes, rows, self.width)
 
     def _pack(self, layout: Layout, rows: torch.Size) -> None:
-        """Put leaves of one shape and dtype side by side, so that one call gathers them all."""
+        """Allocate leaves of the same shape and dtype together, so that one call gathers them."""
         alike: dict[tuple[torch.Size, torch.dtype], list[Path]] = {}
         for path, shape in layout.shapes.items():
             alike.setdefault((shape, layout.dtypes[path]), []).append(path)
@@ -134,7 +138,7 @@ class LazyTensorStorage(Storage):
         numbers: dict[Path, int] = {}
         self._leaves = {}
         for (shape, dtype), paths in alike.items():
-            pack = self._allocated(torch.Size((len(paths), *rows, *shape)), dtype)
+            pack = self._allocate_pack(torch.Size((len(paths), *rows, *shape)), dtype)
             packs.append(pack.view(len(paths), rows.numel(), *shape))
             for path, leaf in zip(paths, pack.unbind(0), strict=True):
                 numbers[path] = len(numbers)
@@ -142,7 +146,7 @@ class LazyTensorStorage(Storage):
         self._packs = packs
         self._tree = nested(numbers, layout.groups)
 
-    def _allocated(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    def _allocate_pack(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def _check(self, layout: Layout, batch: torch.Size) -> None:
@@ -150,8 +154,8 @@ class LazyTensorStorage(Storage):
         assert known is not None
         if batch != self._batch:
             raise ArgumentError(
-                f"the data has batch dims {tuple(batch)}, the storage {tuple(self._batch)}",
-                hint="give the same envs each time, or empty() the buffer and use a new storage",
+                f"the data has batch dims {tuple(batch)}, the storage has {tuple(self._batch)}",
+                hint="write data of the same envs, or use a new storage",
             )
         known.require(layout)
 
@@ -168,17 +172,18 @@ class LazyTensorStorage(Storage):
         begins: Tensor,
         order: Tensor,
     ) -> None:
-        """Take over rows that were saved.
+        """Load saved rows.
 
         Args:
-            layout: what a step looks like.
-            batch: the dims ``[*B]`` of a row.
-            leaves: the rows of every leaf, ``[rows, *B, ...]``.
-            begins: which steps do not follow on the one before them, bool ``[rows, width]``.
-            order: the saved row for each row here, int64 ``[rows]``.
+            layout: Layout of a step.
+            batch: Dims ``[*B]`` of a row.
+            leaves: Rows of each leaf, ``[rows, *B, ...]``.
+            begins: Mask of the steps that do not continue the previous one, bool
+                ``[rows, width]``.
+            order: Index of the saved row for each row, int64 ``[rows]``.
 
         Raises:
-            ArgumentError: the storage was made for other data.
+            ArgumentError: The storage was created for other data.
         """
         if self.layout is None:
             self.allocate(layout, torch.Size(batch))
@@ -199,11 +204,11 @@ class LazyTensorStorage(Storage):
     # Reading
 
     def gather(self, steps: Tensor, name: str | None = None) -> Any:
-        """The steps of these numbers, as a copy, ``[N, ...]``.
+        """Return a copy of steps, ``[N, ...]``.
 
         Args:
-            steps: int64 ``[N]``, on the storage's device.
-            name: of the dim ``N`` in a TensorDict.
+            steps: Step numbers, int64 ``[N]``, on the device of the storage.
+            name: Name of the dim ``N`` in a TensorDict.
         """
         assert self.layout is not None
         values: list[Tensor] = []
@@ -212,9 +217,9 @@ class LazyTensorStorage(Storage):
         if not self.layout.groups:
             return values[0]
         names = [name, *self.layout.names] if name or self.layout.names else None
-        return self._gathered(self._tree, values, len(steps), (), names)
+        return self._nest(self._tree, values, len(steps), (), names)
 
-    def _gathered(
+    def _nest(
         self,
         tree: dict[str, Any],
         values: list[Tensor],
@@ -226,7 +231,7 @@ class LazyTensorStorage(Storage):
         fields = {
             key: values[at]
             if type(at) is int
-            else self._gathered(at, values, count, (*path, key), names)
+            else self._nest(at, values, count, (*path, key), names)
             for key, at in tree.items()
         }
         group = self.layout.groups[path]
@@ -235,7 +240,7 @@ class LazyTensorStorage(Storage):
         return new_tensordict(fields, torch.Size((count, *group)), self._device, names)
 
     def _stored(self) -> Any:
-        """Everything that is stored, ``[rows, *B, ...]``, sharing its memory."""
+        """Return all stored data, ``[rows, *B, ...]``, without copying."""
         if self.layout is None:
             raise IndexError("the storage is empty")
         tree = {path: leaf[: self.rows] for path, leaf in self._leaves.items()}
@@ -257,7 +262,7 @@ class LazyTensorStorage(Storage):
                 stored.get(path)[index] = value
         else:
             stored[index] = data
-        self._continuity.forget(index)
+        self._continuity.clear(index)
         self.version += 1
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -275,3 +280,104 @@ def _tensordict(
     }
     size = torch.Size((*batch, *storage.layout.groups[path]))
     return new_tensordict(fields, size, storage.device)
+
+
+class LazyMemmapStorage(LazyTensorStorage):
+    """Stores steps in memory-mapped files, which are created with the first data.
+
+    Disk space is allocated at once, so that a full disk is detected immediately and not in the
+    middle of a run.
+
+    Args:
+        max_size: Capacity in steps, over all dims.
+        scratch_dir: Folder of the files. ``None``: a temporary folder.
+        device: Device of the tensors; must be ``cpu``.
+        ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
+        existsok: Overwrite existing files in ``scratch_dir``.
+        auto_cleanup: Remove the files with the storage. ``None``: only from a temporary folder.
+
+    Raises:
+        ArgumentError: An argument is not an integer of at least 1, or ``device`` is not ``cpu``.
+        StorageError: The disk is full, or the files already exist (with the first data).
+
+    Example:
+        >>> import torch
+        >>> from tdx import LazyMemmapStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyMemmapStorage(1000), batch_size=2)
+        >>> _ = buffer.extend(torch.zeros(10, 84, 84))
+        >>> buffer.sample().shape
+        torch.Size([2, 84, 84])
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        scratch_dir: str | os.PathLike[str] | None = None,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        existsok: bool = False,
+        auto_cleanup: bool | None = None,
+    ) -> None:
+        if torch.device(device).type != "cpu":
+            raise ArgumentError(
+                f"device must be cpu for memory-mapped files, got {str(device)!r}",
+                hint="to move samples, append a DeviceCastTransform to the buffer",
+            )
+        super().__init__(max_size, device="cpu", ndim=ndim)
+        self.scratch_dir = None if scratch_dir is None else FilePath(scratch_dir)
+        self.existsok = existsok
+        self.auto_cleanup = scratch_dir is None if auto_cleanup is None else auto_cleanup
+        self._files: list[FilePath] = []
+
+    def allocate(self, layout: Layout, batch: torch.Size) -> None:
+        """Create the files for steps of a layout.
+
+        Raises:
+            ArgumentError: There is no room for a single row.
+            StorageError: The disk is full, or the files already exist.
+        """
+        try:
+            if self.scratch_dir is None:
+                self.scratch_dir = FilePath(tempfile.mkdtemp(prefix="tdx-buffer-"))
+                if self.auto_cleanup:
+                    weakref.finalize(self, shutil.rmtree, self.scratch_dir, ignore_errors=True)
+            else:
+                self.scratch_dir.mkdir(parents=True, exist_ok=True)
+            super().allocate(layout, batch)
+        except OSError as error:
+            _remove(self._files)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"cannot store the buffer in {self.scratch_dir}: {error.strerror or error}",
+                hint="choose a scratch_dir on a larger disk, or lower max_size",
+            ) from error
+        if self.auto_cleanup:
+            weakref.finalize(self, _remove, list(self._files))
+
+    def _allocate_pack(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        assert self.scratch_dir is not None
+        if not shape.numel():
+            return torch.empty(shape, dtype=dtype)
+        file = self.scratch_dir / f"{len(self._files):03}.bin"
+        flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if self.existsok else os.O_EXCL)
+        try:
+            descriptor = os.open(file, flags, 0o600)
+        except FileExistsError:
+            raise StorageError(
+                f"{file} already exists",
+                hint="it may belong to another buffer: use another scratch_dir, or existsok=True",
+            ) from None
+        self._files.append(file)
+        try:
+            os.posix_fallocate(descriptor, 0, shape.numel() * dtype.itemsize)
+        finally:
+            os.close(descriptor)
+        flat = torch.from_file(str(file), shared=True, size=shape.numel(), dtype=dtype)
+        return flat.view(shape)
+
+
+def _remove(files: list[FilePath]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

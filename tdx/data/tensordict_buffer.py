@@ -1,4 +1,4 @@
-"""A replay buffer whose batches say where they come from."""
+"""Replay buffer whose batches contain the positions of their steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tdx.tensordicts import write
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A replay buffer of TensorDicts whose batches also say where their steps are stored.
+    """A replay buffer of TensorDicts whose batches contain the positions of their steps.
 
     Args:
-        **kwargs: those of :class:`ReplayBuffer`.
+        **kwargs: Arguments of :class:`ReplayBuffer`.
 
     Example:
         >>> import torch
@@ -36,8 +36,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
         if not isinstance(data, TensorDictBase):
             raise ChainError(
-                f"the buffer holds no TensorDicts, its batches are {type(data).__name__}",
-                hint="ReplayBuffer takes data of any kind",
+                f"the batches are {type(data).__name__} instead of TensorDicts",
+                hint="use ReplayBuffer, which stores data of any kind",
             )
         write(data, "index", index[0] if len(index) == 1 else torch.stack(index, -1))
         return data

@@ -1,9 +1,8 @@
-"""Recurrent modules over TensorDicts, and the primers that put their states into an env."""
+"""Recurrent modules over TensorDicts, and the primers of their states."""
 
-from tdx.modules.gru_module import GRUModule
-from tdx.modules.lstm_module import LSTMModule
-from tdx.modules.primers import get_primers_from_module
-from tdx.modules.recurrent_mode import recurrent_mode, set_recurrent_mode
+from tdx.core.recurrent_mode import recurrent_mode, set_recurrent_mode
+from tdx.modules.recurrent_module import get_primers_from_module
+from tdx.modules.rnn_modules import GRUModule, LSTMModule
 
 __all__ = [
     "GRUModule",

@@ -1,7 +1,8 @@
-"""What the recurrent modules share."""
+"""Base class of recurrent modules, and the primers of their states."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,10 +12,11 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
+from tdx.core.recurrent_mode import recurrent_mode
+from tdx.core.transforms import Compose
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key
-from tdx.modules.episodes_in_sequences import run_sequences
-from tdx.modules.recurrent_mode import recurrent_mode
+from tdx.keys import NestedKey, format_key, join_keys, normal_key
+from tdx.modules.sequences import run_sequences
 from tdx.specs import Unbounded
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
 
@@ -22,7 +24,7 @@ IS_INIT = "is_init"
 
 
 class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
-    """A recurrent network over the entries of a TensorDict; see its subclasses."""
+    """A recurrent network over the entries of a TensorDict."""
 
     default_state_keys: ClassVar[tuple[str, ...]]
     in_keys: list[NestedKey]
@@ -39,10 +41,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         super().__init__()
         states = list(self.default_state_keys)
         following = [join_keys("next", key) for key in states]
-        ins = _given_keys(in_key, in_keys, states, "in_key")
+        ins = _collect_keys(in_key, in_keys, states, "in_key")
         if len(ins) == 1 + len(states):
             ins.append(IS_INIT)
-        outs = _given_keys(out_key, out_keys, following, "out_key")
+        outs = _collect_keys(out_key, out_keys, following, "out_key")
         self._check_count(ins, 2 + len(states), "in_keys", "the input, {}, and is_init")
         self._check_count(outs, 1 + len(states), "out_keys", "the output and {}")
         self.in_keys, self.out_keys = ins, outs
@@ -60,25 +62,25 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     @property
     @abstractmethod
     def network(self) -> Any:
-        """The network inside, batch first."""
+        """Recurrent network, batch first."""
 
     @abstractmethod
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Layers (times directions) and size of each state."""
+        """Return the number of layers (times directions) and the size of each state."""
 
     @property
     def recurrent_mode(self) -> bool:
-        """Whether the last batch dim is taken for time."""
+        """True if the last batch dim is time."""
         mode = recurrent_mode()
         return self.default_recurrent_mode if mode is None else mode
 
     @property
     def state_keys(self) -> list[NestedKey]:
-        """The keys under which the states are read."""
+        """Keys of the states."""
         return self.in_keys[1:-1]
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
-        """The transform that gives an env the states: zeros at each reset, carried by a step.
+        """Return the primer of the states: zero at each reset, carried from step to step.
 
         Example:
             >>> from tdx import GRUModule, GymEnv, TransformedEnv
@@ -99,17 +101,15 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         """Write the output and the next states.
 
         Args:
-            tensordict: of shape ``[*B]`` with an input ``[*B, F]``, states ``[*B, L, H]`` (zeros
-                where they are missing) and ``is_init`` ``[*B, 1]``; in recurrent mode of shape
-                ``[*B, T]``, with ``T`` steps in each entry.
+            tensordict: Data ``[*B]`` with an input ``[*B, F]``, states ``[*B, L, H]`` (zeros if
+                missing) and ``is_init`` ``[*B, 1]``; in recurrent mode ``[*B, T]``, with ``T``
+                steps in each entry.
 
         Raises:
-            KeyNotFoundError: the input or ``is_init`` is missing.
-            ArgumentError: the shapes do not fit, or there is no time dim in recurrent mode.
+            KeyNotFoundError: The input or ``is_init`` is missing.
+            ArgumentError: The shapes do not fit, or there is no time dim in recurrent mode.
         """
-        value, starts = (
-            self._found(tensordict, key) for key in (self.in_keys[0], self.in_keys[-1])
-        )
+        value, starts = (self._read(tensordict, key) for key in (self.in_keys[0], self.in_keys[-1]))
         sequences = self.recurrent_mode
         lead = value.shape[:-1]
         self._check(value, starts, sequences)
@@ -129,16 +129,16 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             tensordict.set(key, result.reshape(*lead, *result.shape[2:]))
         return tensordict
 
-    def _found(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+    def _read(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
         value = tensordict.get(key, None)
         if value is None:
             append = (
                 "append InitTracker() to the env"
                 if key == self.in_keys[-1]
-                else "write the entry before the module, or name another key in in_keys"
+                else "write the entry before the module, or choose another key in in_keys"
             )
             raise KeyNotFoundError(
-                f"{type(self).__name__} reads {format_key(key)!r}, which is not there",
+                f"{type(self).__name__} reads {format_key(key)!r}, which is missing",
                 hint=append,
                 where=Where(key=key),
             )
@@ -156,7 +156,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             )
         if sequences and value.ndim < 2:
             raise ArgumentError(
-                f"{name} is in recurrent mode, and its input of shape {tuple(value.shape)} has no "
+                f"{name} is in recurrent mode, but its input of shape {tuple(value.shape)} has no "
                 "time dim",
                 hint="use set_recurrent_mode(False) for single steps",
                 where=Where(key=self.in_keys[0]),
@@ -185,44 +185,44 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return found
 
 
-def _given_keys(
+def _collect_keys(
     key: NestedKey | None, keys: Sequence[NestedKey] | None, states: Sequence[NestedKey], name: str
 ) -> list[NestedKey]:
-    """All keys, from all of them or from the one of the value."""
+    """Return all keys, given as such or by the first key alone."""
     if (key is None) == (keys is None):
         raise ArgumentError(
-            f"give {name} or {name}s" + ("" if key is None else ", not both"),
+            f"pass {name} or {name}s" + ("" if key is None else ", not both"),
             hint=f'for example {name}="features"',
         )
-    return [normalize_key(each) for each in ([key, *states] if keys is None else keys)]
+    return [normal_key(each) for each in ([key, *states] if keys is None else keys)]
 
 
-def chosen_network(
+def build_network(
     kind: type[Any],
     network: nn.Module | None,
     input_size: int | None,
     hidden_size: int | None,
     **options: Any,
 ) -> Any:
-    """The network that the caller made, or a new one.
+    """Return the given network, or a new one.
 
     Args:
         kind: ``nn.GRU`` or ``nn.LSTM``.
-        network: what the caller made, if anything.
-        input_size: of a new one.
-        hidden_size: of a new one.
-        **options: the other arguments of a new one.
+        network: Existing network, if any.
+        input_size: Input size of a new network.
+        hidden_size: Hidden size of a new network.
+        **options: Other arguments of a new network.
 
     Raises:
-        ArgumentError: neither is given, or both, or the network is not batch first.
+        ArgumentError: Neither or both are given, or the network is not batch first.
     """
     name = kind.__name__
     sizes = (input_size, hidden_size)
     if network is None:
         if None in sizes:
             raise ArgumentError(
-                f"give input_size and hidden_size, or {name.lower()}=nn.{name}(...)",
-                hint="give the sizes, or a network, and not both",
+                f"pass input_size and hidden_size, or {name.lower()}=nn.{name}(...)",
+                hint="pass either the sizes or a network",
             )
         network = kind(input_size, hidden_size, **options)
     elif not isinstance(network, kind):
@@ -232,11 +232,56 @@ def chosen_network(
         )
     elif sizes != (None, None):
         raise ArgumentError(
-            f"{name.lower()} is given, and so are the sizes of a new one",
-            hint="leave one of them out",
+            f"{name.lower()} and the sizes of a new one are both given",
+            hint="remove one of them",
         )
     if not network.batch_first:
         raise ArgumentError(
-            "batch_first must be true: batch dims come before time", hint="leave batch_first out"
+            "batch_first must be true: batch dims come before time", hint="remove batch_first"
         )
     return network
+
+
+def get_primers_from_module(
+    module: nn.Module, warn: bool = True
+) -> TensorDictPrimer | Compose | None:
+    """Return the transform that carries the recurrent states of a module in an env.
+
+    Args:
+        module: Module, such as a policy. All submodules with a ``make_tensordict_primer`` count.
+        warn: Warn if there are none.
+
+    Returns:
+        Primer, a ``Compose`` of several primers, or ``None``.
+
+    Raises:
+        ArgumentError: Two modules use the same key for a state.
+
+    Example:
+        >>> from tdx import GRUModule, GymEnv, SerialEnv, TransformedEnv, get_primers_from_module
+        >>> gru = GRUModule(input_size=3, hidden_size=2, in_key="observation", out_key="action")
+        >>> env = TransformedEnv(SerialEnv(2, lambda: GymEnv("Pendulum-v1")))
+        >>> env = env.append_transform(get_primers_from_module(gru))
+        >>> env.reset()["recurrent_state"].shape
+        torch.Size([2, 1, 2])
+    """
+    makers = (getattr(each, "make_tensordict_primer", None) for each in module.modules())
+    primers: list[TensorDictPrimer] = [make() for make in makers if make is not None]
+    _check_distinct(primers)
+    if not primers:
+        if warn:
+            warnings.warn(f"no module in {type(module).__name__} has a primer", stacklevel=2)
+        return None
+    return primers[0] if len(primers) == 1 else Compose(*primers)
+
+
+def _check_distinct(primers: list[TensorDictPrimer]) -> None:
+    seen = set()
+    for primer in primers:
+        for key in primer.primers.keys(True, True):
+            if key in seen:
+                raise ArgumentError(
+                    f"two modules use {format_key(key)!r} for a state",
+                    hint="pass different keys as in_keys and out_keys",
+                )
+            seen.add(key)

@@ -189,7 +189,7 @@ def test_what_is_no_transform_is_an_error(stage: Any) -> None:
 
 
 def test_a_class_is_no_transform() -> None:
-    with pytest.raises(ArgumentError, match=r"make one: StepCounter\(\.\.\.\)"):
+    with pytest.raises(ArgumentError, match=r"create an instance: StepCounter\(\.\.\.\)"):
         Compose(StepCounter)
 
 
@@ -239,7 +239,7 @@ def test_a_key_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(KeyNotFoundError) as caught:
         Compose(Double(["b"]), Shift(["rewrd"]))(TensorDict(reward=torch.ones(1), b=torch.ones(1)))
     assert str(caught.value) == (
-        "stage 1 (Shift), key 'rewrd': the TensorDict has no key 'rewrd' (keys there: reward, b)"
+        "stage 1 (Shift), key 'rewrd': the TensorDict has no key 'rewrd' (existing keys: reward, b)"
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from tdx import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from tdx.errors import ArgumentError
 from tests.data.stored import batched
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 MakeStorage = Callable[..., LazyTensorStorage]
 storages = pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
@@ -63,7 +63,7 @@ def test_other_dim_that_grows() -> None:
 def test_another_number_of_envs() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20, ndim=2))
     buffer.extend(batched([[4], [4]]))
-    with pytest.raises(ArgumentError, match=r"has batch dims \(3,\), the storage \(2,\)"):
+    with pytest.raises(ArgumentError, match=r"has batch dims \(3,\), the storage has \(2,\)"):
         buffer.extend(batched([[4], [4], [4]]))
     assert len(buffer) == 8
 

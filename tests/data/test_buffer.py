@@ -19,7 +19,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError
 from tests.data.stored import rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 STORAGES = [ListStorage, LazyTensorStorage, LazyMemmapStorage]
 MakeStorage = Callable[[int], Storage]
@@ -27,7 +27,7 @@ storages = pytest.mark.parametrize("storage", STORAGES)
 
 
 @storages
-def test_what_is_stored_comes_back(storage: MakeStorage) -> None:
+def test_stored_data_is_returned(storage: MakeStorage) -> None:
     data = rollout([3, 4])
     buffer = ReplayBuffer(storage=storage(10), batch_size=5)
     assert buffer.extend(data).tolist() == list(range(7))
@@ -41,7 +41,7 @@ def test_what_is_stored_comes_back(storage: MakeStorage) -> None:
 
 
 @storages
-def test_the_oldest_make_room(storage: MakeStorage) -> None:
+def test_the_oldest_steps_are_overwritten(storage: MakeStorage) -> None:
     data = rollout([12])
     buffer = ReplayBuffer(storage=storage(5), batch_size=2)
     assert buffer.extend(data[:3]).tolist() == [0, 1, 2]
@@ -162,7 +162,7 @@ def test_a_buffer_that_says_where_steps_are() -> None:
     assert_same(batch.exclude("index"), data[batch["index"]])
     plain = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=4)
     plain.extend(torch.zeros(3))
-    with pytest.raises(ChainError, match="holds no TensorDicts"):
+    with pytest.raises(ChainError, match="instead of TensorDicts"):
         plain.sample()
 
 
@@ -182,13 +182,13 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
         (lambda d: d.set("extra", torch.zeros(4)), "the data also has 'extra'"),
         (lambda d: torch.zeros(4), "also has a bare tensor"),
         (lambda d: d[:0], r"the data has no steps: its shape is \(0,\)"),
-        (lambda d: d[0], "counts steps along 1 dims, the data has 0"),
-        (lambda d: "text", "holds tensors and TensorDicts, got str"),
-        (lambda d: d.set("words", "text"), r"'words': the storage holds tensors"),
+        (lambda d: d[0], "has 1 dims of steps, the data has 0"),
+        (lambda d: "text", "takes tensors and TensorDicts, got str"),
+        (lambda d: d.set("words", "text"), r"'words': the storage takes tensors"),
     ],
 )
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
-def test_other_data_than_is_stored(
+def test_data_with_another_layout(
     storage: MakeStorage, change: Callable[[TensorDictBase], Any], message: str
 ) -> None:
     buffer = ReplayBuffer(storage=storage(10))
@@ -206,13 +206,16 @@ def test_other_data_than_is_stored(
         (lambda: ReplayBuffer(sampler=ListStorage(3)), "sampler must be a Sampler"),  # type: ignore[arg-type]
         (lambda: ReplayBuffer(batch_size=0), "batch_size must be an integer of at least 1"),
         (lambda: ReplayBuffer(prefetch=-1), "prefetch must be an integer of at least 0"),
-        (lambda: ReplayBuffer(dim_extend=1), "dim_extend=1 is none of the 1 dims"),
+        (
+            lambda: ReplayBuffer(dim_extend=1),
+            "dim_extend=1 is out of range for a storage with 1 dims",
+        ),
         (lambda: LazyTensorStorage(0), "max_size must be an integer of at least 1"),
         (lambda: LazyTensorStorage(5, ndim=0), "ndim must be an integer of at least 1"),
-        (lambda: LazyMemmapStorage(5, device="cuda"), "into the memory of the cpu"),
+        (lambda: LazyMemmapStorage(5, device="cuda"), "device must be cpu"),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
@@ -220,7 +223,7 @@ def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
 def test_no_batch_size() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(3))
     buffer.extend(torch.arange(3))
-    with pytest.raises(ArgumentError, match="no batch_size is given"):
+    with pytest.raises(ArgumentError, match="the buffer has no batch_size"):
         buffer.sample()
     assert buffer.sample(7).shape == (7,)
 
@@ -235,9 +238,9 @@ def test_index_beyond_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
-def test_what_is_no_tensor_is_refused_and_not_dropped(storage: MakeStorage) -> None:
+def test_other_objects_are_refused(storage: MakeStorage) -> None:
     steps = [TensorDict(seen=torch.zeros(1), word=NonTensorData(each)) for each in "ab"]
     buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
-    with pytest.raises(ArgumentError, match="key 'word': the storage holds tensors") as caught:
+    with pytest.raises(ArgumentError, match="key 'word': the storage takes tensors") as caught:
         buffer.extend(torch.stack(steps))
-    assert caught.value.hint == "ListStorage keeps objects of any kind"
+    assert caught.value.hint == "use ListStorage for other objects"

@@ -69,7 +69,7 @@ def test_files_of_another_buffer(tmp_path: Path) -> None:
     first = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path))
     first.extend(torch.arange(4))
     second = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path))
-    with pytest.raises(StorageError, match=r"000\.bin already exists \(it may be another"):
+    with pytest.raises(StorageError, match=r"000\.bin already exists \(it may belong to another"):
         second.extend(torch.zeros(4))
     assert first[:].tolist() == [0, 1, 2, 3]
     third = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path, existsok=True))
@@ -85,7 +85,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(
-            StorageError, match=r"No space left on device \(name a folder"
+            StorageError, match=r"No space left on device \(choose a scratch_dir"
         ) as caught:
             buffer.extend(torch.arange(4))
     assert isinstance(caught.value, OSError)
@@ -101,12 +101,12 @@ def test_room_is_taken_before_anything_is_written() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SMALL_FILES], capture_output=True, text=True, check=True
     )
-    assert "cannot keep the buffer in" in done.stdout
+    assert "cannot store the buffer in" in done.stdout
     assert "File too large" in done.stdout
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     buffer = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path / "file" / "sub"))
-    with pytest.raises(StorageError, match="cannot keep the buffer in"):
+    with pytest.raises(StorageError, match="cannot store the buffer in"):
         buffer.extend(torch.arange(4))

@@ -47,7 +47,9 @@ def test_each_step_once_in_a_pass() -> None:
 def test_the_last_batch_may_be_dropped() -> None:
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement())] == [4, 4, 2]
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement(drop_last=True))] == [4, 4]
-    with pytest.raises(ArgumentError, match="a batch of 11 is more than the 10 steps stored"):
+    with pytest.raises(
+        ArgumentError, match="batch size 11 is above the number of stored steps, 10"
+    ):
         numbers(SamplerWithoutReplacement(drop_last=True)).sample(11)
 
 
@@ -121,7 +123,7 @@ def test_set_sampler_keeps_the_generator() -> None:
     assert torch.equal(buffer.sample(), expected)
 
 
-def test_a_sampler_of_ones_own() -> None:
+def test_custom_sampler() -> None:
     class Newest(Sampler):
         def draw(self, storage, batch_size):  # type: ignore[no-untyped-def]
             return torch.arange(len(storage) - batch_size, len(storage)), {}

@@ -18,7 +18,7 @@ import torch
 from tdx import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
 from tdx.errors import StorageError
 from tests.data.stored import rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 
 def filled(first: int, steps: int = 5) -> ReplayBuffer:

@@ -22,7 +22,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, StorageError
 from tests.data.stored import batched, rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 MakeStorage = Callable[[int], Storage]
 STORAGES = [ListStorage, LazyTensorStorage, LazyMemmapStorage]
@@ -46,7 +46,7 @@ def test_from_each_storage_to_each(
     assert_same(loaded[:], saved[:])
 
 
-def test_everything_there_is(tmp_path: Path) -> None:
+def test_full_content(tmp_path: Path) -> None:
     dtypes = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64]
     fields = {str(dtype): torch.rand(3, 2).mul(9).to(dtype) for dtype in dtypes}
     agents = TensorDict({"a/b": torch.rand(3, 5), "..": torch.rand(3, 5)}, [3, 5])
@@ -97,7 +97,7 @@ def test_into_a_larger_ring(tmp_path: Path) -> None:
     assert loaded.extend(torch.arange(2)).tolist() == [5, 6]
 
 
-def test_a_pass_goes_on(tmp_path: Path) -> None:
+def test_a_pass_continues(tmp_path: Path) -> None:
     def make() -> ReplayBuffer:
         sampler = SamplerWithoutReplacement()
         return ReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, batch_size=3)
@@ -112,7 +112,7 @@ def test_a_pass_goes_on(tmp_path: Path) -> None:
     assert sorted(first + rest) == list(range(10))
 
 
-def test_where_rollouts_were_cut_is_known_again(tmp_path: Path) -> None:
+def test_cuts_of_rollouts_are_restored(tmp_path: Path) -> None:
     def make() -> ReplayBuffer:
         sampler = SliceSampler(slice_len=4)
         return ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=200)
@@ -204,8 +204,8 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LazyTensorStorage(4), "5 steps are saved, this storage holds 4"),
-        (lambda: LazyTensorStorage(40, ndim=2), "counts steps along 1 dims, this one along 2"),
+        (lambda: LazyTensorStorage(4), "has 5 steps, this storage has room for 4"),
+        (lambda: LazyTensorStorage(40, ndim=2), "has 1 dims of steps, this storage has 2"),
     ],
 )
 def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], message: str) -> None:
@@ -216,7 +216,7 @@ def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], mes
 def test_storage_made_for_other_data(saved: Path) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8))
     buffer.extend(torch.arange(3))
-    with pytest.raises(ArgumentError, match="the keys are not those of the storage"):
+    with pytest.raises(ArgumentError, match="the keys differ from those of the storage"):
         buffer.loads(saved)
     assert buffer[:].tolist() == [0, 1, 2]
 
@@ -224,5 +224,5 @@ def test_storage_made_for_other_data(saved: Path) -> None:
 def test_lists_of_objects(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=ListStorage(4))
     buffer.extend(["a", "b"])
-    with pytest.raises(ArgumentError, match="the list cannot be saved: there are items of type"):
+    with pytest.raises(ArgumentError, match="the list cannot be saved: it has items of type"):
         buffer.dumps(tmp_path)

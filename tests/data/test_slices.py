@@ -36,14 +36,14 @@ def assert_pieces(batch: TensorDictBase, length: int) -> TensorDictBase:
     return rows
 
 
-def test_pieces_of_episodes() -> None:
+def test_slices_of_episodes() -> None:
     batch = buffer_of(rollout([5, 9, 4]), slice_len=4).sample(400)
     rows = assert_pieces(batch, 4)
     starts = set(zip(rows["episode"][:, 0].tolist(), rows["step"][:, 0].tolist(), strict=True))
     assert starts == {(0, 0), (0, 1), *((1, i) for i in range(6)), (2, 0)}
 
 
-def test_ends_of_pieces_are_marked() -> None:
+def test_ends_of_slices_are_marked() -> None:
     rows = buffer_of(rollout([5, 9, 4]), slice_len=4).sample().reshape(-1, 4)
     for key in (("next", "truncated"), ("next", "done")):
         assert (rows[key].squeeze(-1).int() == torch.tensor([0, 0, 0, 1])).all()
@@ -190,14 +190,14 @@ def test_never_across_episodes(draw: st.DataObject) -> None:
         ({"slice_len": 2, "end_key": "a", "traj_key": "b"}, "end_key and traj_key are both given"),
     ],
 )
-def test_bad_arguments(kwargs: dict[str, Any], message: str) -> None:
+def test_invalid_arguments(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         SliceSampler(**kwargs)
 
 
-def test_batches_that_are_no_multiple() -> None:
+def test_batch_size_is_not_a_multiple() -> None:
     buffer = buffer_of(rollout([9]), slice_len=4)
-    with pytest.raises(ArgumentError, match=r"a batch of 10 .* \(use a multiple: 8 or 12\)"):
+    with pytest.raises(ArgumentError, match=r"batch size 10 .* \(use 8 or 12\)"):
         buffer.sample(10)
 
 
@@ -207,9 +207,9 @@ def test_no_episode_is_long_enough() -> None:
         buffer.sample()
 
 
-def test_steps_that_do_not_go_on() -> None:
+def test_steps_that_do_not_continue() -> None:
     data = rollout([20])[torch.randperm(20)]
-    with pytest.raises(ChainError, match="of the 20 steps do not go on from the next of the step"):
+    with pytest.raises(ChainError, match="of the 20 steps do not continue the previous step"):
         buffer_of(data, slice_len=6).sample()
 
 
@@ -228,7 +228,7 @@ def test_other_storages() -> None:
 
 def test_sequences_as_items() -> None:
     buffer = buffer_of(batched([[9], [9]]), slice_len=3)
-    with pytest.raises(ChainError, match="each stored step is a sequence itself"):
+    with pytest.raises(ChainError, match="each stored step is itself a sequence"):
         buffer.sample()
 
 

@@ -36,7 +36,7 @@ from tdx import (
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.data.stored import batched, rollout
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 REWARD = ("next", "reward")
 
@@ -94,7 +94,7 @@ def test_functions() -> None:
     assert isinstance(buffer.transform[0], CallableTransform)
 
 
-def test_inverse_on_the_way_in() -> None:
+def test_inverse_when_written() -> None:
     data = TensorDict(value=torch.rand(4, dtype=torch.float64), batch_size=[4])
     buffer = buffer_of(data, DoubleToFloat(in_keys=["value"], in_keys_inv=["value"]))
     buffer.append_transform(ObservationNorm(0.0, 2.0, in_keys=["value"]))
@@ -107,7 +107,7 @@ def test_inverse_on_the_way_in() -> None:
     assert single["value"].dtype == torch.float32
 
 
-def test_actions_there_and_back() -> None:
+def test_actions_round_trip() -> None:
     data = rollout([4])
     buffer = buffer_of(data, ActionScaling(loc=torch.ones(2), scale=torch.tensor([2.0, 4.0])))
     torch.testing.assert_close(
@@ -170,7 +170,7 @@ def test_hooks_are_called() -> None:
         assert seen == [module]
 
 
-def test_fast_way_gives_what_the_chain_gives() -> None:
+def test_chain_program_equals_the_chain() -> None:
     data = rollout([5, 4])
     stages = [
         ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=[("sub", "normal")]),
@@ -328,5 +328,5 @@ def test_missing_key() -> None:
 
 def test_transforms_of_other_data_than_tensordicts() -> None:
     buffer = buffer_of(torch.arange(4), RewardScaling(0.0, 1.0))
-    with pytest.raises(ChainError, match="its batches are Tensor"):
+    with pytest.raises(ChainError, match="the batches are Tensor"):
         buffer.sample()

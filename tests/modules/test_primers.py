@@ -150,7 +150,7 @@ def test_several_modules() -> None:
     assert first["recurrent_state_c"].shape == (1, 5)
 
 
-def test_a_module_of_ones_own_is_asked() -> None:
+def test_custom_module() -> None:
     class Counter(nn.Module):
         def make_tensordict_primer(self) -> TensorDictPrimer:
             return TensorDictPrimer(count=Unbounded(1))
@@ -162,7 +162,7 @@ def test_a_module_of_ones_own_is_asked() -> None:
 
 def test_two_modules_with_one_state_are_refused() -> None:
     both = nn.ModuleList([GRUModule(3, 4, in_key="x", out_key=out) for out in ("y", "z")])
-    with pytest.raises(ArgumentError, match="two modules carry a state under 'recurrent_state'"):
+    with pytest.raises(ArgumentError, match="two modules use 'recurrent_state'"):
         get_primers_from_module(both)
 
 

@@ -205,13 +205,13 @@ def test_the_mode_decorates_a_function() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: GRUModule(3, 4, out_key="y"), ArgumentError, "give in_key or in_keys"),
+        (lambda: GRUModule(3, 4, out_key="y"), ArgumentError, "pass in_key or in_keys"),
         (
             lambda: GRUModule(3, 4, in_key="x", in_keys=["x", "h"], out_key="y"),
             ArgumentError,
             "not both",
         ),
-        (lambda: GRUModule(3, 4, in_key="x"), ArgumentError, "give out_key or out_keys"),
+        (lambda: GRUModule(3, 4, in_key="x"), ArgumentError, "pass out_key or out_keys"),
         (
             lambda: GRUModule(3, 4, in_keys=["x"], out_key="y"),
             ArgumentError,
@@ -240,12 +240,12 @@ def test_the_mode_decorates_a_function() -> None:
         (
             lambda: GRUModule(3, 4, gru=nn.GRU(3, 4, batch_first=True), in_key="x", out_key="y"),
             ArgumentError,
-            "leave one of them out",
+            "remove one of them",
         ),
         (lambda: set_recurrent_mode(cast(Any, "recurent")), UnknownNameError, "mean recurrent"),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -268,7 +268,7 @@ def test_bad_arguments(make: Callable[[], Any], error: type[TdxError], message: 
         ),
     ],
 )
-def test_data_that_does_not_fit(given: TensorDict, error: type[TdxError], message: str) -> None:
+def test_incompatible_data(given: TensorDict, error: type[TdxError], message: str) -> None:
     with pytest.raises(error, match=message):
         GRUModule(3, 4, in_key="x", out_key="y")(given)
 

@@ -19,7 +19,7 @@ from tests.parity.twins import (
     assert_same_specs,
     assert_same_values,
     chained,
-    driven,
+    fixed_rollout,
     leaves,
 )
 
@@ -53,7 +53,7 @@ PENDULUM: dict[str, Stages] = {
 def test_specs_and_rollouts(stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, "Pendulum-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 12), driven(theirs, 12))
+    assert_same_values(fixed_rollout(ours, 12), fixed_rollout(theirs, 12))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_casts_of_doubles(stages: Stages) -> None:
         m.TransformedEnv(m.GymWrapper(Doubles()), m.Compose(*stages(m))) for m in (tdx, ORACLE)
     )
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 12), driven(theirs, 12))
+    assert_same_values(fixed_rollout(ours, 12), fixed_rollout(theirs, 12))
 
 
 # Bins
@@ -181,7 +181,7 @@ def test_flat_actions_of_an_env() -> None:
         m.TransformedEnv(m.GymWrapper(Matrices()), m.FlattenAction()) for m in (tdx, ORACLE)
     )
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 5), driven(theirs, 5))
+    assert_same_values(fixed_rollout(ours, 5), fixed_rollout(theirs, 5))
 
 
 def masked_env(m: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 import tdx
-from tests.parity.twins import ORACLE, assert_same_specs, assert_same_values, driven
+from tests.parity.twins import ORACLE, assert_same_specs, assert_same_values, fixed_rollout
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -61,4 +61,4 @@ def test_specs_and_rollouts(workers: int | None, keys: list[str] | None) -> None
         envs.append(m.TransformedEnv(base, transform))
     if keys is None:
         assert_same_specs(*envs)
-    assert_same_values(driven(envs[0], 3), driven(envs[1], 3), rtol=1e-3, atol=1e-3)
+    assert_same_values(fixed_rollout(envs[0], 3), fixed_rollout(envs[1], 3), rtol=1e-3, atol=1e-3)

@@ -17,9 +17,9 @@ from tests.parity.twins import (
     assert_same_specs,
     assert_same_values,
     chained,
-    driven,
+    fixed_rollout,
 )
-from tests.transforms.mocks_of_resets import Adding, sequences
+from tests.transforms.reset_envs import Adding, sequences
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,7 +53,7 @@ def test_specs_and_rollouts(name: str, workers: int | None) -> None:
     env_id, stages = EXACT[name]
     ours, theirs = (chained(m, env_id, stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 30), driven(theirs, 30))
+    assert_same_values(fixed_rollout(ours, 30), fixed_rollout(theirs, 30))
 
 
 @pytest.mark.parametrize("size", [[1], [1, 1]])
@@ -68,7 +68,7 @@ def test_batch_sizes(size: list[int]) -> None:
         )
         for m in (tdx, ORACLE)
     )
-    assert_same_values(driven(ours, 30), driven(theirs, 30))
+    assert_same_values(fixed_rollout(ours, 30), fixed_rollout(theirs, 30))
 
 
 # VecNorm

@@ -16,7 +16,7 @@ from tests.parity.twins import (
     assert_same_specs,
     assert_same_values,
     chained,
-    driven,
+    fixed_rollout,
     leaves,
 )
 
@@ -70,7 +70,7 @@ ACTIONS: dict[str, Stages] = {
 def test_shapes_of_observations(stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, "CartPole-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 30), driven(theirs, 30))
+    assert_same_values(fixed_rollout(ours, 30), fixed_rollout(theirs, 30))
 
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
@@ -78,7 +78,7 @@ def test_shapes_of_observations(stages: Stages, workers: int | None) -> None:
 def test_shapes_of_actions(stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, "Pendulum-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 10), driven(theirs, 10))
+    assert_same_values(fixed_rollout(ours, 10), fixed_rollout(theirs, 10))
 
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
@@ -97,7 +97,7 @@ def test_frame_skip_without_ends(stages: Stages, workers: int | None) -> None:
     """Without an end: the oracle goes on stepping an env that is done."""
     ours, theirs = (chained(m, "Pendulum-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 12), driven(theirs, 12))
+    assert_same_values(fixed_rollout(ours, 12), fixed_rollout(theirs, 12))
 
 
 # Images
@@ -160,7 +160,7 @@ def test_differences_in_stored_data(kwargs: dict[str, Any]) -> None:
         m.TransformedEnv(m.GymEnv("Pendulum-v1"), m.NextObservationDelta(["observation"], **kwargs))
         for m in (tdx, ORACLE)
     )
-    mine, wanted = driven(ours, 12), driven(theirs, 12)
+    mine, wanted = fixed_rollout(ours, 12), fixed_rollout(theirs, 12)
     transform = tdx.NextObservationDelta(["observation"], **kwargs)
     stored = transform.inv(mine)
     assert_same_values(stored.exclude("delta"), wanted)

@@ -15,7 +15,7 @@ from tests.parity.twins import (
     Doubles,
     assert_same_values,
     chained,
-    driven,
+    fixed_rollout,
     leaves,
 )
 
@@ -120,7 +120,7 @@ def test_pixels_of_an_env(workers: int | None) -> None:
         key: (spec.shape, spec.dtype) for key, spec in wanted.items()
     }
     # As above: a product in the place of a quotient.
-    assert_same_values(driven(ours, 4), driven(theirs, 4), rtol=1e-6, atol=1e-6)
+    assert_same_values(fixed_rollout(ours, 4), fixed_rollout(theirs, 4), rtol=1e-6, atol=1e-6)
 
 
 # The way back, and statistics

@@ -18,7 +18,7 @@ from tests.parity.twins import (
     assert_same_specs,
     assert_same_values,
     chained,
-    driven,
+    fixed_rollout,
 )
 from tests.transforms.contract.examples import NAMES, example_of
 
@@ -112,7 +112,7 @@ CASES = [
 def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, env_id, stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 30), driven(theirs, 30))
+    assert_same_values(fixed_rollout(ours, 30), fixed_rollout(theirs, 30))
 
 
 @pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])
@@ -134,7 +134,7 @@ def test_around_worker_processes(name: str, processes: tuple[str, list[Any]]) ->
         for m, batch in zip(LIBRARIES, batches, strict=True)
     )
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 20), driven(theirs, 20))
+    assert_same_values(fixed_rollout(ours, 20), fixed_rollout(theirs, 20))
 
 
 # Doubles
@@ -161,7 +161,7 @@ def test_doubles(stages: Stages) -> None:
         m.TransformedEnv(m.GymWrapper(Doubles()), m.Compose(*stages(m))) for m in (tdx, ORACLE)
     )
     assert_same_specs(ours, theirs)
-    assert_same_values(driven(ours, 12), driven(theirs, 12))
+    assert_same_values(fixed_rollout(ours, 12), fixed_rollout(theirs, 12))
 
 
 # Signatures

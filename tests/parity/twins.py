@@ -71,7 +71,7 @@ class Actions:
         return tensordict.set(self.key, action)
 
 
-def driven(env: Any, steps: int) -> TensorDictBase:
+def fixed_rollout(env: Any, steps: int) -> TensorDictBase:
     """A rollout from the second episode of a seed: the oracle's ``set_seed`` uses up the first."""
     env.set_seed(5, static_seed=True)
     if isinstance(env, tdx.TransformedEnv):

@@ -150,13 +150,13 @@ def test_values_are_resolved() -> None:
             ["RewardSum", "CatFrames(4, -1, in_keys=['pixels'])"],
             KeyNotFoundError,
             "stage 1 (CatFrames), key 'pixels': a reset of the env at this stage has no key"
-            " 'pixels' (keys there: done, episode_reward, observation, terminated, truncated)",
+            " 'pixels' (existing keys: done, episode_reward, observation, terminated, truncated)",
         ),
         (
             ["RewardScaling(0, 1, in_keys=['rewad'])"],
             KeyNotFoundError,
             "stage 0 (RewardScaling), key 'rewad': the env at this stage has no key 'rewad'"
-            " (keys there: reward, done, observation, terminated, truncated)",
+            " (existing keys: reward, done, observation, terminated, truncated)",
         ),
         (
             [
@@ -174,7 +174,8 @@ def test_values_are_resolved() -> None:
             ],
             KeyNotFoundError,
             "stage 1 (ObservationNorm), key 'state.angel': the env at this stage has no key"
-            " 'state.angel' (keys there: ('state', 'angle'), done, reward, terminated, truncated)",
+            " 'state.angel' (existing keys: ('state', 'angle'), done, reward, terminated,"
+            " truncated)",
         ),
         (
             ["ObservationNorm(0, 1, in_keys=['observation'], out_keys=['reward'])"],

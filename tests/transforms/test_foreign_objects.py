@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import Compose, GymEnv, LazyTensorStorage, ReplayBuffer, RewardSum, TransformedEnv
-from tdx.core.transforms.foreign import foreign_library
+from tdx.core.transforms.callable_transform import foreign_library
 from tdx.errors import ArgumentError, TdxError
 from tdx.pipeline import Pipeline, build_env
 
@@ -71,7 +71,7 @@ def test_foreign_objects_are_refused(thing: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_every_place_refuses_them(place: Callable[[Any], Any]) -> None:
-    with pytest.raises(ArgumentError, match="VecNorm is from TorchRL"):
+    with pytest.raises(ArgumentError, match="VecNorm belongs to TorchRL"):
         place(torchrl_like())
 
 
@@ -88,7 +88,7 @@ foreign_instance = torchrl_like()
 
 def test_objects_that_a_pipeline_names_are_refused() -> None:
     pipeline = Pipeline.of("CartPole-v1", f"{__name__}:foreign_instance")
-    with pytest.raises(ArgumentError, match=r"stage 0 .*VecNorm is from TorchRL"):
+    with pytest.raises(ArgumentError, match=r"stage 0 .*VecNorm belongs to TorchRL"):
         build_env(pipeline, allow_code=True)
 
 
@@ -105,7 +105,7 @@ def test_functions_and_modules_are_taken() -> None:
 
 def test_nothing_is_imported_to_find_out() -> None:
     code = (
-        "import sys; from tdx.core.transforms.foreign import foreign_library as f;"
+        "import sys; from tdx.core.transforms.callable_transform import foreign_library as f;"
         "assert f(print) is None;"
         "assert not {'torchrl', 'stable_baselines3', 'gym'} & set(sys.modules)"
     )

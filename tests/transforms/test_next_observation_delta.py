@@ -21,22 +21,22 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tests.transforms.driving import driven
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import fixed_rollout
 
 EXACT: dict[str, Any] = {"delta_dtype": torch.float64}
 
 
 def test_it_is_the_change_since_the_current_observation() -> None:
     env = TransformedEnv(RowsEnv((4,)), NextObservationDelta(["observation"], **EXACT))
-    rollout = driven(env, 8)
+    rollout = fixed_rollout(env, 8)
     change = rollout["next", "observation"] - rollout["observation"]
     assert torch.equal(rollout["next", "delta", "observation"], change.double())
 
 
 def test_it_is_zero_where_an_episode_begins() -> None:
     chain = Compose(StepCounter(), NextObservationDelta(["observation"], ["change"]))
-    rollout = driven(TransformedEnv(RowsEnv((4,)), chain), 8)
+    rollout = fixed_rollout(TransformedEnv(RowsEnv((4,)), chain), 8)
     begun = (rollout["step_count"] == 0).squeeze(-1)
     assert begun.sum() > 4
     assert not rollout["change"][begun].any()
@@ -73,15 +73,15 @@ def test_a_later_stage_may_rename_what_it_reads() -> None:
     chain = Compose(
         NextObservationDelta(["observation"], **EXACT), RenameTransform(["observation"], ["seen"])
     )
-    rollout = driven(TransformedEnv(RowsEnv((4,)), chain), 8)
+    rollout = fixed_rollout(TransformedEnv(RowsEnv((4,)), chain), 8)
     change = rollout["next", "seen"] - rollout["seen"]
     assert torch.equal(rollout["next", "delta", "observation"], change.double())
 
 
-def test_each_group_begins_anew_with_its_own_reset() -> None:
+def test_each_group_follows_its_own_reset() -> None:
     keys = [("solo", "observation"), ("pair", "observation")]
     env = TransformedEnv(GroupsEnv((3,)), NextObservationDelta(keys))
-    rollout = driven(env, 6)
+    rollout = fixed_rollout(env, 6)
     # Group solo ends every 2 steps, group pair every 3; both count up by 1.
     solo = rollout["delta", "solo", "observation"][0, :, 0].tolist()
     pair = rollout["delta", "pair", "observation"][0, :, 1, 0].tolist()
@@ -94,7 +94,7 @@ def test_each_group_begins_anew_with_its_own_reset() -> None:
 
 @pytest.mark.parametrize("key", ["observation", "precise", "pixels"])
 def test_the_next_observation_comes_back_from_a_buffer(key: str) -> None:
-    stored = driven(TransformedEnv(RowsEnv((4,)), NextObservationDelta([key])), 8)
+    stored = fixed_rollout(TransformedEnv(RowsEnv((4,)), NextObservationDelta([key])), 8)
     expected = stored["next", key].clone()
     transform = NextObservationDelta([key])
     kept = transform.inv(stored)
@@ -113,7 +113,7 @@ def test_a_buffer_holds_the_differences_alone(in_env: bool) -> None:
     env: EnvBase = RowsEnv()
     if in_env:
         env = TransformedEnv(env, NextObservationDelta(["precise"]))
-    data = driven(env, 8)
+    data = fixed_rollout(env, 8)
     buffer = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=8)
     buffer.append_transform(Compose(NextObservationDelta(["precise"])))
     buffer.extend(data)
@@ -131,7 +131,7 @@ def test_a_buffer_holds_the_differences_alone(in_env: bool) -> None:
 
 
 def test_what_was_stored_without_it_stays_as_it_is() -> None:
-    stored = driven(RowsEnv((4,)), 3)
+    stored = fixed_rollout(RowsEnv((4,)), 3)
     result = NextObservationDelta(["observation"])(stored.clone())
     assert (result == stored).all()
     with_it = NextObservationDelta(["observation"], drop_delta=False, **EXACT)(stored.clone())
@@ -159,19 +159,19 @@ def test_the_dtype_of_what_comes_back() -> None:
         (lambda: NextObservationDelta(["a", "b"], ["c"]), "2 in-keys and 1 out-keys"),
     ],
 )
-def test_bad_arguments(make: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
 
-def test_an_observation_that_is_not_there() -> None:
+def test_unknown_observation() -> None:
     env = TransformedEnv(RowsEnv(), NextObservationDelta(["observatoin"]))
-    with pytest.raises(KeyNotFoundError, match="keys there: observation"):
+    with pytest.raises(KeyNotFoundError, match="existing keys: observation"):
         env.output_spec  # noqa: B018
     with pytest.raises(KeyNotFoundError, match=r"has no key 'next\.x'"):
         NextObservationDelta(["x"])(TensorDict(x=torch.ones(1)))
 
 
 def test_stored_data_needs_named_keys() -> None:
-    with pytest.raises(ChainError, match="has no in_keys to look for"):
-        NextObservationDelta()(driven(RowsEnv(), 1))
+    with pytest.raises(ChainError, match="has no in_keys for"):
+        NextObservationDelta()(fixed_rollout(RowsEnv(), 1))

@@ -26,8 +26,8 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
 from tdx.transforms.observation import vec_norm
-from tests.transforms.driving import FixedActions, assert_same, driven, entries
-from tests.transforms.mocks import GroupsEnv, RowsEnv
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
 
@@ -63,7 +63,7 @@ def assert_same_state(transform: Any, state: dict[str, Tensor]) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv])
-def test_7_workers_count_together(batch: Callable[..., Any]) -> None:
+def test_workers_count_together(batch: Callable[..., Any]) -> None:
     creator = EnvCreator(made)
     watching = creator()
     env = batch(3, creator)
@@ -95,7 +95,7 @@ def made_slow() -> EnvBase:
 
 
 @pytest.mark.timeout(120)
-def test_7_no_update_of_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_update_of_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(vec_norm), "add_values", vars(vec_norm)["add_values"])
     creator = EnvCreator(made_slow)
     env = ParallelEnv(3, creator)
@@ -108,7 +108,7 @@ def test_7_no_update_of_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("batch_size", [(4,), (2, 3)])
-def test_7_a_batch_counts_its_rows(batch_size: tuple[int, ...]) -> None:
+def test_a_batch_counts_its_rows(batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(RowsEnv(batch_size, endless=True), plain())
     env.rollout(5)
     rows = torch.Size(batch_size).numel()
@@ -135,7 +135,7 @@ def test_a_partial_reset_of_no_row_changes_nothing() -> None:
     assert_same_state(env.transform, before)
 
 
-def test_statistics_run_on_over_the_ends_of_episodes() -> None:
+def test_statistics_continue_across_episodes() -> None:
     env = TransformedEnv(RowsEnv(), VecNorm(decay=1.0))
     rollout = env.rollout(6, break_when_any_done=False)
     episodes = 1 + int(rollout["next", "done"][:-1].sum())
@@ -158,7 +158,7 @@ def test_groups_count_by_their_own_resets() -> None:
 # Values
 
 
-def test_it_normalises_by_what_it_has_seen_so_far() -> None:
+def test_values_are_normalized_by_earlier_statistics() -> None:
     norm = plain()
     rows = [[1.0, 2.0], [3.0, 5.0], [4.0, 4.0]]
     result = fed(norm, *rows)
@@ -170,14 +170,14 @@ def test_it_normalises_by_what_it_has_seen_so_far() -> None:
     torch.testing.assert_close(norm.scale["observation"].square(), norm.var["observation"])
 
 
-def test_decay_weighs_what_was_there() -> None:
+def test_decay() -> None:
     norm = VecNorm(["observation"], decay=0.5)
     fed(norm, [1.0], [3.0])
     assert norm.count["observation"] == 1.5
     assert norm.loc["observation"].item() == (0.5 * 1 + 3) / 1.5
 
 
-def test_7_constant_input_stays_bounded() -> None:
+def test_constant_input_stays_bounded() -> None:
     norm = VecNorm(["observation"])
     for _ in range(50):
         result = fed(norm, [1e4, -3.3, 0.1])
@@ -198,17 +198,17 @@ def test_integers_become_floats() -> None:
     assert env.rollout(3)["pixels"].dtype is torch.float32
 
 
-def test_before_the_first_value_it_changes_nothing() -> None:
+def test_values_before_the_first_update() -> None:
     env = TransformedEnv(RowsEnv(), plain())
     env.eval()
-    assert_same(driven(env), driven(RowsEnv()))
+    assert_same(fixed_rollout(env), fixed_rollout(RowsEnv()))
 
 
-def test_denorm_gives_back_what_went_in() -> None:
+def test_denorm_inverts_the_normalization() -> None:
     env = TransformedEnv(RowsEnv(), VecNorm(["observation"], ["normal"], decay=1.0))
     env.rollout(4, break_when_any_done=False)
     env.transform.freeze()
-    rollout = driven(env)
+    rollout = fixed_rollout(env)
     restored = env.transform.denorm(rollout.exclude("observation", ("next", "observation")))
     for key in ("observation", ("next", "observation")):
         torch.testing.assert_close(restored[key], rollout[key])
@@ -239,22 +239,22 @@ def frozen(norm: VecNorm) -> VecNorm:
 
 
 @pytest.mark.parametrize("still", [evaluated, frozen])
-@pytest.mark.parametrize("path", [stepped, reset_in_part, driven, offline])
-def test_7_frozen_or_evaluated_it_is_the_same_to_the_bit(
+@pytest.mark.parametrize("path", [stepped, reset_in_part, fixed_rollout, offline])
+def test_frozen_or_evaluated_it_is_the_same_to_the_bit(
     still: Callable[[VecNorm], VecNorm], path: Callable[[EnvBase], TensorDictBase]
 ) -> None:
     env = TransformedEnv(RowsEnv((2,)), plain())
-    driven(env)
+    fixed_rollout(env)
     norm = env.transform
     assert isinstance(norm, VecNorm)
     still(norm)
     before = state_of(norm)
     path(env)
     assert_same_state(norm, before)
-    assert_same(driven(env), driven(env))
+    assert_same(fixed_rollout(env), fixed_rollout(env))
 
 
-def test_unfrozen_it_goes_on() -> None:
+def test_unfreeze_resumes_updates() -> None:
     norm = plain()
     fed(norm, [1.0])
     norm.freeze()
@@ -276,32 +276,32 @@ def test_a_frozen_copy_does_not_follow() -> None:
 
 
 @pytest.mark.parametrize("keys", [["observation"], ["observation", "reward", "precise"]])
-def test_7_the_statistics_can_be_read_out(keys: list[Any]) -> None:
+def test_statistics_are_readable(keys: list[Any]) -> None:
     env = TransformedEnv(RowsEnv((4,)), VecNorm(keys, [f"{key}_n" for key in keys]))
-    driven(env)
+    fixed_rollout(env)
     norm = env.transform
     assert isinstance(norm, VecNorm)
     fixed = norm.to_observation_norm()
     assert isinstance(fixed, ObservationNorm if len(keys) == 1 else Compose)
     norm.freeze()
-    expected = driven(env)
-    before = driven(TransformedEnv(RowsEnv((4,)), fixed))
+    expected = fixed_rollout(env)
+    before = fixed_rollout(TransformedEnv(RowsEnv((4,)), fixed))
     assert_same(before, expected)
     norm.unfreeze()
-    driven(env)
-    assert_same(driven(TransformedEnv(RowsEnv((4,)), fixed.clone())), before)
+    fixed_rollout(env)
+    assert_same(fixed_rollout(TransformedEnv(RowsEnv((4,)), fixed.clone())), before)
 
 
 # State
 
 
-def test_7_the_state_comes_back() -> None:
+def test_state_dict_round_trip() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(InitTracker(), VecNorm(decay=0.9)))
-    driven(env)
+    fixed_rollout(env)
     state = {name: value.clone() for name, value in env.state_dict().items()}
     other = TransformedEnv(RowsEnv((4,)), Compose(InitTracker(), VecNorm(decay=0.9)))
     other.load_state_dict(state)
-    assert_same(driven(other), driven(env))
+    assert_same(fixed_rollout(other), fixed_rollout(env))
     third = Compose(InitTracker(), VecNorm(decay=0.9))
     third.load_state_dict({name.removeprefix("transform."): state[name] for name in state})
     assert_same_state(third, {name.removeprefix("transform."): state[name] for name in state})
@@ -310,11 +310,11 @@ def test_7_the_state_comes_back() -> None:
 @pytest.mark.parametrize("copy", [deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_a_copy_has_statistics_of_its_own(copy: Callable[[Any], Any]) -> None:
     env = TransformedEnv(RowsEnv((4,)), plain())
-    driven(env)
+    fixed_rollout(env)
     before = state_of(env.transform)
     copied = copy(env)
     assert_same_state(copied.transform, before)
-    driven(copied)
+    fixed_rollout(copied)
     assert_same_state(env.transform, before)
 
 
@@ -325,9 +325,9 @@ def test_a_clone_shares_its_statistics() -> None:
     assert env.transform.count["observation"] == 2
 
 
-def test_7_statistics_follow_a_move() -> None:
+def test_statistics_follow_a_move() -> None:
     norm = VecNorm(decay=1.0)
-    driven(TransformedEnv(RowsEnv((4,)), norm))
+    fixed_rollout(TransformedEnv(RowsEnv((4,)), norm))
     norm.to("meta")
     for values in (norm.loc, norm.var, norm.count, norm.scale):
         assert {value.device.type for value in entries(values).values()} == {"meta"}
@@ -336,15 +336,15 @@ def test_7_statistics_follow_a_move() -> None:
 @pytest.mark.gpu
 def test_on_an_accelerator() -> None:
     env = TransformedEnv(RowsEnv((4,)), VecNorm(decay=1.0))
-    driven(env, 4)
+    fixed_rollout(env, 4)
     state = state_of(env.transform)
     env.to("cuda")
     assert {value.device.type for value in entries(env.transform.loc).values()} == {"cuda"}
     expected = TransformedEnv(RowsEnv((4,)), VecNorm(decay=1.0))
     expected.transform.load_state_dict(state)
     for (key, value), (_, wanted) in zip(
-        sorted(driven(env).items(True, True), key=str),
-        sorted(driven(expected).items(True, True), key=str),
+        sorted(fixed_rollout(env).items(True, True), key=str),
+        sorted(fixed_rollout(expected).items(True, True), key=str),
         strict=True,
     ):
         torch.testing.assert_close(value.cpu(), wanted, msg=str(key))
@@ -375,13 +375,13 @@ def test_a_lock_is_held_while_statistics_change() -> None:
     assert lock.entered == 3
 
 
-def test_a_lock_that_never_comes_free_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.envs.batched.env_creator._LOCK_TIMEOUT", 0.01)
+def test_a_lock_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.envs.batched.state_lock._HELD_FOR_LONG", 0.01)
     env = EnvCreator(made)()
     norm = env.transform
     assert isinstance(norm, VecNorm)
     assert norm.lock is not None
-    with norm.lock, pytest.raises(WorkerError, match="was not released"):
+    with norm.lock, pytest.raises(WorkerError, match="does not come free"):
         env.reset()
 
 
@@ -400,14 +400,14 @@ def test_a_lock_that_never_comes_free_is_told(monkeypatch: pytest.MonkeyPatch) -
         ({"in_keys": ["observation"], "out_keys": ["a", "b"]}, "1 in-keys and 2 out-keys"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         VecNorm(**arguments)
 
 
-def test_a_key_that_is_not_there() -> None:
+def test_unknown_key() -> None:
     env = TransformedEnv(RowsEnv(), VecNorm(["observaton"]))
-    with pytest.raises(KeyNotFoundError, match="keys there: observation"):
+    with pytest.raises(KeyNotFoundError, match="existing keys: observation"):
         env.output_spec  # noqa: B018
     with pytest.raises(KeyNotFoundError, match="shared_td has no key 'reward'"):
         VecNorm(shared_td=TensorDict(observation=torch.zeros(3, 3)))
@@ -415,10 +415,10 @@ def test_a_key_that_is_not_there() -> None:
 
 def test_statistics_of_another_shape() -> None:
     env = TransformedEnv(RowsEnv(), VecNorm(["observation"], shapes=[[4]]))
-    with pytest.raises(ChainError, match=r"are of shape \(4,\), the entry has \(3,\)"):
+    with pytest.raises(ChainError, match=r"have shape \(4,\), the entry has \(3,\)"):
         env.reset()
 
 
-def test_nothing_to_read_out() -> None:
-    with pytest.raises(ChainError, match="has seen no values"):
+def test_no_statistics_yet() -> None:
+    with pytest.raises(ChainError, match="has no statistics"):
         VecNorm().to_observation_norm()

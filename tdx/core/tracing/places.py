@@ -74,7 +74,7 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
         reads={"forward": _normal(stage.in_keys), "inverse": _normal(stage.out_keys_inv)},
         writes={
             "forward": None if anything else frozenset(_normal(names)),
-            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._handed_out, *added))),
+            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._exposed_keys, *added))),
         },
         pure=is_pure(stage),
         acts=invertible,

@@ -90,7 +90,7 @@ class TracedWalk:
         passed = None if tensordict is None and is_trivial else inner
         result = self.reset(env.base_env, passed, **kwargs)
         chain = env._chain
-        views = chain._seen_by_each(given) if isinstance(chain, Compose) else [given]
+        views = chain._stage_inputs(given) if isinstance(chain, Compose) else [given]
         for place, view in zip(places, views, strict=True):
             assert place.stage is not None
             result = call(place, "forward", place.stage._reset, view, result)
@@ -114,14 +114,14 @@ class TracedWalk:
         result = self.step(env.base_env, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
-            result.update(env._chain._inward(preset.exclude(*known)))
+            result.update(env._chain._to_inner_batch(preset.exclude(*known)))
             self.record.settle(GIVEN, "forward", result)
         for place in places:
             stage = place.stage
             assert stage is not None
             result = call(place, "forward", stage._step, tensordict, result)
             if stage._changes_batch:
-                tensordict = stage._outward(tensordict)
+                tensordict = stage._to_outer_batch(tensordict)
         return result
 
     def _apply_inverse(
@@ -132,7 +132,7 @@ class TracedWalk:
             assert place.stage is not None
             hook = place.stage._inv_call
             inner = self.record.call(place, "inverse", hook, inner) if place.acts else hook(inner)
-        for key in env._handed_out:
+        for key in env._exposed_keys:
             write(tensordict, key, read(inner, key))
         return inner
 

@@ -1,10 +1,11 @@
-"""What every transform is built on."""
+"""Base classes of transforms, the chain, and the helpers that transforms are written with."""
 
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.compose import Compose
+from tdx.core.transforms.families import ObservationTransform, RewardTransform
+from tdx.core.transforms.pointwise import TimeBehaviour
 from tdx.core.transforms.scan import RunningTransform
-from tdx.core.transforms.time_behaviour import TimeBehaviour
-from tdx.core.transforms.transform import ObservationTransform, RewardTransform, Transform
+from tdx.core.transforms.transform import Transform
 
 __all__ = [
     "CallableTransform",

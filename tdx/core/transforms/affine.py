@@ -1,34 +1,34 @@
-"""The affine map ``value * scale + loc`` on tensors and on specs."""
+"""Base class of transforms that map by ``value * scale + loc``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tdx.core.transforms.key_pairs import flat_pairs
-from tdx.core.transforms.transform import Entries, RowStep, Transform
+from tdx.core.transforms.spec_maps import map_bounds
+from tdx.core.transforms.transform import Transform
+from tdx.core.transforms.validation import check_finite
 from tdx.errors import ArgumentError, ChainError
-from tdx.specs import Bounded, TensorSpec, Unbounded
+from tdx.specs import TensorSpec
 
 SMALLEST_SCALE = 1e-6
 
 
 class AffineTransform(Transform):
-    """A transform that maps by ``loc`` and ``scale``, which it keeps as buffers.
+    """Maps values by ``loc`` and ``scale``, which are buffers.
 
-    The plain form is ``value * scale + loc``. The standard form, ``(value - loc) / scale``, is
-    what statistics of the data are for: with their mean as ``loc`` and their standard deviation
-    as ``scale`` it yields zero mean and unit variance.
+    The plain form is ``value * scale + loc``. The standard form, ``(value - loc) / scale``,
+    yields zero mean and unit variance if ``loc`` and ``scale`` are the mean and the standard
+    deviation of the values.
     """
 
     loc: Tensor | None
     scale: Tensor | None
     standard_normal: bool
     _saves_form = True
-    """Whether ``standard_normal`` is part of the state, since it says how the buffers are used."""
+    """True if ``standard_normal`` is part of the state dict, since it defines the map."""
 
     def _set_affine(
         self,
@@ -37,29 +37,76 @@ class AffineTransform(Transform):
         standard_normal: bool,
         eps: float = SMALLEST_SCALE,
     ) -> None:
-        """Set the map; a divisor closer to zero than ``eps`` counts as ``eps``.
+        """Set the map. In the standard form, ``eps`` is the smallest absolute scale.
 
         Raises:
-            ArgumentError: one of them is no finite number or tensor, they do not broadcast, or
-                the scale is zero (in the standard form, only if ``eps`` is).
+            ArgumentError: A value is not finite, the shapes do not broadcast, or the scale is
+                zero (in the standard form, only if ``eps`` is zero).
         """
-        divisor = None if scale is None else finite_tensor(scale, "scale")
+        divisor = None if scale is None else check_finite(scale, "scale")
         if divisor is not None and standard_normal:
             divisor = torch.where(divisor.abs() < eps, torch.full_like(divisor, eps), divisor)
-        offset = None if loc is None else finite_tensor(loc, "loc")
+        offset = None if loc is None else check_finite(loc, "loc")
         if divisor is not None and bool((divisor == 0).any()):
             raise ArgumentError(
                 "scale must not be zero: every value would become the same",
-                hint="leave the transform out, or give the standard deviation of the data",
+                hint="remove the transform, or pass the standard deviation of the data",
             )
         if offset is not None and divisor is not None:
-            _refuse_shapes(offset, divisor)
+            _check_broadcast(offset, divisor)
         self.standard_normal = standard_normal
         self.register_buffer("loc", offset)
         self.register_buffer("scale", divisor)
 
+    @property
+    def initialized(self) -> bool:
+        """True if ``loc`` and ``scale`` are set."""
+        return self._buffers["loc"] is not None
+
+    def _require_initialized(self) -> None:
+        if not self.initialized:
+            raise ChainError(
+                f"{type(self).__name__} has no loc and scale yet",
+                hint="pass them, or call init_stats(num_iter) once the transform is in its env",
+            )
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        # Directly from the buffers: attribute lookup of a module costs more than the addition.
+        buffers: dict[str, Any] = self._buffers
+        loc, scale = buffers["loc"], buffers["scale"]
+        if loc is None:
+            self._require_initialized()
+        return (tensor - loc) / scale if self.standard_normal else tensor * scale + loc
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        self._require_initialized()
+        buffers: dict[str, Any] = self._buffers
+        loc, scale = buffers["loc"], buffers["scale"]
+        return tensor * scale + loc if self.standard_normal else (tensor - loc) / scale
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        if not self.initialized:
+            return spec
+        for name in ("loc", "scale"):
+            held = self._buffers[name]
+            if held is not None and held.ndim:
+                try:
+                    torch.broadcast_shapes(held.shape, spec.shape)
+                except RuntimeError:
+                    raise ChainError(
+                        f"{name} has shape {tuple(held.shape)}, which does not fit the entry's "
+                        f"{tuple(spec.shape)}",
+                        hint="pass one number, or one for each element",
+                    ) from None
+        return map_bounds(spec, self._apply_transform)
+
+    def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        require_floating(spec, type(self).__name__)
+        # The policy's value is mapped by the inverse, so its bounds are those of the forward map.
+        return self._transform_spec(spec)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take over ``loc`` and ``scale``, also where there were none or of another shape."""
+        """Load ``loc`` and ``scale``, also if they have no value or another shape."""
         form = state_dict.pop(prefix + "standard_normal", None) if self._saves_form else None
         if form is not None:
             self.standard_normal = bool(form)
@@ -77,139 +124,41 @@ class AffineTransform(Transform):
             form = torch.tensor(self.standard_normal, device=device)
             destination[prefix + "standard_normal"] = form
 
-    def _affine_row_step(self) -> RowStep | None:
-        """The map over a step's dict, without the calls that lead to it."""
-        pairs, missing = flat_pairs(self._pairs), self._missing
-        if pairs is None or self._missing_tolerance or self.standard_normal:
-            return None
-        buffers: dict[str, Any] = self._buffers
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                value = fields.get(in_key)
-                if value is None:
-                    raise missing(in_key, fields)
-                fields[out_key] = value * buffers["scale"] + buffers["loc"]
-
-        return step
-
-    def _affine(self, value: Tensor) -> Tensor:
-        # Straight from the buffers: a module's attribute lookup costs more than the addition.
-        buffers: dict[str, Any] = self._buffers
-        if self.standard_normal:
-            return (value - buffers["loc"]) / buffers["scale"]
-        return value * buffers["scale"] + buffers["loc"]
-
-    def _affine_spec(self, spec: TensorSpec) -> TensorSpec:
-        """The spec of what the map makes of a value of this spec.
-
-        Raises:
-            ChainError: ``loc`` and ``scale`` do not broadcast with it.
-        """
-        for name in ("loc", "scale"):
-            held = self._buffers[name]
-            if held is not None and held.ndim:
-                try:
-                    torch.broadcast_shapes(held.shape, spec.shape)
-                except RuntimeError:
-                    raise ChainError(
-                        f"{name} has shape {tuple(held.shape)}, which does not fit the entry's "
-                        f"{tuple(spec.shape)}",
-                        hint="give one number, or one for each element",
-                    ) from None
-        return mapped_spec(spec, self._affine)
-
-    def _affine_inverse(self, value: Tensor) -> Tensor:
-        buffers: dict[str, Any] = self._buffers
-        if self.standard_normal:
-            return value * buffers["scale"] + buffers["loc"]
-        return (value - buffers["loc"]) / buffers["scale"]
-
-    def _key_repr(self) -> str:
-        """The keys as the representation shows them."""
-        return f"keys={self.in_keys}"
-
     def __repr__(self) -> str:
         values = [
             f"{name}={_short(self._buffers[name])}"
             for name in ("loc", "scale")
             if self._buffers.get(name) is not None
         ]
-        return f"{type(self).__name__}({', '.join([*values, self._key_repr()])})"
+        return f"{type(self).__name__}({', '.join([*values, f'keys={self.in_keys}'])})"
 
 
-def _refuse_shapes(loc: Tensor, scale: Tensor) -> None:
+def _check_broadcast(loc: Tensor, scale: Tensor) -> None:
     try:
         torch.broadcast_shapes(loc.shape, scale.shape)
     except RuntimeError:
         raise ArgumentError(
             f"loc has shape {tuple(loc.shape)} and scale {tuple(scale.shape)}, which do not "
             "broadcast",
-            hint="give both one number, or one for each element",
+            hint="pass one number for both, or one for each element",
         ) from None
 
 
-def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """The spec of an elementwise affine function's result: its bounds mapped, and put in order.
+def require_floating(spec: TensorSpec, name: str) -> None:
+    """Check that an input of the env is floating.
 
     Args:
-        spec: of what goes in.
-        function: the map.
-    """
-    if not isinstance(spec, Bounded):
-        probe = function(torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device))
-        return Unbounded(shape=probe.shape, dtype=probe.dtype, device=probe.device)
-    ends = function(spec.low), function(spec.high)
-    low, high = torch.minimum(*ends), torch.maximum(*ends)
-    return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
-
-
-def refuse_integers(spec: TensorSpec, name: str) -> None:
-    """Raise where an env takes integers, which no affine map of floats gives.
-
-    Args:
-        spec: of what the env takes.
-        name: the transform's.
+        spec: Spec of the env's input.
+        name: Class name of the transform, for the message.
 
     Raises:
-        ChainError: its dtype is no floating one.
+        ChainError: Its dtype is not floating.
     """
     if spec.dtype is not None and not spec.dtype.is_floating_point:
         raise ChainError(
-            f"{name} gives fractions, and the env takes {type(spec).__name__} of {spec.dtype}",
-            hint="name inputs with a range of floats in in_keys_inv",
+            f"{name} returns floats, but the env takes {type(spec).__name__} of {spec.dtype}",
+            hint="name floating inputs in in_keys_inv",
         )
-
-
-def finite_tensor(value: Any, name: str) -> Tensor:
-    """The argument as a float tensor.
-
-    Args:
-        value: a number, a sequence of numbers or a tensor.
-        name: the argument's name, for the message.
-
-    Raises:
-        ArgumentError: it is none of these, or holds NaN or infinity.
-    """
-    if isinstance(value, (bool, str)):
-        raise ArgumentError(
-            f"{name} must be a number or a tensor, got {value!r}",
-            hint="for example 0.5, or torch.tensor([0.5, 2.0])",
-        )
-    try:
-        result = value if isinstance(value, Tensor) else torch.tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(
-            f"{name} must be a number or a tensor, got {value!r}",
-            hint="for example 0.5, or torch.tensor([0.5, 2.0])",
-        ) from None
-    if not result.is_floating_point():
-        result = result.to(torch.get_default_dtype())
-    if not bool(result.isfinite().all()):
-        raise ArgumentError(
-            f"{name} must be finite, got {value!r}", hint="leave NaN and infinity out of it"
-        )
-    return result
 
 
 def _short(value: Tensor | None) -> str:

@@ -1,14 +1,15 @@
-"""A plain function as a transform."""
+"""Turn plain functions into transforms, and refuse objects of other libraries."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensordict import TensorDictBase
 
 from tdx.core.envs import EnvBase
-from tdx.core.transforms.foreign import foreign_library
 from tdx.core.transforms.transform import Transform
 from tdx.errors import ArgumentError
 
@@ -19,10 +20,11 @@ TensorDictFunction = Callable[[TensorDictBase], TensorDictBase]
 
 
 class CallableTransform(Transform):
-    """Applies a function to what the env returns from ``reset`` and ``step``, and offline.
+    """Applies a function to the output of ``reset`` and ``step``, and to stored data.
 
     Args:
-        function: takes a TensorDict ``[*B]`` and returns it, written to, or another one.
+        function: Takes a TensorDict ``[*B]``, and returns the same one after writing to it, or
+            another one.
 
     Example:
         >>> import torch
@@ -40,7 +42,7 @@ class CallableTransform(Transform):
         result = self.function(next_tensordict)
         if not isinstance(result, TensorDictBase):
             raise ArgumentError(
-                f"the function returned {type(result).__name__}, it must return a TensorDict",
+                f"the function returned {type(result).__name__} instead of a TensorDict",
                 hint="end the function with `return tensordict`",
             )
         return result
@@ -60,25 +62,24 @@ class CallableTransform(Transform):
 
 
 def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
-    """Return the transform itself, or a plain function made into one.
+    """Return a transform unchanged, and a plain function as a transform.
 
     Raises:
-        ArgumentError: It is neither, a class, or an object of a library whose transforms and
-            wrappers cannot run in this chain.
+        ArgumentError: The candidate is neither, a class, or an object of another library.
     """
     if isinstance(candidate, Transform):
         return candidate
     library = foreign_library(candidate)
     if library is not None:
         raise ArgumentError(
-            f"{_name(candidate)} is from {library.title}, and a chain takes transforms of tdx "
-            "and functions",
+            f"{_name(candidate)} belongs to {library.title}, but a chain takes tdx transforms and "
+            "functions",
             hint=library.hint,
         )
     if isinstance(candidate, type):
         raise ArgumentError(
             f"{candidate.__name__} is a class, not a transform",
-            hint=f"make one: {candidate.__name__}(...)",
+            hint=f"create an instance: {candidate.__name__}(...)",
         )
     if callable(candidate) and not isinstance(candidate, EnvBase):
         return CallableTransform(candidate)
@@ -90,3 +91,62 @@ def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
 
 def _name(candidate: object) -> str:
     return candidate.__name__ if isinstance(candidate, type) else type(candidate).__name__
+
+
+# Other libraries
+
+_WRITE_ONE = "write it as a function of a TensorDict"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLibrary:
+    """A library whose objects a chain refuses.
+
+    Args:
+        title: Name in messages.
+        hint: What to use instead.
+    """
+
+    title: str
+    hint: str
+
+
+_GYM_HINT = "wrap the env before you pass it to tdx: GymWrapper(Wrapper(env))"
+_LIBRARIES = {
+    "torchrl": ForeignLibrary(
+        "TorchRL",
+        f"use the tdx transform with the same name (`tdx list transforms`), or {_WRITE_ONE}",
+    ),
+    "gymnasium": ForeignLibrary("Gymnasium", _GYM_HINT),
+    "gym": ForeignLibrary("Gym", _GYM_HINT),
+    "stable_baselines3": ForeignLibrary(
+        "Stable-Baselines3",
+        f"use the tdx transform that does the same (`tdx list transforms`), or {_WRITE_ONE}",
+    ),
+}
+
+
+def foreign_library(candidate: object) -> ForeignLibrary | None:
+    """Return the library of an object, if a chain refuses objects of that library.
+
+    An object belongs to a library if its class or a base class is defined there. Bound methods
+    and partials belong to the library of their object. Nothing is imported.
+
+    Args:
+        candidate: Any object or class.
+
+    Example:
+        >>> foreign_library(len) is None
+        True
+    """
+    while isinstance(candidate, functools.partial):
+        candidate = candidate.func
+    owner = getattr(candidate, "__self__", None)
+    if owner is not None and not isinstance(owner, type(functools)):
+        candidate = owner
+    kind = candidate if isinstance(candidate, type) else type(candidate)
+    for base in kind.__mro__:
+        package = str(getattr(base, "__module__", "")).partition(".")[0]
+        if package in _LIBRARIES:
+            return _LIBRARIES[package]
+    return None

@@ -1,4 +1,4 @@
-"""Many steps of an env at once: what a chain works on when it need not run step by step."""
+"""A block of time steps, and the functions that run a chain over it at once."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from tdx.keys import NestedKey
 Columns = dict[NestedKey, Tensor]
 
 _LARGE = 2**22
-
-
-def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A tensor of some shape with nothing in it yet, of the dtype and device of another.
-
-    NumPy asks the system for large pages, which saves most of what new memory costs.
-    """
-    size = like.itemsize * math.prod(shape)
-    if like.device.type != "cpu" or size < _LARGE or like.dtype not in _IN_NUMPY:
-        return like.new_empty(shape)
-    return torch.from_numpy(np.empty(shape, _IN_NUMPY[like.dtype]))
-
-
-_IN_NUMPY = {
+_NUMPY_DTYPES = {
     torch.float32: np.float32,
     torch.float64: np.float64,
     torch.uint8: np.uint8,
     torch.int64: np.int64,
 }
+_SUMMABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
+
+
+def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return an uninitialized tensor with the dtype and device of another.
+
+    Large ones are allocated by NumPy, which requests huge pages. That saves most of the cost of
+    new memory.
+    """
+    size = like.itemsize * math.prod(shape)
+    if like.device.type != "cpu" or size < _LARGE or like.dtype not in _NUMPY_DTYPES:
+        return like.new_empty(shape)
+    return torch.from_numpy(np.empty(shape, _NUMPY_DTYPES[like.dtype]))
 
 
 @dataclass(slots=True)
 class Chunk:
-    """The entries of ``T`` steps in a row, and of the resets among them, by key.
+    """Entries of ``T`` consecutive steps, and of the resets between them, by key.
 
-    A reset concerns the rows of its mask; what its entries hold in the other rows is any valid
-    value and goes nowhere.
+    A reset applies to the rows of its mask. In the other rows its entries contain any valid
+    value, which is never used.
 
     Args:
-        length: the number of steps, ``T``.
-        batch_size: the env's, ``[*B]``.
-        first: the root's entries before the first step, ``[*B, ...]``.
-        steps: what the steps returned, ``[T, *B, ...]``.
-        resets: what the resets returned, ``[R, *B, ...]``.
-        times: before which step each reset was, in order, from 1; ``R`` of them.
-        masks: which rows each reset was for, by the key of the mask, ``[R, *B, ..., 1]``.
+        length: Number of steps, ``T``.
+        batch_size: Batch size of the env, ``[*B]``.
+        first: Entries of the root before the first step, ``[*B, ...]``.
+        steps: Outputs of the steps, ``[T, *B, ...]``.
+        resets: Outputs of the resets, ``[R, *B, ...]``.
+        times: Step that follows each reset, ascending, from 1. Length ``R``.
+        masks: Reset masks by key, ``[R, *B, ..., 1]``.
     """
 
     length: int
@@ -65,12 +65,12 @@ class Chunk:
     def map(
         self, in_key: NestedKey, out_key: NestedKey, function: Callable[[Tensor], Tensor]
     ) -> None:
-        """Write ``function`` of one entry under another key, for the steps and the resets.
+        """Write a function of one entry under another key, for steps and resets.
 
         Args:
-            in_key: the entry read; a step has it, a reset may not.
-            out_key: the entry written.
-            function: takes any leading dims.
+            in_key: Entry to read. The steps have it; the resets may not.
+            out_key: Entry to write.
+            function: Function of a tensor with any leading dims.
         """
         self.steps[out_key] = function(self.steps[in_key])
         value = self.resets.get(in_key)
@@ -78,7 +78,7 @@ class Chunk:
             self.resets[out_key] = function(value)
 
     def cut(self, length: int) -> None:
-        """Keep the first steps only, and the resets among them."""
+        """Keep the first ``length`` steps and the resets between them."""
         self.length = length
         self.times = tuple(time for time in self.times if time < length)
         self.steps = {key: value[:length] for key, value in self.steps.items()}
@@ -86,12 +86,12 @@ class Chunk:
         self.masks = {key: value[: len(self.times)] for key, value in self.masks.items()}
 
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
-        """Which rows each reset is for, as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
+        """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
 
         Args:
-            key: the entry that asks; the mask is that of its nearest enclosing group, and
-                without one each reset is for all rows.
-            like: an entry of the resets, ``[R, *B, ...]``.
+            key: Entry; the mask of its nearest enclosing group applies. Without a mask, each
+                reset applies to all rows.
+            like: Entry of the resets, ``[R, *B, ...]``.
         """
         lead = 1 + len(self.batch_size)
         mask = nearest_mask(key, self.masks)
@@ -100,31 +100,31 @@ class Chunk:
         return expand_mask(mask, like, lead)
 
     def segments(self) -> Iterator[tuple[int, int, int | None]]:
-        """The stretches of steps without a reset: start, stop, and the reset before it, if any."""
+        """Yield each run of steps without a reset: start, stop, index of the reset before it."""
         starts = (0, *self.times)
         stops = (*self.times, self.length)
         for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             yield start, stop, index - 1 if index else None
 
 
-ChunkStep = Callable[[Chunk], None]
+ChunkFunction = Callable[[Chunk], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TimeForm:
-    """What the engine must know of a stage to run it later, over many steps at once.
+class ChunkKernel:
+    """A stage as a function of a chunk, and the entries that it accesses.
 
     Args:
-        run: does to a chunk what the hooks do step by step, in place, and leaves the transform
-            as they would leave it.
-        reads: the entries of a step that it reads.
-        writes: the entries that it writes.
-        drops: the entries that it takes away.
-        root: the entries of the step's input that it reads: its own of the step before.
-        scan: whether it depends on earlier steps.
+        run: Does to a chunk, in place, what the data hooks do step by step, and leaves the
+            transform in the same state.
+        reads: Entries of a step's output that it reads.
+        writes: Entries that it writes.
+        drops: Entries that it removes.
+        root: Entries of a step's input that it reads: its own outputs of the step before.
+        scan: True if it depends on earlier steps.
     """
 
-    run: ChunkStep
+    run: ChunkFunction
     reads: tuple[NestedKey, ...] = ()
     writes: tuple[NestedKey, ...] = ()
     drops: tuple[NestedKey, ...] = ()
@@ -134,13 +134,13 @@ class TimeForm:
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """That a stage ends every episode after so many steps, by flags that it sets.
+    """Declares that a stage ends each episode after a number of steps.
 
     Args:
-        most: the number of steps.
-        count_key: where it counts them.
-        done_key: the flag that it sets.
-        remembered: the count so far, where the step's input does not hold it.
+        most: Number of steps.
+        count_key: Entry that counts the steps.
+        done_key: Flag that the stage sets.
+        remembered: Returns the last count, for inputs of a step that do not contain it.
     """
 
     most: int
@@ -149,30 +149,33 @@ class StepLimit:
     remembered: Callable[[], Tensor | None]
 
     def counted(self, root: Mapping[NestedKey, Tensor]) -> Tensor | None:
-        """The steps so far, ``[*B, ..., 1]``; ``None`` before any reset."""
+        """Return the number of steps so far, ``[*B, ..., 1]``; ``None`` before any reset."""
         found = root.get(self.count_key)
         return self.remembered() if found is None else found
 
 
-def begun_at_resets(
+def init_reset_states(
     chunk: Chunk, keys: tuple[NestedKey, NestedKey], initial: Tensor
 ) -> Tensor | None:
-    """Make room for a state after each reset; return which rows each is for, ``[R, *B, ...]``.
+    """Write the initial state as the state after each reset of a chunk.
 
     Args:
-        chunk: gets the state's resets, which hold ``initial`` so far.
-        keys: of the state, and the key whose mask it follows.
-        initial: the state after a reset, ``[*B, ...]``.
+        chunk: Chunk to write to.
+        keys: Key of the state, and the key whose reset mask applies.
+        initial: State after a reset, ``[*B, ...]``.
+
+    Returns:
+        Mask of the rows of each reset, ``[R, *B, ...]``; ``None`` without resets.
     """
     key, mask_key = keys
     if not chunk.times:
         return None
-    begun = initial.expand(len(chunk.times), *initial.shape).clone()
-    chunk.resets[key] = begun
-    return chunk.reset_rows(mask_key, begun)
+    states = initial.expand(len(chunk.times), *initial.shape).clone()
+    chunk.resets[key] = states
+    return chunk.reset_rows(mask_key, states)
 
 
-def running(
+def scan_chunk(
     chunk: Chunk,
     state: Tensor,
     keys: tuple[NestedKey, NestedKey],
@@ -180,21 +183,21 @@ def running(
     advance: Callable[[Tensor, Tensor | None], Tensor],
     values: Tensor | None,
 ) -> Tensor:
-    """A state that each step moves on from the one before, over a chunk, one step at a time.
+    """Run a recurrence over a chunk, step by step, and write the state after each step.
 
     Args:
-        chunk: what is run over; gets the state.
-        state: before the first step, ``[*B, ...]``.
-        keys: of the state, and the key whose reset mask it follows.
-        initial: the state after a reset, ``[*B, ...]``.
-        advance: from the state before a step, and the step's value, to the state after it.
-        values: the steps' values, ``[T, *B, ...]``, if they have one.
+        chunk: Chunk to write to.
+        state: State before the first step, ``[*B, ...]``.
+        keys: Key of the state, and the key whose reset mask applies.
+        initial: State after a reset, ``[*B, ...]``.
+        advance: Maps the state before a step and the value of the step to the state after it.
+        values: Values of the steps, ``[T, *B, ...]``, if there are any.
 
     Returns:
-        the state after the last step, ``[*B, ...]``.
+        State after the last step, ``[*B, ...]``.
     """
     after = []
-    rows = begun_at_resets(chunk, keys, initial)
+    rows = init_reset_states(chunk, keys, initial)
     for start, stop, reset in chunk.segments():
         if reset is not None and rows is not None:
             state = chunk.resets[keys[0]][reset] = initial.where(rows[reset], state)
@@ -205,32 +208,32 @@ def running(
     return state
 
 
-def running_sum(
+def sum_chunk(
     chunk: Chunk,
     state: Tensor,
     keys: tuple[NestedKey, NestedKey],
     initial: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """:func:`running` for ``state + value``, added up in the same order, so to the same bits.
+    """Run :func:`scan_chunk` for ``state + value``, in the same order and to the same bits.
 
-    Sums on an accelerator, of rare dtypes and in a graph are added up step by step.
+    Sums on an accelerator, of other dtypes or with a gradient are computed step by step.
     """
     parts = (state, initial, values)
     if (
         any(part.device.type != "cpu" or part.requires_grad for part in parts)
         or {part.dtype for part in parts} - {values.dtype}
-        or values.dtype not in _ADDABLE
+        or values.dtype not in _SUMMABLE
         or values.shape[1:] != state.shape
     ):
-        return running(chunk, state, keys, initial, _added, values)
-    rows = begun_at_resets(chunk, keys, initial)
+        return scan_chunk(chunk, state, keys, initial, _add, values)
+    rows = init_reset_states(chunk, keys, initial)
     column = values.numpy()
     after = np.empty_like(column)
-    last, begun = state.numpy(), initial.numpy()
+    last, fresh = state.numpy(), initial.numpy()
     for start, stop, reset in chunk.segments():
         if reset is not None and rows is not None:
-            last = np.where(rows[reset].numpy(), begun, last)
+            last = np.where(rows[reset].numpy(), fresh, last)
             chunk.resets[keys[0]][reset] = torch.from_numpy(last)
         part = after[start:stop]
         part[:] = column[start:stop]
@@ -241,9 +244,6 @@ def running_sum(
     return torch.from_numpy(last.copy())
 
 
-_ADDABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
-
-
-def _added(state: Tensor, value: Tensor | None) -> Tensor:
+def _add(state: Tensor, value: Tensor | None) -> Tensor:
     assert value is not None
     return state + value

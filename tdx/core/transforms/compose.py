@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 class Compose(Transform):
-    """Runs transforms one after another; on the way in, in reverse.
+    """Runs transforms in order, and their inverses in reverse order.
 
     Args:
-        *transforms: the stages in order: transforms, chains of them, or functions over a
-            TensorDict.
+        *transforms: Stages in order: transforms, chains, or functions of a TensorDict.
 
     Raises:
-        ArgumentError: a stage is neither a transform nor a function.
-        ChainError: a stage is already part of a chain.
+        ArgumentError: A stage is neither a transform nor a function.
+        ChainError: A stage is already part of a chain.
 
     Example:
         >>> import torch
@@ -55,22 +54,22 @@ class Compose(Transform):
     # The chain
 
     def append(self, transform: Transform | TensorDictFunction) -> None:
-        """Add a stage at the end.
+        """Append a stage.
 
         Args:
-            transform: a transform, or a function over a TensorDict.
+            transform: Transform, or function of a TensorDict.
         """
         self.insert(len(self._stages), transform)
 
     def insert(self, index: int, transform: Transform | TensorDictFunction) -> None:
-        """Add a stage so that it gets this index; it takes over the chain's train or eval mode.
+        """Insert a stage before an index, and set it to the train or eval mode of the chain.
 
         Args:
-            index: from 0; negative ones count from the end.
-            transform: a transform, or a function over a TensorDict.
+            index: Index from 0, or negative to count from the end.
+            transform: Transform, or function of a TensorDict.
 
         Raises:
-            IndexError: the index is outside the chain.
+            IndexError: The index is out of range.
         """
         count = len(self._stages)
         if not -count <= index <= count:
@@ -83,7 +82,7 @@ class Compose(Transform):
         self._set_stages(stages)
 
     def pop(self, index: int = -1) -> Transform:
-        """Take a stage out of the chain."""
+        """Remove a stage and return it."""
         stages = list(self._stages)
         stage = stages.pop(index)
         stage.reset_parent()
@@ -94,10 +93,10 @@ class Compose(Transform):
         self._stages = tuple(stages)
         self.transforms = nn.ModuleList(stages)
         self.transforms.training = self.training
-        self._changed()
+        self._notify_changed()
 
     def _chain_changed(self) -> None:
-        self._changed()
+        self._notify_changed()
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -115,7 +114,7 @@ class Compose(Transform):
         return self._stages[index]
 
     def clone(self) -> Self:
-        """A chain of its own, of clones of the stages."""
+        """Return a chain of clones of the stages."""
         copied = super().clone()
         copied._stages = ()
         copied._modules["transforms"] = nn.ModuleList()
@@ -138,9 +137,9 @@ class Compose(Transform):
         return copied
 
     def _env_before(self, stage: Transform) -> EnvBase | None:
-        """The env with the chain up to a stage of this compose."""
-        owner = None if self._container_ref is None else self._container_ref()
-        before: Callable[[Transform], EnvBase | None] | None = getattr(owner, "_env_before", None)
+        """Return a copy of the env with the stages before one of this chain."""
+        before: Callable[[Transform], EnvBase | None] | None
+        before = getattr(self._owner, "_env_before", None)
         env = None if before is None else before(self)
         if env is None:
             return None
@@ -152,7 +151,7 @@ class Compose(Transform):
 
     @property  # type: ignore[misc]
     def in_keys(self) -> list[NestedKey]:
-        """What the chain reads and no earlier stage of it writes."""
+        """Keys that a stage reads and no earlier stage writes."""
         read: dict[NestedKey, None] = {}
         written: set[NestedKey] = set()
         for stage in self._stages:
@@ -162,17 +161,17 @@ class Compose(Transform):
 
     @property  # type: ignore[misc]
     def out_keys(self) -> list[NestedKey]:
-        """What the chain writes."""
+        """Keys that a stage writes."""
         return list(dict.fromkeys(key for stage in self._stages for key in stage.out_keys))
 
     @property  # type: ignore[misc]
     def in_keys_inv(self) -> list[NestedKey]:
-        """What the env is given by the chain."""
+        """Entries of the env's input that a stage writes."""
         return list(dict.fromkeys(key for stage in self._stages for key in stage.in_keys_inv))
 
     @property  # type: ignore[misc]
     def out_keys_inv(self) -> list[NestedKey]:
-        """What the outside gives to the chain."""
+        """Keys that the policy writes."""
         return list(
             dict.fromkeys(key for stage in reversed(self._stages) for key in stage.out_keys_inv)
         )
@@ -182,27 +181,27 @@ class Compose(Transform):
         return tuple(key for stage in self._stages for key in stage._written_keys)
 
     @property
-    def _handed_out(self) -> tuple[NestedKey, ...]:
-        return tuple(key for stage in self._stages for key in stage._handed_out)
+    def _exposed_keys(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage._exposed_keys)
 
     def set_missing_tolerance(self, mode: bool = True) -> None:
-        """Say for every stage whether in-keys that are not there are passed over."""
+        """Set for every stage whether missing in-keys are skipped."""
         super().set_missing_tolerance(mode)
         for stage in self._stages:
             stage.set_missing_tolerance(mode)
 
     @property
     def invertible(self) -> bool:
-        """Whether any stage does something on the way in."""
+        """True if a stage changes the env's input."""
         return any(stage.invertible for stage in self._stages)
 
     # Data
 
     def _located(self, error: Exception, stage: Transform, doing: str) -> Exception:
-        """The error, with the stage it came from."""
-        owner = None if self._container_ref is None else self._container_ref()
+        """Return an error with the location of the stage that raised it."""
+        owner = self._owner
         nested = isinstance(owner, Compose)
-        # Stages of a transformed env are numbered on from those of the env inside.
+        # The stages of nested transformed envs are numbered consecutively.
         first: int = getattr(owner, "_first_stage", 0)
         index, name = first + self._stages.index(stage), type(stage).__name__
         if isinstance(error, TdxError):
@@ -225,11 +224,11 @@ class Compose(Transform):
 
     @dispatch(source="in_keys", dest="out_keys")
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map stored data, stage after stage, in place."""
+        """Map stored data with each stage in order, in place."""
         return self._run(tensordict, "forward", "forward")
 
     def init(self, tensordict: TensorDictBase) -> None:
-        """Run every stage's ``init``."""
+        """Run ``init`` of every stage."""
         for stage in self._stages:
             stage.init(tensordict)
 
@@ -239,7 +238,7 @@ class Compose(Transform):
             for stage in self._stages:
                 next_tensordict = stage._step(tensordict, next_tensordict)
                 if stage._changes_batch:
-                    tensordict = stage._outward(tensordict)
+                    tensordict = stage._to_outer_batch(tensordict)
         except Exception as error:
             raise self._located(error, stage, "a step") from error.__cause__
         return next_tensordict
@@ -248,7 +247,7 @@ class Compose(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         stage: Transform
-        views = self._seen_by_each(tensordict)
+        views = self._stage_inputs(tensordict)
         try:
             for stage, view in zip(self._stages, views, strict=True):
                 tensordict_reset = stage._reset(view, tensordict_reset)
@@ -256,26 +255,26 @@ class Compose(Transform):
             raise self._located(error, stage, "a reset") from error.__cause__
         return tensordict_reset
 
-    def _seen_by_each(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
-        """What a reset is called with, in the batch size at each stage."""
+    def _stage_inputs(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
+        """Return the input of a reset in the batch size of each stage."""
         views = [tensordict]
         for stage in reversed(self._stages[1:]):
             inner = views[-1]
-            views.append(None if inner is None else stage._inward(inner))
+            views.append(None if inner is None else stage._to_inner_batch(inner))
         return views[::-1] if self._stages else []
 
     @property
     def _changes_batch(self) -> bool:  # type: ignore[override]
         return any(stage._changes_batch for stage in self._stages)
 
-    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         for stage in self._stages:
-            tensordict = stage._outward(tensordict)
+            tensordict = stage._to_outer_batch(tensordict)
         return tensordict
 
-    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         for stage in reversed(self._stages):
-            tensordict = stage._inward(tensordict)
+            tensordict = stage._to_inner_batch(tensordict)
         return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -284,7 +283,7 @@ class Compose(Transform):
             for stage in reversed(self._stages):
                 tensordict = stage._inv_call(tensordict)
         except Exception as error:
-            raise self._located(error, stage, "the way in") from error.__cause__
+            raise self._located(error, stage, "an inverse call") from error.__cause__
         return tensordict
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -311,46 +310,46 @@ class Compose(Transform):
         return spec
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The output spec after the chain."""
+        """Return the output spec after the chain."""
         return self._run_spec(output_spec, "transform_output_spec")
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The input spec that the outside of the chain sees."""
+        """Return the input spec that the policy sees."""
         return self._run_spec(input_spec, "transform_input_spec")
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec after the chain."""
+        """Return the observation spec after the chain."""
         return self._run_spec(observation_spec, "transform_observation_spec")
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The reward spec after the chain."""
+        """Return the reward spec after the chain."""
         return self._run_spec(reward_spec, "transform_reward_spec")
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags' spec after the chain."""
+        """Return the spec of the done flags after the chain."""
         return self._run_spec(done_spec, "transform_done_spec")
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The action spec that the outside of the chain sees."""
+        """Return the action spec that the policy sees."""
         return self._run_spec(action_spec, "transform_action_spec")
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec that the outside of the chain sees."""
+        """Return the state spec that the policy sees."""
         return self._run_spec(state_spec, "transform_state_spec")
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """The env's batch size after the chain."""
+        """Return the env's batch size after the chain."""
         for stage in self._stages:
             batch_size = stage.transform_env_batch_size(batch_size)
         return batch_size
 
-    def _follow(self, device: torch.device) -> None:
+    def _follow_device(self, device: torch.device) -> None:
         for stage in self._stages:
-            stage._follow(device)
+            stage._follow_device(device)
             device = stage.transform_env_device(device)
 
     def transform_env_device(self, device: torch.device) -> torch.device:
-        """The env's device after the chain."""
+        """Return the env's device after the chain."""
         for stage in self._stages:
             device = stage.transform_env_device(device)
         return device
@@ -365,3 +364,22 @@ class Compose(Transform):
             return "Compose()"
         lines = ",\n".join(str(stage).replace("\n", "\n    ") for stage in self._stages)
         return "Compose(\n        " + lines.replace(",\n", ",\n        ") + ")"
+
+
+def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
+    """Return the base env of a stage and the stages between them, or ``None`` without an env.
+
+    Unlike :attr:`Transform.parent` these are not copies: stepping them steps the real env.
+
+    Args:
+        stage: Stage of a chain.
+    """
+    found: list[Transform] = []
+    owner = stage._owner
+    while isinstance(owner, Compose):
+        earlier = list(owner)
+        found = [*earlier[: earlier.index(stage)], *found]
+        stage = owner
+        owner = stage._owner
+    env: EnvBase | None = getattr(owner, "base_env", None)
+    return None if env is None else (env, tuple(found))

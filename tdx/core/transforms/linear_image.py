@@ -1,4 +1,4 @@
-"""Maps of images that are linear, as data: what neighbours compose and an engine runs as one."""
+"""Linear maps of images as data, which can be composed and run as one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 class LinearImage:
     """A linear map of one image to another: ``out[c] = rows @ (Σ mix[c, k] image[k]) @ cols.T``.
 
-    Both images have channels, rows and columns; the result is ``[C', H', W']`` of float32. A
-    matrix that is left out is the identity.
+    The result has shape ``[C', H', W']`` and dtype float32. A matrix that is ``None`` is the
+    identity.
 
     Args:
-        shape: the image's, without any batch dims.
-        dtype: the image's.
-        channels_last: the image is ``[H, W, C]``, else ``[C, H, W]``.
-        mix: ``[C', C]``; scaling is part of it.
-        rows: ``[H', H]``.
-        cols: ``[W', W]``.
+        shape: Shape of one image without batch dims.
+        dtype: Dtype of the image.
+        channels_last: True for an image ``[H, W, C]``, false for ``[C, H, W]``.
+        mix: Matrix ``[C', C]`` over channels, including any scaling.
+        rows: Matrix ``[H', H]`` over rows.
+        cols: Matrix ``[W', W]`` over columns.
 
     Example:
         >>> halve = LinearImage((2, 4, 4), torch.float32, mix=0.5 * np.eye(2))
@@ -45,13 +45,13 @@ class LinearImage:
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """The image's channels, rows and columns."""
+        """Number of channels, rows and columns of the image."""
         first, second, third = self.shape
         return (third, first, second) if self.channels_last else (first, second, third)
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
-        """The result's channels, rows and columns."""
+        """Number of channels, rows and columns of the result."""
         channels, height, width = self.planes
         return (
             channels if self.mix is None else len(self.mix),
@@ -60,13 +60,13 @@ class LinearImage:
         )
 
     def then(self, other: LinearImage) -> LinearImage | None:
-        """This map and another after it as one.
+        """Compose this map with another.
 
         Args:
-            other: a map of this one's results.
+            other: Map to apply to the results of this one.
 
         Returns:
-            their composition, or ``None`` where the other one takes no such images.
+            Composition, or ``None`` if the other map takes other images.
         """
         if other.channels_last or other.shape != self.out_shape or other.dtype != self.out_dtype:
             return None
@@ -85,5 +85,5 @@ def _product(after: Matrix | None, before: Matrix | None) -> Matrix | None:
 
 
 def crop_matrix(size: int, first: int, kept: int) -> Matrix | None:
-    """What keeps ``kept`` of ``size`` rows, from the one numbered ``first``."""
+    """Return the matrix that keeps ``kept`` of ``size`` rows, starting at row ``first``."""
     return None if kept == size else np.eye(size)[first : first + kept]

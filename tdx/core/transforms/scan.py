@@ -1,4 +1,4 @@
-"""Transforms that depend on the earlier steps of the same episode."""
+"""Base class of transforms that carry a running state through an episode."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import all_reset_masks, expand_mask, nearest_mask
-from tdx.core.transforms.chunk import Chunk, TimeForm, running
-from tdx.core.transforms.key_pairs import flat_pairs
-from tdx.core.transforms.time_behaviour import TimeBehaviour
-from tdx.core.transforms.transform import Entries, RowStep, Transform
+from tdx.core.envs.done_flags import as_row_mask, mask_for, masks_in
+from tdx.core.transforms.chunk import Chunk, ChunkKernel, scan_chunk, sum_chunk
+from tdx.core.transforms.keys import flat_pairs
+from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.transform import Transform
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
 
 
 class RunningTransform(Transform):
-    """A scan whose state is the very entry it writes: a running sum, a counter.
+    """A scan whose state is the entry that it writes, such as a running sum or a counter.
 
-    It is defined by :meth:`_initial` and :meth:`_advance`. A step takes the state from the root
-    of the TensorDict it is given; where a later stage renamed or dropped that key, from the last
-    step that this instance made. Rows that a partial reset leaves alone keep their state.
+    A subclass defines it by :meth:`_initial` and :meth:`_advance`; the eager, dict, chunk and
+    offline forms follow. A step reads the state from the root of its input or, if a later stage
+    renamed or dropped that key, uses the last state of this instance. Rows that are not part of
+    a partial reset keep their state.
     """
 
     time_behaviour = TimeBehaviour.SCAN
@@ -36,15 +37,40 @@ class RunningTransform(Transform):
 
     @abstractmethod
     def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
-        """The state under ``key`` after a reset of every row, ``[*B, ...]``."""
+        """Return the state under ``key`` after a reset of all rows, ``[*B, ...]``."""
 
     @abstractmethod
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        """The state under ``key`` one step on; ``value`` is the step's in-key, if there is one."""
+        """Return the next state under ``key``.
+
+        Args:
+            key: Key of the state.
+            state: State before the step, ``[*B, ...]``.
+            value: In-key of the step, ``[*B, ...]``; ``None`` if the state has no in-key.
+        """
 
     @abstractmethod
     def _state_pairs(self) -> tuple[tuple[NestedKey | None, NestedKey], ...]:
-        """The in-key (if there is one) and the key of the state, for each state."""
+        """Return the in-key (or ``None``) and the key of each state."""
+
+    def _summands(
+        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
+    ) -> Tensor | None:
+        """Return the values that :meth:`_advance` adds in each step, if it only adds.
+
+        The chunk form then sums them at once; with the default ``None`` it calls
+        :meth:`_advance` for each step.
+
+        Args:
+            key: Key of the state.
+            values: In-keys of the steps, ``[T, *B, ...]``.
+            shape: Shape of the state after each step, ``[T, *B, ...]``.
+        """
+        return None
+
+    def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a state, which a later stage may have cast, in at least the dtype of a sum."""
+        return state.to(torch.promote_types(state.dtype, dtype))
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -63,27 +89,27 @@ class RunningTransform(Transform):
         for in_key, key in self._state_pairs():
             value = None if in_key is None else read(next_tensordict, in_key)
             if value is None and in_key is not None:
-                raise self._missing(in_key, next_tensordict)
+                raise self._missing_key(in_key, next_tensordict)
             state = read(tensordict, key)
             if state is None:
-                state = self._from_memory(key, value, next_tensordict)
+                state = self._advance_last(key, value, next_tensordict)
             else:
                 state = self._last[key] = self._advance(key, state, value)
             write(next_tensordict, key, state)
         return next_tensordict
 
-    def _from_memory(
+    def _advance_last(
         self, key: NestedKey, value: Tensor | None, next_tensordict: TensorDictBase
     ) -> Tensor:
-        """The next state where the step's input has none: one on from the last, or from a start."""
+        """Advance the last state of this instance, or the initial state if there is none."""
         last = self._last.get(key)
         state = self._initial(key, next_tensordict) if last is None else last
         state = self._advance(key, state, value)
-        # What is handed out may be written to.
+        # A copy, since the caller may write to the state that it gets.
         self._last[key] = state.clone()
         return state
 
-    def _row_step(self) -> RowStep | None:
+    def _step_dict(self) -> DictStep | None:
         pairs = flat_pairs(self._state_pairs())
         if pairs is None:
             return None
@@ -93,55 +119,70 @@ class RunningTransform(Transform):
             for in_key, key in pairs:
                 value = None if in_key is None else fields.get(in_key)
                 if value is None and in_key is not None:
-                    raise self._missing(in_key, fields)
+                    raise self._missing_key(in_key, fields)
                 state = tensordict.get(key)
                 if state is None:
-                    made = new_tensordict(fields, torch.Size(()), None)
-                    fields[key] = self._from_memory(key, value, made)
+                    output = new_tensordict(fields, torch.Size(()), None)
+                    fields[key] = self._advance_last(key, value, output)
                 else:
                     fields[key] = last[key] = advance(key, state, value)
 
         return step
 
-    def _time_form(self) -> TimeForm | None:
+    def _chunk_kernel(self) -> ChunkKernel | None:
         pairs = self._state_pairs()
         keys = tuple(key for _, key in pairs)
         reads = tuple(in_key for in_key, _ in pairs if in_key is not None)
-        return TimeForm(self._run_chunk, reads, keys, root=keys, scan=True)
+        return ChunkKernel(self._run_chunk, reads, keys, root=keys, scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:
-        begun = new_tensordict({}, chunk.batch_size, None)
+        output = new_tensordict({}, chunk.batch_size, None)
         for in_key, key in self._state_pairs():
             values = None if in_key is None else chunk.steps.get(in_key)
             if in_key is not None and values is None:
-                raise self._missing(in_key, chunk.steps)
+                raise self._missing_key(in_key, chunk.steps)
             state = chunk.first.get(key, self._last.get(key))
-            initial = self._initial(key, begun)
-            self._last[key] = self._over_chunk(
-                chunk, key, initial if state is None else state, initial, values
-            ).clone()
+            initial = self._initial(key, output)
+            state = initial if state is None else state
+            self._last[key] = self._scan(chunk, key, state, initial, values).clone()
 
-    def _over_chunk(
+    def _scan(
         self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
     ) -> Tensor:
-        """Write the state after each step of the chunk under ``key``; return the last one.
-
-        Args:
-            chunk: the steps.
-            key: of the state.
-            state: before the first step, ``[*B, ...]``.
-            initial: after a reset, ``[*B, ...]``.
-            values: the in-key's, ``[T, *B, ...]``, if there is one.
-        """
-        mask_key = self._reset_key_of.get(key, key)
+        keys = key, self._reset_key_of.get(key, key)
+        summands = self._summands(key, values, (chunk.length, *state.shape))
+        if summands is not None:
+            dtype = summands.dtype
+            state, initial = self._widen(state, dtype), self._widen(initial, dtype)
+            return sum_chunk(chunk, state, keys, initial, summands)
 
         def advance(before: Tensor, value: Tensor | None) -> Tensor:
             return self._advance(key, before, value)
 
-        return running(chunk, state, (key, mask_key), initial, advance, values)
+        return scan_chunk(chunk, state, keys, initial, advance, values)
+
+    def _scan_stored(
+        self, key: NestedKey, values: Tensor, starts: Tensor, initial: Tensor, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the states before and after each step of stored data, ``[*B, T, ...]``.
+
+        Args:
+            key: Key of the state.
+            values: In-keys of the steps, ``[*B, T, ...]``.
+            starts: Mask of the first step of each episode, ``[*B, T, *G, 1]``.
+            initial: State at the start of an episode, ``[*B, ...]``.
+            time_dim: Dim of time.
+        """
+        before, after, state = [], [], initial
+        for start, value in zip(starts.unbind(time_dim), values.unbind(time_dim), strict=True):
+            state = initial.where(as_row_mask(start, value, time_dim), state)
+            before.append(state)
+            state = self._advance(key, state, value)
+            after.append(state)
+        return torch.stack(before, time_dim), torch.stack(after, time_dim)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._last.update({key: moved_along(state, fn) for key, state in self._last.items()})
+        self._last.update({key: follow_device(state, fn) for key, state in self._last.items()})
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,34 +190,34 @@ class RunningTransform(Transform):
         return {**super().__getstate__(), "_last": last}
 
     def clone(self) -> Any:
-        """A transform of its own, with no episode begun."""
+        """Return a copy without the state of the running episode."""
         copied = super().clone()
         copied._last = {}
         return copied
 
 
-def moved_along(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """A tensor of the running episode on the device where a module's move puts it.
+def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """Move a tensor of the running episode to the device that a module is moved to.
 
-    Its dtype stays: it is that of the data, whatever the module's parameters are cast to.
+    It keeps its dtype, which is that of the data, even if the module is cast.
 
     Args:
-        tensor: what the transform keeps.
-        fn: what ``nn.Module._apply`` is called with.
+        tensor: Tensor that the transform holds.
+        fn: Argument of ``nn.Module._apply``.
     """
     return tensor.to(fn(tensor).device)
 
 
 def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) -> Tensor | None:
-    """Which rows a reset is for, as a mask that broadcasts to ``like``; ``None`` for all.
+    """Return the rows of a reset as a mask that broadcasts to ``like``; ``None``: all rows.
 
     Args:
-        tensordict: what ``reset`` was called with, ``[*B]``.
-        key: the entry that asks; the mask is that of its nearest enclosing group.
-        like: a tensor ``[*B, ...]``.
+        tensordict: Input of the reset, ``[*B]``.
+        key: Entry; the mask of its nearest enclosing group applies.
+        like: Tensor ``[*B, ...]``.
     """
     if tensordict is None:
         return None
-    masks = all_reset_masks(tensordict)
-    mask = nearest_mask(key, masks)
-    return None if mask is None else expand_mask(mask, like, tensordict.ndim)
+    masks = masks_in(tensordict)
+    mask = mask_for(key, masks)
+    return None if mask is None else as_row_mask(mask, like, tensordict.ndim)

@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
+import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
-from torch import nn
 
-from tdx.core.envs.failures import note_key
-from tdx.core.transforms.chunk import Chunk, StepLimit, TimeForm
-from tdx.core.transforms.key_pairs import flat_pairs, map_present, missing_key
-from tdx.core.transforms.tensor_call import called_with_tensors
-from tdx.core.transforms.time_behaviour import TimeBehaviour
-from tdx.core.transforms.transform_specs import TransformSpecs
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import read, write
+from tdx.core.transforms.chain_member import ChainMember
+from tdx.core.transforms.chunk import ChunkKernel, StepLimit
+from tdx.core.transforms.keys import (
+    call_with_tensors,
+    missing_key_error,
+    normalize_keys,
+    pair_keys,
+    require_keys,
+)
+from tdx.core.transforms.linear_image import LinearImage
+from tdx.core.transforms.pointwise import (
+    DictStep,
+    TimeBehaviour,
+    chunk_kernel,
+    dict_step,
+    map_entries,
+)
+from tdx.core.transforms.spec_maps import (
+    map_leaves,
+    map_parts,
+    require_leaf,
+    require_uniform,
+    unlocked_copy,
+)
+from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.keys import NestedKey, normal_key
+from tdx.specs import Composite, TensorSpec
+from tdx.tensordicts import read
 
-if TYPE_CHECKING:
-    import torch
 
-    from tdx.core.envs import EnvBase
-    from tdx.core.transforms.linear_image import LinearImage
-
-Entries = Mapping[str, Any]
-RowStep = Callable[[Entries, dict[str, Any]], None]
-
-
-class Transform(TransformSpecs):
-    """Maps what an env returns, what it is given, or both; also works without an env.
+class Transform(ChainMember):
+    """Maps the output of an env, its input, or both. Also works without an env.
 
     A subclass that maps tensor by tensor implements :meth:`_apply_transform` (and
-    :meth:`_transform_spec` if shape, dtype or bounds change); for the way in,
-    :meth:`_inv_apply_transform` and :meth:`_inv_transform_spec`. One that needs whole
-    TensorDicts implements :meth:`_call`, :meth:`_step`, :meth:`_reset` or :meth:`_inv_call`.
+    :meth:`_transform_spec` if shape, dtype or bounds change), or
+    :meth:`_inv_apply_transform` and :meth:`_inv_transform_spec` for the env's input. A subclass
+    that needs whole TensorDicts implements :meth:`_call`, :meth:`_step`, :meth:`_reset` or
+    :meth:`_inv_call`.
 
     Args:
-        in_keys: the keys read from the env's output.
-        out_keys: the keys written, one for each in-key; the in-keys by default.
-        in_keys_inv: the keys that the env is given.
-        out_keys_inv: the keys that the outside gives, one for each; ``in_keys_inv`` by default.
+        in_keys: Entries of the env's output to read.
+        out_keys: Keys to write, one per in-key. ``None``: the in-keys.
+        in_keys_inv: Entries of the env's input to write.
+        out_keys_inv: Keys that the policy writes, one per inverse in-key. ``None``:
+            ``in_keys_inv``.
 
     Raises:
-        ArgumentError: the numbers of keys differ, or an entry is no key.
+        ArgumentError: The numbers of keys differ, or an element is not a key.
 
     Example:
         >>> import torch
@@ -60,286 +71,10 @@ class Transform(TransformSpecs):
     """
 
     time_behaviour: TimeBehaviour = TimeBehaviour.CONTROL
-    """When it may run; what does not say so runs step by step. An instance may differ."""
+    """Which steps the output depends on. An instance may differ from its class."""
 
-    @property
-    def invertible(self) -> bool:
-        """Whether anything happens on the way in."""
-        return bool(self._inverse_pairs) or self._overrides("_inv_call")
-
-    @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
-        """What a step writes where no change of a spec shows it: the out-keys, by default."""
-        return tuple(self.out_keys)
-
-    def _overrides(self, *hooks: str) -> bool:
-        own = type(self)
-        return any(getattr(own, hook) is not getattr(Transform, hook) for hook in hooks)
-
-    def _apply_transform(self, tensor: Any) -> Any:
-        """One tensor of the env's output, of shape ``[*B, ...]``."""
-        raise NotImplementedError(f"{type(self).__name__} implements no _apply_transform")
-
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
-        """:meth:`_apply_transform` of one image as a linear map; ``None`` where it is none.
-
-        The engine leaves out one that a subclass's own hooks go beyond.
-
-        Args:
-            shape: the image's, without any batch dims.
-            dtype: the image's.
-        """
-        return None
-
-    def _inv_apply_transform(self, tensor: Any) -> Any:
-        """One tensor on its way into the env; unchanged by default."""
-        return tensor
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """Map the env's output ``[*B]`` key by key, in place."""
-        for in_key, out_key in self._pairs:
-            value = read(next_tensordict, in_key)
-            if value is None:
-                if self._missing_tolerance:
-                    continue
-                raise self._missing(in_key, next_tensordict)
-            try:
-                mapped = self._apply_transform(value)
-            except Exception as error:
-                note_key(error, in_key)
-                raise
-            write(next_tensordict, out_key, mapped)
-        return next_tensordict
-
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """Map a step's output.
-
-        Args:
-            tensordict: the step's input, ``[*B]``; read only.
-            next_tensordict: the step's output so far, ``[*B]``; written to.
-        """
-        return self._call(next_tensordict)
-
-    def _row_step(self) -> RowStep | None:
-        """:meth:`_step` over plain dicts of root entries, for the step loop; ``None`` for none.
-
-        It is a function of the step's input, which it reads, and the step's output so far, which
-        it writes to. There is one for whatever is defined by :meth:`_apply_transform` alone. The
-        engine leaves out one that a subclass's own :meth:`_step` or :meth:`_call` goes beyond.
-        """
-        pairs = flat_pairs(self._pairs)
-        if pairs is None or self._missing_tolerance:
-            return None
-        apply, missing = self._apply_transform, self._missing
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                value = fields.get(in_key)
-                if value is None:
-                    raise missing(in_key, fields)
-                fields[out_key] = apply(value)
-
-        return step
-
-    def _owned_row_step(self) -> RowStep | None:
-        """:meth:`_row_step` for a loop that alone holds what it puts into the dicts.
-
-        It may keep an entry that it is given as it is, where :meth:`_row_step` must copy it.
-        """
-        return self._row_step()
-
-    def _time_form(self) -> TimeForm | None:
-        """What the hooks do, over many steps at once; ``None`` for none: it runs step by step.
-
-        There is one for whatever is pointwise and defined by :meth:`_apply_transform` alone. The
-        engine leaves out one that a subclass's own hooks go beyond.
-        """
-        if self.time_behaviour is not TimeBehaviour.POINTWISE or self._missing_tolerance:
-            return None
-        pairs, apply = self._pairs, self._apply_transform
-
-        def run(chunk: Chunk) -> None:
-            for in_key, out_key in pairs:
-                if in_key not in chunk.steps:
-                    raise missing_key(in_key, list(chunk.steps), "the TensorDict")
-                chunk.map(in_key, out_key, apply)
-
-        return TimeForm(run, tuple(self._in_keys), tuple(self._out_keys))
-
-    def _step_limits(self) -> tuple[StepLimit, ...]:
-        """After how many steps this stage ends an episode, if that is all that it decides by."""
-        return ()
-
-    def _reset(
-        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
-    ) -> TensorDictBase:
-        """Map a reset's output: the in-keys that are there.
-
-        With a :meth:`_call` of its own: that, where all its in-keys are there.
-
-        Args:
-            tensordict: what ``reset`` was called with, ``[*B]``, with its ``_reset`` masks.
-            tensordict_reset: the reset's output so far, ``[*B]``; written to.
-        """
-        if not self._overrides("_call"):
-            return map_present(tensordict_reset, self._pairs, self._apply_transform)
-        if self._in_keys and all(read(tensordict_reset, key) is not None for key in self._in_keys):
-            return self._call(tensordict_reset)
-        return tensordict_reset
-
-    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map what ``reset`` was called with on its way into the env, where it is there."""
-        return self._inv_present(tensordict)
-
-    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map the env's input ``[*B]`` key by key, in place."""
-        for in_key, out_key in self._inverse_pairs:
-            value = read(tensordict, out_key)
-            if value is None:
-                if self._missing_tolerance:
-                    continue
-                raise self._missing(out_key, tensordict)
-            try:
-                mapped = self._inv_apply_transform(value)
-            except Exception as error:
-                note_key(error, out_key)
-                raise
-            write(tensordict, in_key, mapped)
-        return tensordict
-
-    def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if not self._overrides("_inv_call"):
-            pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
-            return map_present(tensordict, pairs, self._inv_apply_transform)
-        if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
-            return tensordict
-        return self._inv_call(tensordict)
-
-    def _missing(
-        self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
-    ) -> KeyNotFoundError:
-        present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        known = [normalize_key(each) for each in present]
-        return missing_key(key, known, "the TensorDict").at(transform=type(self).__name__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """:meth:`forward` of a TensorDict, or of tensors: by keyword, or in the in-keys' order."""
-        if "tensordict" in kwargs or (args and is_tensor_collection(args[0])):
-            return super().__call__(*args, **kwargs)
-        if not args and not kwargs:
-            raise ArgumentError("it is called with nothing", hint="give it a TensorDict")
-        function = super().__call__
-        return called_with_tensors(function, self.in_keys, self.out_keys, args, kwargs)
-
-    @dispatch(source="in_keys", dest="out_keys")
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map stored data: :meth:`_apply_transform` for each in-key, in place.
-
-        Called by a replay buffer's ``sample()``, never by an env. Takes keyword arguments
-        instead of a TensorDict, named after the in-keys.
-
-        Args:
-            tensordict: of any shape ``[*B]`` or ``[*B, T]``.
-        """
-        for in_key, out_key in self._pairs:
-            value = read(tensordict, in_key)
-            if value is not None:
-                tensordict.set(out_key, self._apply_transform(value))
-            elif not self._missing_tolerance:
-                raise self._missing(in_key, tensordict)
-        return tensordict
-
-    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map data on its way into the env, in a shallow copy ``[*B]``."""
-        return self._inv_call(tensordict.clone(recurse=False))
-
-    def init(self, tensordict: TensorDictBase) -> None:
-        """Run what has to happen once before the transform is used on this data."""
-
-    # Batch size
-
-    _is_verified: ClassVar[bool] = False
-    """True if the contract tests cover the class; see :func:`tdx.core.capabilities.declares`.
-
-    They prove that it maps a block of steps as it maps the single steps, if it is pointwise, and
-    that it does not write its inputs in place.
-    """
-
-    _steps_env: ClassVar[bool] = False
-    """True if its hooks step or reset the env inside."""
-
-    _changes_batch: bool = False
-    """Whether the stages after this one see another batch size than those before."""
-
-    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A step's input, as those after this stage see it."""
-        return tensordict
-
-    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What a reset is called with, as those before this stage see it."""
-        return tensordict
-
-    # Place in a chain
-
-    @property
-    def container(self) -> nn.Module | None:
-        """The ``TransformedEnv`` whose chain this is part of, or else its ``Compose``."""
-        owner = None if self._container_ref is None else self._container_ref()
-        outer = getattr(owner, "container", None)
-        return owner if outer is None else outer
-
-    @property
-    def parent(self) -> EnvBase | None:
-        """The env as this transform sees it: the base env with the chain up to here.
-
-        Outside an env, ``None``.
-        """
-        owner = None if self._container_ref is None else self._container_ref()
-        before = getattr(owner, "_env_before", None)
-        return None if before is None else before(self)
-
-    def set_container(self, container: nn.Module) -> None:
-        """Make this transform part of a chain.
-
-        Raises:
-            ChainError: it is part of another one, or already of this one.
-        """
-        owner = None if self._container_ref is None else self._container_ref()
-        if owner is not None:
-            raise ChainError(
-                f"this instance of {type(self).__name__} is already part of a chain",
-                hint="put transform.clone() into the second place",
-            )
-        self._container_ref = weakref.ref(container)
-
-    def reset_parent(self) -> None:
-        """Take this transform out of its chain."""
-        self._container_ref = None
-
-    def clone(self) -> Self:
-        """A transform of its own for another chain, sharing parameters and buffers."""
-        copied = type(self).__new__(type(self))
-        copied.__dict__.update(self.__dict__)
-        for name in ("_parameters", "_buffers", "_modules"):
-            copied.__dict__[name] = self.__dict__[name].copy()
-        copied._container_ref = None
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_container_ref": None}
-
-    def close(self) -> None:
-        """Release what the transform holds."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(keys={self.in_keys})"
-
-
-class ObservationTransform(Transform):
-    """A transform of observations; its in-keys are ``observation`` unless given."""
-
-    time_behaviour = TimeBehaviour.POINTWISE
-    default_in_keys: ClassVar[tuple[NestedKey, ...]] = ("observation",)
+    default_in_keys: ClassVar[tuple[NestedKey, ...]] = ()
+    """In-keys if none are given."""
 
     def __init__(
         self,
@@ -348,11 +83,381 @@ class ObservationTransform(Transform):
         in_keys_inv: Sequence[NestedKey] | None = None,
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
+        super().__init__()
+        self._missing_tolerance = False
         in_keys = self.default_in_keys if in_keys is None else in_keys
-        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self._set_keys(in_keys, in_keys if out_keys is None else out_keys)
+        self._set_inverse_keys(in_keys_inv, in_keys_inv if out_keys_inv is None else out_keys_inv)
 
+    # Keys
 
-class RewardTransform(ObservationTransform):
-    """A transform of rewards; its in-keys are ``reward`` unless given."""
+    def _set_keys(
+        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
+    ) -> None:
+        self._in_keys = normalize_keys(in_keys, "in_keys")
+        self._out_keys = normalize_keys(out_keys, "out_keys")
+        self._pairs = pair_keys(self._in_keys, self._out_keys, "in_keys and out_keys")
 
-    default_in_keys = ("reward",)
+    def _set_inverse_keys(
+        self, in_keys_inv: Sequence[NestedKey] | None, out_keys_inv: Sequence[NestedKey] | None
+    ) -> None:
+        self._in_keys_inv = normalize_keys(in_keys_inv, "in_keys_inv")
+        self._out_keys_inv = normalize_keys(out_keys_inv, "out_keys_inv")
+        names = "in_keys_inv and out_keys_inv"
+        self._inverse_pairs = pair_keys(self._in_keys_inv, self._out_keys_inv, names)
+
+    def _on_keys_assigned(self) -> None:
+        """Keep keys that were assigned instead of deriving them from the specs."""
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries of the env's output to read."""
+        return self._in_keys
+
+    @in_keys.setter
+    def in_keys(self, value: Sequence[NestedKey] | None) -> None:
+        same = self._in_keys == self._out_keys
+        self._set_keys(value, value if same else self._out_keys)
+        self._on_keys_assigned()
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Keys to write, one per in-key."""
+        return self._out_keys
+
+    @out_keys.setter
+    def out_keys(self, value: Sequence[NestedKey] | None) -> None:
+        self._set_keys(self._in_keys, value)
+        self._on_keys_assigned()
+
+    @property
+    def in_keys_inv(self) -> list[NestedKey]:
+        """Entries of the env's input to write."""
+        return self._in_keys_inv
+
+    @in_keys_inv.setter
+    def in_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
+        same = self._in_keys_inv == self._out_keys_inv
+        self._set_inverse_keys(value, value if same else self._out_keys_inv)
+        self._on_keys_assigned()
+
+    @property
+    def out_keys_inv(self) -> list[NestedKey]:
+        """Keys that the policy writes, one per inverse in-key."""
+        return self._out_keys_inv
+
+    @out_keys_inv.setter
+    def out_keys_inv(self, value: Sequence[NestedKey] | None) -> None:
+        self._set_inverse_keys(self._in_keys_inv, value)
+        self._on_keys_assigned()
+
+    @property
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        """Keys that a step may write without changing a spec; by default the out-keys."""
+        return tuple(self.out_keys)
+
+    @property
+    def _exposed_keys(self) -> tuple[NestedKey, ...]:
+        """Keys written by the inverse that a step also returns to its caller."""
+        return ()
+
+    @property
+    def missing_tolerance(self) -> bool:
+        """True if missing in-keys are skipped instead of raising an error."""
+        return self._missing_tolerance
+
+    def set_missing_tolerance(self, mode: bool = True) -> None:
+        """Set whether missing in-keys are skipped."""
+        self._missing_tolerance = mode
+        self._notify_changed()
+
+    @property
+    def invertible(self) -> bool:
+        """True if the transform changes the env's input."""
+        return bool(self._inverse_pairs) or self._overrides("_inv_call")
+
+    def _overrides(self, *hooks: str) -> bool:
+        own = type(self)
+        return any(getattr(own, hook) is not getattr(Transform, hook) for hook in hooks)
+
+    def _missing_key(
+        self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
+    ) -> KeyNotFoundError:
+        present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
+        known = [normal_key(each) for each in present]
+        return missing_key_error(key, known, "the TensorDict").at(transform=type(self).__name__)
+
+    @property
+    def _on_missing(self) -> Callable[[NestedKey, Any], KeyNotFoundError] | None:
+        return None if self._missing_tolerance else self._missing_key
+
+    # Kernels
+
+    def _apply_transform(self, tensor: Any) -> Any:
+        """Map one tensor ``[*B, ...]`` of the env's output."""
+        raise NotImplementedError(f"{type(self).__name__} implements no _apply_transform")
+
+    def _inv_apply_transform(self, tensor: Any) -> Any:
+        """Map one tensor ``[*B, ...]`` of the env's input; by default unchanged."""
+        return tensor
+
+    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+        """Return :meth:`_apply_transform` of an image as a linear map, if it is one.
+
+        Ignored if a subclass overrides a data hook below the class that defines this.
+
+        Args:
+            shape: Shape of one image without batch dims.
+            dtype: Dtype of the image.
+        """
+        return None
+
+    # Forms derived from the kernels
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the env's output ``[*B]`` key by key, in place."""
+        return map_entries(next_tensordict, self._pairs, self._apply_transform, self._on_missing)
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the output of a step.
+
+        Args:
+            tensordict: Input of the step, ``[*B]``; read only.
+            next_tensordict: Output of the step so far, ``[*B]``; written to.
+        """
+        return self._call(next_tensordict)
+
+    def _step_dict(self) -> DictStep | None:
+        """Return :meth:`_step` as a function of plain dicts, or ``None`` if it needs TensorDicts.
+
+        Defined for every transform that is defined by :meth:`_apply_transform` alone. Ignored if
+        a subclass overrides :meth:`_step` or :meth:`_call` below the class that defines this.
+        """
+        if self._missing_tolerance:
+            return None
+        return dict_step(self._pairs, self._apply_transform, self._missing_key)
+
+    def _step_dict_inplace(self) -> DictStep | None:
+        """Return :meth:`_step_dict` for a caller that owns all values in the dicts.
+
+        This function may keep an entry for later steps without copying it.
+        """
+        return self._step_dict()
+
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        """Return the data hooks as a function of a chunk, or ``None`` to run step by step.
+
+        Defined for every pointwise transform that is defined by :meth:`_apply_transform` alone.
+        Ignored if a subclass overrides a data hook below the class that defines this.
+        """
+        if self.time_behaviour is not TimeBehaviour.POINTWISE or self._missing_tolerance:
+            return None
+        return chunk_kernel(self._pairs, self._apply_transform)
+
+    def _step_limits(self) -> tuple[StepLimit, ...]:
+        """Return the step limits of this stage, if it ends episodes only by counting steps."""
+        return ()
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        """Map the output of a reset; missing in-keys are skipped.
+
+        A subclass with its own :meth:`_call` gets that, if all in-keys are present.
+
+        Args:
+            tensordict: Input of the reset, ``[*B]``, with its ``_reset`` masks.
+            tensordict_reset: Output of the reset so far, ``[*B]``; written to.
+        """
+        if not self._overrides("_call"):
+            return map_entries(tensordict_reset, self._pairs, self._apply_transform)
+        if self._in_keys and all(read(tensordict_reset, key) is not None for key in self._in_keys):
+            return self._call(tensordict_reset)
+        return tensordict_reset
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the input of a reset for the env; missing entries are skipped."""
+        return self._inv_present(tensordict)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the env's input ``[*B]`` key by key, in place."""
+        pairs = ((outer, inner) for inner, outer in self._inverse_pairs)
+        return map_entries(tensordict, pairs, self._inv_apply_transform, self._on_missing)
+
+    def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the entries of the env's input ``[*B]`` that are present, in place."""
+        if not self._overrides("_inv_call"):
+            pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
+            return map_entries(tensordict, pairs, self._inv_apply_transform)
+        if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
+            return tensordict
+        return self._inv_call(tensordict)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call :meth:`forward` with a TensorDict, or with tensors by name or in key order."""
+        if "tensordict" in kwargs or (args and is_tensor_collection(args[0])):
+            return super().__call__(*args, **kwargs)
+        if not args and not kwargs:
+            raise ArgumentError("the call has no arguments", hint="pass a TensorDict")
+        function = super().__call__
+        return call_with_tensors(function, self.in_keys, self.out_keys, args, kwargs)
+
+    @dispatch(source="in_keys", dest="out_keys")
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map stored data: apply :meth:`_apply_transform` to each in-key, in place.
+
+        A replay buffer calls this in ``sample()``; an env never does. Takes keyword arguments
+        instead of a TensorDict, named after the in-keys.
+
+        Args:
+            tensordict: Data of any shape ``[*B]`` or ``[*B, T]``.
+        """
+        for in_key, out_key in self._pairs:
+            value = read(tensordict, in_key)
+            if value is not None:
+                tensordict.set(out_key, self._apply_transform(value))
+            elif not self._missing_tolerance:
+                raise self._missing_key(in_key, tensordict)
+        return tensordict
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the env's input in a shallow copy ``[*B]``."""
+        return self._inv_call(tensordict.clone(recurse=False))
+
+    def init(self, tensordict: TensorDictBase) -> None:
+        """Run what must happen once before the transform is used on this data."""
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        """Read from the upstream specs what the constructor left open, such as in-keys."""
+
+    def _transform_spec(self, spec: Any) -> TensorSpec:
+        """Return the spec of :meth:`_apply_transform` of a tensor of this spec."""
+        result: TensorSpec = spec
+        return result
+
+    def _inv_transform_spec(self, spec: Any) -> TensorSpec:
+        """Return the spec of the policy's tensor, given the spec of the env's tensor."""
+        result: TensorSpec = spec
+        return result
+
+    def _map_leaf(self, spec: TensorSpec, key: NestedKey) -> TensorSpec:
+        if self._overrides("_transform_spec"):
+            require_leaf(spec, key, type(self).__name__)
+        return self._transform_spec(spec)
+
+    def _map_inverse_leaf(self, spec: TensorSpec, key: NestedKey) -> TensorSpec:
+        if self._overrides("_transform_spec"):
+            require_leaf(spec, key, type(self).__name__)
+        return self._inv_transform_spec(spec)
+
+    def _map_spec(self, spec: Composite) -> Composite:
+        """Map one part of the output spec."""
+        return map_leaves(spec, self._pairs, self._map_leaf)
+
+    def _map_inverse_spec(self, spec: Composite) -> Composite:
+        """Map one part of the input spec."""
+        return map_leaves(spec, self._inverse_pairs, self._map_inverse_leaf, rename=True)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Return the observation spec after this transform."""
+        return self._map_spec(observation_spec)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """Return the reward spec after this transform."""
+        return self._map_spec(reward_spec)
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """Return the spec of the done flags after this transform."""
+        return self._map_spec(done_spec)
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """Return the action spec that the policy sees."""
+        return self._map_inverse_spec(action_spec)
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """Return the state spec that the policy sees."""
+        return self._map_inverse_spec(state_spec)
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Return the output spec after this transform.
+
+        Raises:
+            KeyNotFoundError: An in-key is in no part of the spec.
+        """
+        self._check_in_keys(output_spec)
+        hooks = {
+            "full_observation_spec": self.transform_observation_spec,
+            "full_reward_spec": self.transform_reward_spec,
+            "full_done_spec": self.transform_done_spec,
+        }
+        return map_parts(output_spec, hooks)
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """Return the input spec that the policy sees.
+
+        Raises:
+            KeyNotFoundError: An inverse in-key is in no part of the spec.
+        """
+        self._check_inverse_keys(input_spec)
+        hooks = {
+            "full_action_spec": self.transform_action_spec,
+            "full_state_spec": self.transform_state_spec,
+        }
+        return map_parts(input_spec, hooks)
+
+    def _check_in_keys(self, output_spec: Composite) -> None:
+        if not self._missing_tolerance and not self._overrides("_call"):
+            require_keys(output_spec, self._in_keys, "the env at this stage")
+
+    def _check_inverse_keys(self, input_spec: Composite) -> None:
+        if not self._missing_tolerance and not self._overrides("_inv_call"):
+            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
+
+    def _transform_specs(
+        self, input_spec: Composite, output_spec: Composite
+    ) -> tuple[Composite, Composite]:
+        """Bind the transform to the upstream specs and return both specs after it."""
+        require_uniform(output_spec, self._in_keys)
+        self._bind(input_spec, output_spec)
+        if self._overrides("transform_input_spec"):
+            input_spec = unlocked_copy(input_spec)
+        if self._overrides("transform_output_spec"):
+            output_spec = unlocked_copy(output_spec)
+        return self.transform_input_spec(input_spec), self.transform_output_spec(output_spec)
+
+    # Batch size and device
+
+    _changes_batch: bool = False
+    """True if downstream stages have another batch size or device than upstream ones."""
+
+    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the input of a step as downstream stages see it."""
+        return tensordict
+
+    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the input of a reset as upstream stages see it."""
+        return tensordict
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """Return the env's batch size after this transform."""
+        return batch_size
+
+    def transform_env_device(self, device: torch.device) -> torch.device:
+        """Return the env's device after this transform."""
+        return device
+
+    def _follow_device(self, device: torch.device) -> None:
+        """Move parameters and buffers to the device of the upstream env."""
+        held: list[Any] = [*self._parameters.values(), *self._buffers.values()]
+        if self._modules:
+            held = [*self.parameters(), *self.buffers()]
+        if any(tensor is not None and tensor.device != device for tensor in held):
+            self.to(device)
+
+    def close(self) -> None:
+        """Release resources of the transform."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(keys={self.in_keys})"

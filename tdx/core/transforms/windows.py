@@ -1,101 +1,360 @@
-"""The last few frames of each step of a chunk, by one table of rows."""
+"""Base class of transforms that map a window of the last entries of an episode."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms.chunk import Chunk, new_column
-from tdx.keys import NestedKey
+from tdx.core.transforms.chunk import Chunk, ChunkKernel, new_column
+from tdx.core.transforms.episodes import episode_starts, steps_since_start
+from tdx.core.transforms.families import ObservationTransform
+from tdx.core.transforms.keys import flat_pairs
+from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.scan import follow_device, reset_rows
+from tdx.errors import KeyNotFoundError, Where
+from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
+from tdx.specs import Composite
+from tdx.tensordicts import read, write
+
+Window = list[Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Stacks of ``count`` frames that never reach across a reset.
+class WindowTransform(ObservationTransform):
+    """Maps the last few entries of the episode, oldest first.
+
+    A subclass defines it by the kernel :meth:`_combine`, by :meth:`_combined_shape` and by the
+    size and padding of the window. This class derives the eager, dict, chunk and offline forms:
+    each collects the window of a step, which never contains entries of another episode, and
+    calls the kernel.
 
     Args:
-        count: the number of frames.
-        dim: the dim along which they are concatenated, negative.
-        mask_key: the key whose reset mask is followed.
-        padding: what stands before the first frame of an episode; ``None`` for that frame.
+        in_keys: Entries to read.
+        out_keys: Keys to write. ``None``: the in-keys.
+        as_inverse: Do nothing in an env, and map stored data in ``inv``.
+        reset_key: Reset mask to follow. ``None``: the mask of the entry's group.
+        done_key: Done flag that separates stored episodes. ``None``: ``("next", "done")``.
     """
 
-    count: int
-    dim: int
-    mask_key: NestedKey
-    padding: float | None
+    time_behaviour = TimeBehaviour.SCAN
 
-    def over(
-        self, chunk: Chunk, in_key: NestedKey, earlier: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The stacks of a chunk, ``[T, *B, ...]``, and the ``count - 1`` newest frames.
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        as_inverse: bool = False,
+        reset_key: NestedKey | None = None,
+        done_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.as_inverse = as_inverse
+        self.reset_key = None if reset_key is None else normal_key(reset_key)
+        self.done_key: NestedKey = ("next", "done") if done_key is None else normal_key(done_key)
+        self._earlier: dict[NestedKey, list[Tensor]] = {}
+        if as_inverse:
+            self._set_inverse_keys(self.out_keys, self.in_keys)
 
-        Every frame of a stack is a row of one pool: the frames before the chunk, those of its
-        steps, those of its resets, and one of padding.
+    @property
+    @abstractmethod
+    def _size(self) -> int:
+        """Number of entries in a window."""
 
-        Args:
-            chunk: the steps.
-            in_key: of the frames.
-            earlier: the ``count - 1`` frames before, ``[*B, ...]`` each.
-        """
-        frames, batch = chunk.steps[in_key], chunk.batch_size
-        shape, lead = frames.shape[1 + len(batch) :], 1 + len(batch)
-        parts = [*(frame.unsqueeze(0) for frame in earlier), frames]
-        rows = self._without_resets(chunk, frames.device)
-        if chunk.times:
-            begun = chunk.resets[in_key]
-            parts += [begun, torch.full_like(begun[:1], self.padding or 0)]
-            rows = self._across_resets(rows, chunk, begun)
-        pool, size = _joined(parts), batch.numel()
-        index = rows.expand(chunk.length, *batch, self.count).reshape(-1, size, self.count) * size
-        index = index + torch.arange(size, device=index.device).unsqueeze(-1)
-        flat, wanted = pool.reshape(-1, *shape), index.reshape(-1)
-        if flat.requires_grad:
-            stacks = flat.index_select(0, wanted)
-        else:
-            stacks = new_column((len(wanted), *shape), flat)
-            torch.index_select(flat, 0, wanted, out=stacks)
-        stacks = stacks.reshape(chunk.length, *batch, self.count, *shape)
-        last = list(stacks[-1].unbind(lead - 1))[1:]
-        wide = list(frames.shape)
-        wide[self.dim] *= self.count
-        return stacks.movedim(lead, stacks.ndim + self.dim - 1).reshape(wide), last
+    @property
+    @abstractmethod
+    def _constant(self) -> float | None:
+        """Value before the start of an episode. ``None``: copies of the first entry."""
 
-    def _without_resets(self, chunk: Chunk, device: torch.device) -> Tensor:
-        """Which row of the pool each frame of each stack is, ``[T, *1, count]``."""
-        steps = torch.arange(chunk.length, device=device)
-        ones = [1] * (len(chunk.batch_size) + 1)
-        return steps.reshape(-1, *ones) + torch.arange(self.count, device=device)
-
-    def _across_resets(self, rows: Tensor, chunk: Chunk, begun: Tensor) -> Tensor:
-        """The same with resets among the steps, ``[T, *B, count]``.
+    @abstractmethod
+    def _combine(self, window: Window, out: Tensor | None = None) -> Tensor:
+        """Map a window.
 
         Args:
-            rows: what they would be without.
-            chunk: the steps.
-            begun: the frames of the resets, ``[R, *B, ...]``.
+            window: Entries ``[*L, ...]``, oldest first, with any leading dims.
+            out: Tensor to write the result to.
         """
-        device, batch, before = begun.device, chunk.batch_size, self.count - 1
-        times = torch.tensor(chunk.times, device=device)
-        place = torch.arange(len(times), device=device)
-        mine = chunk.reset_rows(self.mask_key, begun.reshape(len(times), *batch, -1)[..., 0])
-        # The last reset before each step, by its place among the resets; -1 before any.
-        last = torch.full((chunk.length, *batch), -1, dtype=torch.int64, device=device)
-        wide = place.reshape(-1, *[1] * len(batch)).expand(mine.shape)
-        last[times] = torch.where(mine, wide, last[times])
-        last = last.cummax(0).values.unsqueeze(-1)
-        since = torch.where(last >= 0, times[last.clamp_min(0)] + before, -1)
-        found = torch.where(rows < since, last + (before + chunk.length), rows)
-        if self.padding is not None:
-            found = torch.where(rows < since - 1, before + chunk.length + len(times), found)
-        return found
+
+    @abstractmethod
+    def _combined_shape(self, shape: torch.Size) -> torch.Size:
+        """Return the shape of :meth:`_combine` of entries of this shape."""
+
+    def _pad(self, first: Tensor) -> Tensor:
+        """Return the entry that precedes the first one of an episode."""
+        return first if self._constant is None else torch.full_like(first, self._constant)
+
+    # Step by step
+
+    def _push(self, in_key: NestedKey, newest: Tensor) -> Tensor:
+        """Add an entry to the window of a key and map the window."""
+        earlier = self._earlier.get(in_key)
+        if earlier is None:
+            earlier = [self._pad(newest)] * (self._size - 1)
+        window = [*earlier, newest]
+        self._earlier[in_key] = window[1:]
+        return self._combine(window)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in () if self.as_inverse else self._pairs:
+            newest = read(next_tensordict, in_key)
+            if newest is not None:
+                # A copy, since the caller may write to the entry itself.
+                write(next_tensordict, out_key, self._push(in_key, newest.clone()))
+            elif not self._missing_tolerance:
+                raise self._missing_key(in_key, next_tensordict)
+        return next_tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._call(next_tensordict)
+
+    def _step_dict(self) -> DictStep | None:
+        push = self._push
+        return self._dict_step(lambda in_key, newest: push(in_key, newest.clone()))
+
+    def _step_dict_inplace(self) -> DictStep | None:
+        return self._dict_step(self._push)
+
+    def _dict_step(self, push: Callable[[NestedKey, Tensor], Tensor]) -> DictStep | None:
+        pairs = flat_pairs(self._pairs)
+        if self.as_inverse or self._missing_tolerance or pairs is None:
+            return None
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                newest = fields.get(in_key)
+                if newest is None:
+                    raise self._missing_key(in_key, fields)
+                fields[out_key] = push(in_key, newest)
+
+        return step
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for in_key, out_key in () if self.as_inverse else self._pairs:
+            first = read(tensordict_reset, in_key)
+            if first is None:
+                if self._missing_tolerance:
+                    continue
+                raise self._missing_key(in_key, tensordict_reset)
+            first = first.clone()
+            window = [*[self._pad(first)] * (self._size - 1), first]
+            earlier, before = window[1:], self._earlier.get(in_key)
+            rows = reset_rows(tensordict, self.reset_key or in_key, first)
+            if rows is not None and before is not None:
+                pairs = zip(earlier, before, strict=True)
+                earlier = [new.where(rows, old) for new, old in pairs]
+            self._earlier[in_key] = earlier
+            write(tensordict_reset, out_key, self._combine(window))
+        return tensordict_reset
+
+    # Over a chunk
+
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        if self.as_inverse:
+            return ChunkKernel(lambda chunk: None)
+        if self._missing_tolerance:
+            return None
+        return ChunkKernel(self._run_chunk, tuple(self.in_keys), tuple(self.out_keys), scan=True)
+
+    def _run_chunk(self, chunk: Chunk) -> None:
+        for in_key, out_key in self._pairs:
+            entries = chunk.steps.get(in_key)
+            if entries is None:
+                raise self._missing_key(in_key, chunk.steps)
+            earlier = self._earlier.get(in_key)
+            if earlier is None:
+                earlier = [self._pad(entries[0])] * (self._size - 1)
+            pool = _concatenate([*(entry.unsqueeze(0) for entry in earlier), entries])
+            # Step t sees the rows t to t + size - 1 of the pool.
+            window = [pool[first : first + chunk.length] for first in range(self._size)]
+            result = self._combine_columns(window)
+            # Copies: they outlive the chunk, which a view would keep in memory.
+            newest = [entry[-1].clone() for entry in window[1:]]
+            if chunk.times:
+                self._repair_after_resets(chunk, in_key, pool, result, newest)
+                first = chunk.resets[in_key]
+                padded = [*[self._pad(first)] * (self._size - 1), first]
+                chunk.resets[out_key] = self._combine(padded)
+            self._earlier[in_key] = newest
+            chunk.steps[out_key] = result
+
+    def _combine_columns(self, window: Window) -> Tensor:
+        newest = window[-1]
+        if any(column.requires_grad for column in window):
+            return self._combine(window)
+        return self._combine(window, new_column(self._combined_shape(newest.shape), newest))
+
+    def _repair_after_resets(
+        self, chunk: Chunk, in_key: NestedKey, pool: Tensor, result: Tensor, newest: list[Tensor]
+    ) -> None:
+        """Recompute, in place, what was mapped from windows that reach across a reset.
+
+        Args:
+            chunk: Chunk with resets.
+            in_key: Key of the entries.
+            pool: Entries before and in the chunk, ``[size - 1 + T, *B, ...]``.
+            result: Mapped windows of the steps, ``[T, *B, ...]``; written to.
+            newest: Newest ``size - 1`` entries after the chunk, ``[*B, ...]``; written to.
+        """
+        batch, count = chunk.batch_size, chunk.batch_size.numel()
+        resets, rows, steps = self._steps_after_resets(chunk, in_key)
+        if not len(steps):
+            return
+        first = chunk.resets[in_key]
+        feature = first.shape[1 + len(batch) :]
+        fresh = first.reshape(len(chunk.times) * count, *feature)[resets * count + rows]
+        padded, flat_pool = self._pad(fresh), pool.reshape(len(pool) * count, *feature)
+        age = steps - torch.tensor(chunk.times, device=steps.device)[resets]
+        window = []
+        for back in range(self._size - 1, -1, -1):
+            entry = flat_pool[(steps - back + self._size - 1) * count + rows]
+            since = (age - back).reshape(-1, *[1] * len(feature))
+            entry = torch.where(since == -1, fresh, torch.where(since < -1, padded, entry))
+            window.append(entry)
+        repaired = self._combine(window)
+        result.view(chunk.length * count, *repaired.shape[1:])[steps * count + rows] = repaired
+        is_last = steps == chunk.length - 1
+        for kept, entry in zip(newest, window[1:], strict=True):
+            kept.view(count, *feature)[rows[is_last]] = entry[is_last]
+
+    def _steps_after_resets(self, chunk: Chunk, in_key: NestedKey) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the steps whose window reaches across a reset.
+
+        Returns:
+            Index of the last reset, flat index of the row, and index of the step: int64 ``[N]``
+            each.
+        """
+        first, batch = chunk.resets[in_key], chunk.batch_size
+        times = torch.tensor(chunk.times, device=first.device)
+        like = first.reshape(len(times), *batch, -1)[..., 0]
+        mask = chunk.reset_rows(self.reset_key or in_key, like).expand(len(times), *batch)
+        mask = mask.reshape(len(times), -1)
+        # From each reset on, the reset of the same row that follows, or the end of the chunk.
+        when = torch.where(mask, times.unsqueeze(1), chunk.length)
+        following = when.flip(0).cummin(0).values.flip(0)[1:]
+        until = torch.cat((following, torch.full_like(when[:1], chunk.length)))
+        resets, rows = mask.nonzero(as_tuple=True)
+        ages = torch.arange(self._size - 1, device=first.device)
+        steps = times[resets].unsqueeze(1) + ages
+        inside = steps < until[resets, rows].unsqueeze(1)
+        wide = (each.unsqueeze(1).expand(steps.shape)[inside] for each in (resets, rows))
+        return next(wide), next(wide), steps[inside]
+
+    # Stored data
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map the windows of a stored rollout, at the root and in ``next``, in place.
+
+        An in-key that begins with ``next`` has a single output under its out-key; earlier
+        entries are read at the root. With ``as_inverse`` the data is mapped already and returned
+        unchanged.
+
+        Args:
+            tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
+
+        Raises:
+            ArgumentError: The data has no time dim.
+            KeyNotFoundError: An entry is missing, or both the done key and ``is_init`` are.
+        """
+        return tensordict if self.as_inverse else self._map_stored(tensordict)
+
+    def _map_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
+        results: dict[NestedKey, Tensor] = {}
+        for in_key, out_key in self._pairs:
+            parts = key_parts(in_key)
+            root_key = normal_key(parts[1:]) if parts[0] == "next" else in_key
+            newest, root = read(tensordict, in_key), read(tensordict, root_key)
+            if newest is None and self._missing_tolerance:
+                continue
+            if newest is None:
+                raise self._missing_key(in_key, tensordict)
+            if root is None:
+                raise self._no_earlier_entries(in_key, root_key)
+            time = tensordict.ndim - 1
+            ages = steps_since_start(episode_starts(tensordict, self.done_key), time)
+            window = self._stored_window(newest, root, ages, int(root_key != in_key))
+            results[out_key] = self._combine(window)
+            next_key = join_keys("next", in_key)
+            following = None if next_key in self.in_keys else read(tensordict, next_key)
+            if following is not None and root_key == in_key:
+                window = self._stored_window(following, root, ages, 1)
+                results[join_keys("next", out_key)] = self._combine(window)
+        # Written last, since an in-key may be the out-key of another.
+        for key, value in results.items():
+            tensordict.set(key, value)
+        return tensordict
+
+    def _stored_window(
+        self, newest: Tensor, root: Tensor, ages: Tensor, ahead: int
+    ) -> list[Tensor]:
+        """Return the window of each step of a stored rollout.
+
+        Args:
+            newest: Newest entry of each window, ``[*B, T, ...]``.
+            root: Entries at the root, ``[*B, T, ...]``.
+            ages: Steps since the start of the episode, ``[*B, T]``.
+            ahead: 1 if ``newest`` is one step ahead of ``root``, else 0.
+        """
+        time_dim = ages.ndim - 1
+        time = torch.arange(ages.shape[-1], device=ages.device)
+        window = [newest]
+        for back in range(1, self._size):
+            distance = back - ahead
+            inside = ages >= distance
+            source = time - torch.where(inside, distance, ages)
+            index = source.reshape(*source.shape, *([1] * (root.ndim - time_dim - 1)))
+            entry = root.gather(time_dim, index.expand(root.shape))
+            if self._constant is not None:
+                entry = entry.where(inside.reshape(index.shape), self._pad(entry))
+            window.insert(0, entry)
+        return window
+
+    def _no_earlier_entries(self, in_key: NestedKey, root_key: NestedKey) -> KeyNotFoundError:
+        return KeyNotFoundError(
+            f"a window of {format_key(in_key)!r} starts with the entry of the reset, which is "
+            f"stored as {format_key(root_key)!r} at the root",
+            hint=f"keep {format_key(root_key)!r} in the stored data",
+            where=Where(key=root_key, transform=type(self).__name__),
+        )
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._map_stored(tensordict) if self.as_inverse else tensordict
+
+    @property
+    def invertible(self) -> bool:
+        """True with ``as_inverse``."""
+        return self.as_inverse
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """Return the input spec unchanged."""
+        return input_spec
+
+    # State
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        for earlier in self._earlier.values():
+            earlier[:] = [follow_device(entry, fn) for entry in earlier]
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        earlier = {key: [entry.detach() for entry in kept] for key, kept in self._earlier.items()}
+        return {**super().__getstate__(), "_earlier": earlier}
+
+    def clone(self) -> Any:
+        """Return a copy without the entries of the running episode."""
+        copied = super().clone()
+        copied._earlier = {}
+        return copied
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """The parts along their first dim."""
+def _concatenate(parts: list[Tensor]) -> Tensor:
     if any(part.requires_grad for part in parts):
         return torch.cat(parts)
-    made = new_column((sum(map(len, parts)), *parts[0].shape[1:]), parts[0])
-    return torch.cat(parts, out=made)
+    out = new_column((sum(map(len, parts)), *parts[0].shape[1:]), parts[0])
+    return torch.cat(parts, out=out)

@@ -1,4 +1,4 @@
-"""Let the outside choose among bins of a continuous action's range."""
+"""Discretize a continuous action into bins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.action import (
+from tdx.core.transforms.families import (
     ActionTransform,
     action_leaf,
     batch_dims_of,
     has_range,
-    shared_rows,
+    shared_bounds,
 )
-from tdx.core.transforms.spec_edits import with_entries
+from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError, ChainError, UnknownNameError, Where, did_you_mean
 from tdx.keys import NestedKey, format_key
 from tdx.specs import (
@@ -34,28 +34,27 @@ from tdx.tensordicts import read, write
 
 
 class ActionDiscretizer(ActionTransform):
-    """Take a bin's number for each element of a continuous action.
+    """Replace a continuous action by a bin index for each of its elements.
 
-    The range of each element is cut into bins of the same width; ``sampling`` says which value
-    of its bin the env gets. Stored data stays as it is.
+    The range of each element is divided into bins of equal width; ``sampling`` defines which
+    value of the bin the env gets. Stored data is not changed.
 
     Args:
-        num_intervals: how many bins; one number for all elements, or one for each of the
-            action's last dim.
-        action_key: the env's action.
-        out_action_key: its name outside; ``action_key`` by default. With a name of its own, a
-            step also writes the continuous action beside it, and the continuous action becomes a
-            state.
-        sampling: the bin's middle ("median", also the default), its lower end, its upper end, or
-            a value drawn at random from it.
-        categorical: whether the outside gives the bins' numbers; otherwise one-hot rows.
+        num_intervals: Number of bins: one for all elements, or one for each element of the last
+            dim.
+        action_key: Action of the env.
+        out_action_key: Key of the discrete action; ``action_key`` by default. With another key,
+            the continuous action becomes a state, and a step returns it too.
+        sampling: Value of a bin: its center (``median``, the default), its lower end (``low``),
+            its upper end (``high``), or a random value (``random``).
+        categorical: Take bin indices; otherwise one-hot vectors.
 
     Raises:
-        ArgumentError: ``num_intervals`` holds something other than integers of at least 1.
-        UnknownNameError: there is no such ``sampling``.
-        KeyNotFoundError: the env has no such action (when its specs are computed).
-        ChainError: the action is not continuous with a finite, non-empty range, or
-            ``num_intervals`` has another length than its last dim (when its specs are computed).
+        ArgumentError: ``num_intervals`` contains a value that is not an integer of at least 1.
+        UnknownNameError: ``sampling`` is unknown.
+        KeyNotFoundError: The env has no such action (when its specs are computed).
+        ChainError: The action is not continuous with a finite, non-empty range, or the length of
+            ``num_intervals`` is not that of its last dim (when its specs are computed).
 
     Example:
         >>> from tdx import ActionDiscretizer, GymEnv, TransformedEnv
@@ -71,7 +70,7 @@ class ActionDiscretizer(ActionTransform):
     time_behaviour = TimeBehaviour.POINTWISE
 
     class SamplingStrategy(IntEnum):
-        """Which value of its bin an action becomes."""
+        """Value of a bin that the env gets."""
 
         MEDIAN = 0
         LOW = 1
@@ -89,14 +88,14 @@ class ActionDiscretizer(ActionTransform):
         outer = action_key if out_action_key is None else out_action_key
         super().__init__([action_key], [outer], in_keys=[])
         self._set_keys((), ())
-        self.num_intervals = _counts(num_intervals)
+        self.num_intervals = _check_counts(num_intervals)
         self.sampling = self._strategy(sampling)
         self.categorical = categorical
         if self.sampling is self.SamplingStrategy.RANDOM:
             self.time_behaviour = TimeBehaviour.CONTROL
         self._counts: list[int] = []
         self._is_scalar = False
-        # Where in the range, from 0 to 1, each bin's value lies: [elements, bins].
+        # Relative position of the value of each bin in the range, from 0 to 1: [elements, bins].
         self.positions: Tensor | None
         self.low: Tensor | None
         self.width: Tensor | None
@@ -111,7 +110,7 @@ class ActionDiscretizer(ActionTransform):
             names = [each.name.lower() for each in cls.SamplingStrategy]
             if sampling.lower() not in names:
                 raise UnknownNameError(
-                    f"there is no sampling {sampling!r}",
+                    f"unknown sampling {sampling!r}",
                     hint=did_you_mean(sampling, names, f"one of {', '.join(names)}"),
                 )
             return cls.SamplingStrategy[sampling.upper()]
@@ -125,19 +124,19 @@ class ActionDiscretizer(ActionTransform):
 
     @property
     def action_key(self) -> NestedKey:
-        """The env's action."""
+        """Action of the env."""
         return self.in_keys_inv[0]
 
     @property
     def out_action_key(self) -> NestedKey:
-        """The action's name outside."""
+        """Key of the discrete action."""
         return self.out_keys_inv[0]
 
     def custom_arange(self, nint: int, device: torch.device | None) -> Tensor:
-        """Where in the range, from 0 to 1, the values of ``nint`` bins lie, ``[nint]``.
+        """Return the relative positions of the values of ``nint`` bins, from 0 to 1, ``[nint]``.
 
-        With "random" sampling these are the bins' lower ends. A subclass may space the bins in
-        another way.
+        With random sampling these are the lower ends of the bins. A subclass may override the
+        spacing.
         """
         strategy = self.SamplingStrategy
         shift = {strategy.MEDIAN: 0.5, strategy.HIGH: 1.0}.get(self.sampling, 0.0)
@@ -150,14 +149,14 @@ class ActionDiscretizer(ActionTransform):
         if value is not None:
             write(tensordict, self.action_key, self._inv_apply_transform(value))
         elif not self._missing_tolerance:
-            raise self._missing(self.out_action_key, tensordict)
+            raise self._missing_key(self.out_action_key, tensordict)
         return tensordict
 
     def _inv_apply_transform(self, action: Tensor) -> Tensor:
         positions, low, width = self.positions, self.low, self.width
         if positions is None or low is None or width is None:
             raise ChainError(
-                "ActionDiscretizer has no range to cut into bins",
+                "ActionDiscretizer has no range to divide into bins",
                 hint="put it into an env whose action has a range",
             )
         bins = self._bins(action)
@@ -172,7 +171,7 @@ class ActionDiscretizer(ActionTransform):
         return low + width * place.clamp(0.0, 1.0)
 
     def _bins(self, action: Tensor) -> Tensor:
-        """The numbers of the bins, int64 ``[*B, elements]``."""
+        """Return the bin indices, int64 ``[*B, elements]``."""
         if self.categorical:
             return action.long().unsqueeze(-1) if self._is_scalar else action.long()
         blocks = action.split(self._counts, -1)
@@ -183,8 +182,8 @@ class ActionDiscretizer(ActionTransform):
             counts = torch.tensor(self._counts)
             if bool(((bins < 0) | (bins >= counts)).any()):
                 raise ArgumentError(
-                    f"the action names a bin outside the {self._counts} that there are",
-                    hint="bins are counted from 0",
+                    f"the action has a bin index that is out of range for {self._counts} bins",
+                    hint="bin indices start at 0",
                 ).at(transform="ActionDiscretizer")
 
     # Specs
@@ -194,9 +193,9 @@ class ActionDiscretizer(ActionTransform):
         spec = action_leaf(input_spec, key)
         if not has_range(spec):
             raise ChainError(
-                f"the action is {type(spec).__name__} without a finite, non-empty range to cut "
+                f"the action is {type(spec).__name__} without a finite, non-empty range to divide "
                 "into bins",
-                hint="bound the action first, or leave ActionDiscretizer out",
+                hint="bound the action first, or remove ActionDiscretizer",
                 where=Where(key=key),
             )
         dims = batch_dims_of(input_spec["full_action_spec"], key)
@@ -213,13 +212,13 @@ class ActionDiscretizer(ActionTransform):
             raise ChainError(
                 f"num_intervals has {len(given)} numbers, the action {format_key(key)!r} has "
                 f"{elements} elements in its last dim",
-                hint="give one number for each element, or a single one for all",
+                hint="pass one number for each element, or a single one for all",
                 where=Where(key=key),
             )
         return list(given)
 
     def _set_range(self, spec: BoundedContinuous, batch_dims: int) -> None:
-        low, high = shared_rows(spec.low, spec.high, batch_dims)
+        low, high = shared_bounds(spec.low, spec.high, batch_dims)
         self.low, self.width = low, high - low
         rows = [self.custom_arange(count, spec.device) for count in self._counts]
         longest = max(self._counts)
@@ -227,7 +226,7 @@ class ActionDiscretizer(ActionTransform):
         self.positions = torch.stack(padded).to(spec.dtype)
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The action spec with the bins in the place of the continuous action."""
+        """Return the action spec with bins instead of the continuous action."""
         result = action_spec.clone()
         result.unlock_()
         continuous = result[self.action_key]
@@ -247,7 +246,7 @@ class ActionDiscretizer(ActionTransform):
         return MultiOneHot(counts, shape=(*lead, sum(counts)), device=device)
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The input spec with the discrete action; a continuous one beside it is a state."""
+        """Return the input spec with the discrete action, and with another key also the state."""
         result = super().transform_input_spec(input_spec)
         if self.out_action_key != self.action_key:
             continuous = input_spec["full_action_spec"][self.action_key]
@@ -256,7 +255,7 @@ class ActionDiscretizer(ActionTransform):
         return result
 
     @property
-    def _handed_out(self) -> tuple[NestedKey, ...]:
+    def _exposed_keys(self) -> tuple[NestedKey, ...]:
         return () if self.out_action_key == self.action_key else (self.action_key,)
 
     def __repr__(self) -> str:
@@ -267,7 +266,7 @@ class ActionDiscretizer(ActionTransform):
         )
 
 
-def _counts(num_intervals: int | Sequence[int] | Tensor) -> int | list[int]:
+def _check_counts(num_intervals: int | Sequence[int] | Tensor) -> int | list[int]:
     given: Any = num_intervals.tolist() if isinstance(num_intervals, Tensor) else num_intervals
     counts = list(given) if isinstance(given, (list, tuple)) else [given]
     for count in counts:

@@ -1,4 +1,4 @@
-"""Restrict a discrete action to what a mask allows."""
+"""Restrict a discrete action by a mask."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.action import action_leaf
-from tdx.core.transforms.key_pairs import require_keys
+from tdx.core.transforms.families import action_leaf
+from tdx.core.transforms.keys import require_keys
 from tdx.core.transforms.scan import reset_rows
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key
@@ -21,19 +21,19 @@ Maskable = Categorical | MultiCategorical | MultiOneHot | OneHot
 
 
 class ActionMask(Transform):
-    """Give the action spec the mask that the env observes, after each reset and step.
+    """Update the mask of the action spec from the observed mask, after each reset and step.
 
-    ``rand_action`` then draws, and the spec then holds, only what is allowed right now. The mask
-    is that of the last step which this env made. Stored data stays as it is.
+    ``rand_action`` then draws only actions that are allowed, and the spec contains only those.
+    The mask is that of the last step of this env. Stored data is not changed.
 
     Args:
-        action_key: the env's discrete action.
-        mask_key: which actions are allowed, in the env's observations: bool, or integers that
-            are not zero; ``[*B, n]`` for ``n`` categories, or their sum for several.
+        action_key: Discrete action of the env.
+        mask_key: Observation with the allowed actions: bool, or integers of which nonzero is
+            allowed. Shape ``[*B, n]`` for ``n`` categories; for several actions, their sum.
 
     Raises:
-        KeyNotFoundError: the env has no such action or mask (when its specs are computed).
-        ChainError: the action is not discrete, or the mask has another shape than it needs (when
+        KeyNotFoundError: The env has no such action or mask (when its specs are computed).
+        ChainError: The action is not discrete, or the mask has another shape than required (when
             its specs are computed, or in a step).
 
     Example:
@@ -56,17 +56,17 @@ class ActionMask(Transform):
     ) -> None:
         super().__init__([mask_key], [mask_key])
         self._set_inverse_keys([action_key], [action_key])
-        # Shared by every copy of the action spec, wherever later stages put it.
+        # Shared by all copies of the action spec, including those of later stages.
         self._mask: Tensor | None = None
 
     @property
     def action_key(self) -> NestedKey:
-        """The env's discrete action."""
+        """Discrete action of the env."""
         return self.in_keys_inv[0]
 
     @property
     def mask_key(self) -> NestedKey:
-        """The observation that says what is allowed."""
+        """Observation with the allowed actions."""
         return self.in_keys[0]
 
     @property
@@ -75,26 +75,26 @@ class ActionMask(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Nothing happens to an action on the way in."""
+        """False, since actions are not changed."""
         return False
 
     # Data
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        self._take(next_tensordict, None)
+        self._update_mask(next_tensordict, None)
         return next_tensordict
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        self._take(tensordict_reset, tensordict)
+        self._update_mask(tensordict_reset, tensordict)
         return tensordict_reset
 
-    def _take(self, source: TensorDictBase, reset_input: TensorDictBase | None) -> None:
-        """Take over the mask of a step or a reset; the rows that are not reset keep theirs."""
+    def _update_mask(self, source: TensorDictBase, reset_input: TensorDictBase | None) -> None:
+        """Update the mask from the output of a step, or from the reset rows of a reset."""
         found, mask = read(source, self.mask_key), self._mask
         if found is None:
-            raise self._missing(self.mask_key, source)
+            raise self._missing_key(self.mask_key, source)
         if mask is None:
             return
         if found.shape != mask.shape:
@@ -107,12 +107,12 @@ class ActionMask(Transform):
         return ChainError(
             f"the mask has shape {tuple(found)}, the action {format_key(self.action_key)!r} needs "
             f"{tuple(wanted)}",
-            hint="a mask has one entry for each category, after the batch",
+            hint="a mask has one element for each category, after the batch dims",
             where=Where(key=self.mask_key),
         )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data as it is: it holds its masks already."""
+        """Return stored data unchanged, since it contains its masks."""
         return tensordict
 
     # Specs
@@ -144,12 +144,12 @@ class ActionMask(Transform):
             return torch.Size((*spec.shape, spec.n))
         raise ChainError(
             f"the action is {type(spec).__name__}, a mask needs a discrete one",
-            hint="put ActionDiscretizer before ActionMask, or leave ActionMask out",
+            hint="put ActionDiscretizer before ActionMask, or remove ActionMask",
             where=Where(key=self.action_key),
         )
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The action spec with the mask, which changes with each step."""
+        """Return the action spec with the mask, which is updated in each step."""
         result = action_spec.clone()
         result.unlock_()
         leaf = result[self.action_key].clone()
@@ -159,11 +159,11 @@ class ActionMask(Transform):
         return result
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec, which stays as it is."""
+        """Return the state spec unchanged."""
         return state_spec
 
     def clone(self) -> Self:
-        """A transform of its own, with a mask of its own."""
+        """Return a copy with its own mask."""
         copied = super().clone()
         copied._mask = None
         return copied

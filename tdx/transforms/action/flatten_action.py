@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.action import ActionTransform, action_leaf, batch_dims_of
+from tdx.core.transforms.families import ActionTransform, action_leaf, batch_dims_of
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Composite, TensorSpec
@@ -17,27 +17,27 @@ from tdx.tensordicts import read, write
 
 
 class FlattenAction(ActionTransform):
-    """Let the outside give a flat action, and restore the env's dims on the way in.
+    """Take flat actions from the policy, and restore their dims for the env.
 
     Stored actions are flattened.
 
     Args:
-        first_dim: the first dim that is flattened, counted from the end: -1 is the last.
-        last_dim: the last dim that is flattened.
-        in_keys_inv: the env's actions; ``action`` by default.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
-        in_keys: the actions in stored data; ``in_keys_inv`` by default.
-        out_keys: where the flat ones are written; the in-keys by default.
-        allow_positive_dim: whether dims may be counted from the front, the batch's included.
-        action_shape: the sizes of the flattened dims, for use without an env; from the action
-            spec by default.
+        first_dim: First dim to flatten, counted from the end: -1 is the last.
+        last_dim: Last dim to flatten.
+        in_keys_inv: Actions of the env; ``action`` by default.
+        out_keys_inv: Keys that the policy writes; ``in_keys_inv`` by default.
+        in_keys: Actions in stored data; ``in_keys_inv`` by default.
+        out_keys: Keys to write in stored data; the in-keys by default.
+        allow_positive_dim: Accept dims from 0, which include the batch dims.
+        action_shape: Sizes of the flattened dims, for use without an env. ``None``: from the
+            action spec.
 
     Raises:
-        ArgumentError: a dim is counted from the front without leave, they are out of order, or
-            ``action_shape`` has other than one size for each.
-        ChainError: an action has no such dims, or they reach into its batch (when its specs are
-            computed); or an action is to be restored without an env and ``action_shape``.
-        KeyNotFoundError: the env has no such action (when its specs are computed).
+        ArgumentError: A dim is not negative without ``allow_positive_dim``, the dims are in the
+            wrong order, or ``action_shape`` does not have one size for each.
+        ChainError: An action has no such dims, or they are batch dims (when its specs are
+            computed); or an action is restored without an env and without ``action_shape``.
+        KeyNotFoundError: The env has no such action (when its specs are computed).
 
     Example:
         >>> import torch
@@ -69,14 +69,14 @@ class FlattenAction(ActionTransform):
         super().__init__(in_keys_inv, out_keys_inv, in_keys, out_keys)
         if not allow_positive_dim and (first_dim >= 0 or last_dim >= 0):
             raise ArgumentError(
-                f"the dims {first_dim} to {last_dim} are counted from the front, where an env may "
-                "have a batch",
+                f"the dims {first_dim} to {last_dim} count from the front, where an env may have "
+                "batch dims",
                 hint="count from the end, or set allow_positive_dim=True",
             )
         if (first_dim < 0) == (last_dim < 0) and first_dim > last_dim:
             raise ArgumentError(
-                f"first_dim ({first_dim}) is behind last_dim ({last_dim})",
-                hint="name the first of the dims first",
+                f"first_dim ({first_dim}) comes after last_dim ({last_dim})",
+                hint="swap the two",
             )
         self.first_dim, self.last_dim = first_dim, last_dim
         self.allow_positive_dim = allow_positive_dim
@@ -87,11 +87,11 @@ class FlattenAction(ActionTransform):
                 raise ArgumentError(
                     f"action_shape {list(self.action_shape)} has {len(self.action_shape)} sizes, "
                     f"the dims {first_dim} to {last_dim} are {count}",
-                    hint="give one size for each of the dims that are flattened",
+                    hint="pass one size for each flattened dim",
                 )
-        # From the end once an env has told how many there are.
+        # Counted from the end once the number of dims is known from an env.
         self._dims = first_dim, last_dim
-        # For each of the env's actions: the flat dim from the end, and the sizes it stands for.
+        # Position of the flat dim, counted from the end, and the sizes it replaces, per action.
         self._spans: dict[NestedKey, tuple[int, torch.Size]] = {}
 
     # Data
@@ -99,13 +99,13 @@ class FlattenAction(ActionTransform):
     def _apply_transform(self, action: Tensor) -> Tensor:
         return action.flatten(*self._dims)
 
-    def _restored(self, key: NestedKey, action: Tensor) -> Tensor:
+    def _restore(self, key: NestedKey, action: Tensor) -> Tensor:
         span = self._spans.get(key)
         if span is None:
             if self.action_shape is None or self.last_dim >= 0:
                 raise ChainError(
-                    "FlattenAction does not know which dims to restore",
-                    hint="give action_shape, or put the transform into an env",
+                    "FlattenAction cannot restore dims of unknown size",
+                    hint="pass action_shape, or put the transform into an env",
                     where=Where(key=key),
                 )
             span = self.last_dim, self.action_shape
@@ -115,9 +115,9 @@ class FlattenAction(ActionTransform):
         for in_key, out_key in self._inverse_pairs:
             value = read(tensordict, out_key)
             if value is not None:
-                write(tensordict, in_key, self._restored(in_key, value))
+                write(tensordict, in_key, self._restore(in_key, value))
             elif not self._missing_tolerance:
-                raise self._missing(out_key, tensordict)
+                raise self._missing_key(out_key, tensordict)
         return tensordict
 
     # Specs
@@ -135,22 +135,22 @@ class FlattenAction(ActionTransform):
         if not batch_dims <= first <= last < dims:
             raise ChainError(
                 f"the action {format_key(key)!r} has shape {tuple(spec.shape[batch_dims:])} "
-                f"beyond its batch, and no dims {self.first_dim} to {self.last_dim} to flatten",
-                hint="leave FlattenAction out, or name dims that the action has",
+                f"after its batch dims, without dims {self.first_dim} to {self.last_dim}",
+                hint="remove FlattenAction, or choose dims that the action has",
                 where=Where(key=key),
             )
         sizes = spec.shape[first : last + 1]
         if self.action_shape is not None and sizes != self.action_shape:
             raise ChainError(
                 f"the dims {self.first_dim} to {self.last_dim} of the action have the sizes "
-                f"{list(sizes)}, action_shape says {list(self.action_shape)}",
-                hint="leave action_shape out in an env",
+                f"{list(sizes)}, but action_shape is {list(self.action_shape)}",
+                hint="remove action_shape in an env",
                 where=Where(key=key),
             )
         self._dims = first - dims, last - dims
         return last - dims, sizes
 
-    def _inverse_mapped(self, spec: Composite) -> Composite:
+    def _map_inverse_spec(self, spec: Composite) -> Composite:
         result = spec.clone()
         result.unlock_()
         for in_key, out_key in self._inverse_pairs:
@@ -163,7 +163,7 @@ class FlattenAction(ActionTransform):
         return result
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec, which stays as it is."""
+        """Return the state spec unchanged."""
         return state_spec
 
     def __repr__(self) -> str:

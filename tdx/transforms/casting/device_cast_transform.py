@@ -11,33 +11,32 @@ from torch import Tensor
 
 from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, Columns, TimeForm
+from tdx.core.transforms.chunk import Chunk, ChunkKernel, Columns
 from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
 
 
 class DeviceCastTransform(Transform):
-    """Move what the env returns to a device, and what it is given back to the env's own.
+    """Move the output of an env to a device, and its input back to the env's own device.
 
-    The env then is on that device for all that is outside, while it goes on working on its own.
-    An env is on one device, so a choice of keys is for stored data alone.
+    The transformed env reports the new device, while the base env continues on its own. An env
+    is on one device, so keys can be selected for stored data only.
 
     Args:
-        device: the device outside.
-        orig_device: the device inside; the env's by default. Without an env and without it, data
-            on its way in stays where it is.
-        in_keys: the entries of stored data that are moved; all by default.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the entries moved back on the way in; all by default, or none where
+        device: Device of the output.
+        orig_device: Device of the env. ``None``: taken from the env; without an env, inverse
+            calls do not move data.
+        in_keys: Entries of stored data to move; all by default.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Entries to move back in inverse calls; all by default, or none if
             ``in_keys`` are given.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        out_keys_inv: Keys to read for them; ``in_keys_inv`` by default.
 
     Raises:
-        DeviceError: this machine has no such device.
-        ArgumentError: the numbers of keys differ.
-        ChainError: keys are given, and the env is on another device (when its specs are
-            computed).
+        DeviceError: The device does not exist.
+        ArgumentError: The numbers of keys differ.
+        ChainError: Keys are given and the env is on another device (when its specs are computed).
 
     Example:
         >>> import torch
@@ -69,7 +68,7 @@ class DeviceCastTransform(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Whether anything is moved on the way in."""
+        """True if inverse calls move data."""
         return self._moves_all or bool(self._inverse_pairs)
 
     # Data
@@ -90,24 +89,26 @@ class DeviceCastTransform(Transform):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._moves_all:
-            return self._keyed(tensordict, self._inverse_pairs, self._inner_device, inverse=True)
+            return self._move_keys(
+                tensordict, self._inverse_pairs, self._inner_device, inverse=True
+            )
         return tensordict if self._inner_device is None else tensordict.to(self._inner_device)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._inv_call(tensordict) if self._moves_all else tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data on the device; a single device is named by the result unless keys are given.
+        """Move stored data to the device.
 
         Args:
-            tensordict: of any shape ``[*B]`` or ``[*B, T]``; left as it is where all of it is
-                moved, and written to where keys are given.
+            tensordict: Data of any shape ``[*B]`` or ``[*B, T]``. Without keys a moved copy is
+                returned; with keys the data is written to, and may be on several devices.
         """
         if self._moves_all:
             return tensordict.to(self.device)
-        return self._keyed(tensordict, self._pairs, self.device, inverse=False)
+        return self._move_keys(tensordict, self._pairs, self.device, inverse=False)
 
-    def _keyed(
+    def _move_keys(
         self,
         tensordict: TensorDictBase,
         pairs: Sequence[tuple[NestedKey, NestedKey]],
@@ -117,7 +118,7 @@ class DeviceCastTransform(Transform):
         if device is None:
             return tensordict
         if tensordict.device not in (None, device):
-            # It would move whatever is written to it back to its own device.
+            # It would move written entries back to its own device.
             tensordict.clear_device_()
         for inner, outer in pairs:
             source, target = (outer, inner) if inverse else (inner, outer)
@@ -125,28 +126,26 @@ class DeviceCastTransform(Transform):
             if isinstance(value, (Tensor, TensorDictBase)):
                 tensordict.set(target, value.to(device))
             elif not self._missing_tolerance:
-                raise self._missing(source, tensordict)
+                raise self._missing_key(source, tensordict)
         return tensordict
 
-    def _time_form(self) -> TimeForm | None:
-        return TimeForm(self._move_chunk if self._changes_batch else _nothing)
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        return ChunkKernel(self._run_chunk if self._changes_batch else _skip_chunk)
 
-    def _move_chunk(self, chunk: Chunk) -> None:
-        """One transfer an entry, whatever the number of steps."""
+    def _run_chunk(self, chunk: Chunk) -> None:
+        """Move each entry once, for any number of steps."""
         for name in ("steps", "resets", "masks", "first"):
             columns: Columns = getattr(chunk, name)
             setattr(chunk, name, {key: value.to(self.device) for key, value in columns.items()})
-
-    # Those after this stage see another device than those before.
 
     @property
     def _changes_batch(self) -> bool:  # type: ignore[override]
         return self._moves_all and self._inner_device not in (None, self.device)
 
-    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.to(self.device) if self._moves_all else tensordict
 
-    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._reset_env_preprocess(tensordict)
 
     # Specs
@@ -157,16 +156,16 @@ class DeviceCastTransform(Transform):
             self._inner_device = found
         if not self._moves_all and found not in (None, self.device):
             raise ChainError(
-                f"an env is on one device, and only some keys would move from {found} to "
+                f"an env is on one device, but only some keys would move from {found} to "
                 f"{self.device}",
-                hint="leave the keys out, which moves all of them",
+                hint="remove the keys, to move all entries",
             )
 
     def _check_in_keys(self, output_spec: Composite) -> None:
-        """Which keys are there matters to stored data alone."""
+        """Accept any spec: keys select entries of stored data only."""
 
     def _check_inverse_keys(self, input_spec: Composite) -> None:
-        """Which keys are there matters to stored data alone."""
+        """Accept any spec: keys select entries of stored data only."""
 
     def _on_device(self, spec: Composite) -> Composite:
         if not self._moves_all:
@@ -177,15 +176,15 @@ class DeviceCastTransform(Transform):
         return moved
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The output spec on the device."""
+        """Return the output spec on the device."""
         return self._on_device(output_spec)
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The input spec on the device."""
+        """Return the input spec on the device."""
         return self._on_device(input_spec)
 
     def transform_env_device(self, device: torch.device) -> torch.device:
-        """The device outside."""
+        """Return the device of the transformed env."""
         return self.device if self._moves_all else device
 
     def __repr__(self) -> str:
@@ -193,5 +192,5 @@ class DeviceCastTransform(Transform):
         return f"DeviceCastTransform('{self.device}'{inner})"
 
 
-def _nothing(chunk: Chunk) -> None:
-    """What a move to where all lies already does."""
+def _skip_chunk(chunk: Chunk) -> None:
+    """Do nothing, since the data is on the device already."""

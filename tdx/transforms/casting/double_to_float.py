@@ -1,4 +1,4 @@
-"""Cast doubles to floats."""
+"""Cast float64 to float32."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from tdx.transforms.casting.dtype_cast_transform import DTypeCastTransform
 
 
 class DoubleToFloat(DTypeCastTransform):
-    """Cast float64 to float32 on the way out, and back to float64 on the way in.
+    """Cast the output of an env from float64 to float32, and its input back to float64.
 
     Args:
-        in_keys: the entries cast on the way out; by default every float64 observation and
-            reward. Where they are given, nothing else is cast.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the env's inputs that are cast on the way in; by default every float64
-            action and state, or none where ``in_keys`` are given.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        in_keys: Entries to cast; all float64 observations and rewards by default.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Inputs of the env to cast back; by default all float64 actions and states,
+            or none if ``in_keys`` are given.
+        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:
-        ArgumentError: the numbers of keys differ.
-        ChainError: an entry asked for is not float64 (when its specs are computed).
+        ArgumentError: The numbers of keys differ.
+        ChainError: A given entry is not float64 (when its specs are computed).
 
     Example:
         >>> import torch

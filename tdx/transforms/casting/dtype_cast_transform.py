@@ -9,33 +9,32 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.key_pairs import require_keys
+from tdx.core.transforms.keys import require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec
 
-OBSERVED = ("full_observation_spec", "full_reward_spec")
-GIVEN = ("full_action_spec", "full_state_spec")
+OUTPUT_PARTS = ("full_observation_spec", "full_reward_spec")
+INPUT_PARTS = ("full_action_spec", "full_state_spec")
 FLAGS = {"done", "terminated", "truncated", "_reset"}
 
 
 class DTypeCastTransform(Transform):
-    """Cast from ``dtype_in`` to ``dtype_out`` on the way out, and back on the way in.
+    """Cast the output of an env from ``dtype_in`` to ``dtype_out``, and its input back.
 
     Args:
-        dtype_in: the dtype inside, of what the env gives and takes.
-        dtype_out: the dtype outside.
-        in_keys: the entries cast on the way out; by default every observation and reward of
-            ``dtype_in``. Where they are given, nothing else is cast.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the env's inputs that are cast on the way in; by default every action and
-            state of ``dtype_in``, or none where ``in_keys`` are given.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        dtype_in: Dtype of the env.
+        dtype_out: Dtype of the output.
+        in_keys: Entries to cast; all observations and rewards of ``dtype_in`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Inputs of the env to cast back; by default all actions and states of
+            ``dtype_in``, or none if ``in_keys`` are given.
+        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:
-        ArgumentError: a dtype is none, ``out_keys`` are given without ``in_keys``, or the numbers
-            of keys differ.
-        ChainError: an entry asked for is not of ``dtype_in`` (when its specs are computed).
+        ArgumentError: A dtype is invalid, ``out_keys`` are given without ``in_keys``, or the
+            numbers of keys differ.
+        ChainError: A given entry does not have ``dtype_in`` (when its specs are computed).
 
     Example:
         >>> import torch
@@ -59,17 +58,17 @@ class DTypeCastTransform(Transform):
         in_keys_inv: Sequence[NestedKey] | None = None,
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
-        _check_named(in_keys, out_keys, "in_keys", "out_keys")
-        _check_named(in_keys_inv, out_keys_inv, "in_keys_inv", "out_keys_inv")
+        _check_order(in_keys, out_keys, "in_keys", "out_keys")
+        _check_order(in_keys_inv, out_keys_inv, "in_keys_inv", "out_keys_inv")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dtype_in = _checked(dtype_in, "dtype_in")
-        self.dtype_out = _checked(dtype_out, "dtype_out")
+        self.dtype_in = _check_dtype(dtype_in, "dtype_in")
+        self.dtype_out = _check_dtype(dtype_out, "dtype_out")
         self._finds_keys = in_keys is None
         self._finds_inverse_keys = in_keys is None and in_keys_inv is None
-        # A state that was found in the specs need not be given at every step.
+        # States found in the specs may be missing in a step.
         self.set_missing_tolerance(self._finds_keys)
 
-    def _keys_were_set(self) -> None:
+    def _on_keys_assigned(self) -> None:
         self._finds_keys = self._finds_inverse_keys = False
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
@@ -86,22 +85,22 @@ class DTypeCastTransform(Transform):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if self._finds_keys:
-            found = self._found(output_spec, OBSERVED)
+            found = self._find_keys(output_spec, OUTPUT_PARTS)
             self._set_keys(found, found)
         else:
             self._check_dtypes(output_spec, self.in_keys)
         if self._finds_inverse_keys:
-            found = self._found(input_spec, GIVEN)
+            found = self._find_keys(input_spec, INPUT_PARTS)
             self._set_inverse_keys(found, found)
         else:
             require_keys(input_spec, self.in_keys_inv, "the env's input at this stage")
             self._check_dtypes(input_spec, self.in_keys_inv)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Cast stored data: the in-keys, or else every entry of ``dtype_in`` but flags; in place.
+        """Cast stored data in place: the in-keys, or all entries of ``dtype_in`` except flags.
 
         Args:
-            tensordict: of any shape ``[*B]`` or ``[*B, T]``.
+            tensordict: Data of any shape ``[*B]`` or ``[*B, T]``.
         """
         if not self._finds_keys:
             return super().forward(tensordict)
@@ -110,14 +109,14 @@ class DTypeCastTransform(Transform):
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Cast data back in a shallow copy ``[*B]``.
 
-        Which entries these are is known from ``in_keys_inv`` or from the env; else every entry
-        of ``dtype_out`` but flags.
+        Casts ``in_keys_inv`` or the inputs of the env; without both, all entries of
+        ``dtype_out`` except flags.
         """
         if self._finds_inverse_keys and not self._in_keys_inv and not self._in_keys:
             return _cast_all(tensordict.clone(recurse=False), self.dtype_out, self.dtype_in)
         return super().inv(tensordict)
 
-    def _found(self, spec: Composite, parts: Sequence[str]) -> list[NestedKey]:
+    def _find_keys(self, spec: Composite, parts: Sequence[str]) -> list[NestedKey]:
         return [
             normalize_key(key)
             for part in parts
@@ -132,9 +131,9 @@ class DTypeCastTransform(Transform):
                 if leaf is not None and leaf.dtype is not self.dtype_in:
                     name = str(self.dtype_in).removeprefix("torch.")
                     raise ChainError(
-                        f"{type(self).__name__} casts {name}, and {format_key(key)!r} is "
+                        f"{type(self).__name__} casts {name}, but {format_key(key)!r} is "
                         f"{leaf.dtype}",
-                        hint=f"leave the keys out: then it casts exactly the {name} entries",
+                        hint=f"remove the keys, to cast exactly the {name} entries",
                         where=Where(key=key),
                     )
 
@@ -150,7 +149,7 @@ class DTypeCastTransform(Transform):
 def _cast_all(
     tensordict: TensorDictBase, dtype_in: torch.dtype, dtype_out: torch.dtype
 ) -> TensorDictBase:
-    """Cast every entry of one dtype but flags, in place."""
+    """Cast all entries of one dtype except flags, in place."""
     for key, value in list(tensordict.items(True, True)):
         is_tensor = isinstance(value, Tensor) and value.dtype is dtype_in
         if is_tensor and split_key(key)[-1] not in FLAGS:
@@ -158,7 +157,7 @@ def _cast_all(
     return tensordict
 
 
-def _checked(dtype: torch.dtype, name: str) -> torch.dtype:
+def _check_dtype(dtype: torch.dtype, name: str) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     raise ArgumentError(
@@ -166,7 +165,7 @@ def _checked(dtype: torch.dtype, name: str) -> torch.dtype:
     )
 
 
-def _check_named(
+def _check_order(
     in_keys: Sequence[NestedKey] | None,
     out_keys: Sequence[NestedKey] | None,
     in_name: str,
@@ -174,6 +173,6 @@ def _check_named(
 ) -> None:
     if in_keys is None and out_keys is not None:
         raise ArgumentError(
-            f"{out_name} are given without {in_name}, whose order they must follow",
-            hint=f"give {in_name} too",
+            f"{out_name} are given without {in_name}",
+            hint=f"give {in_name} in the same order",
         )

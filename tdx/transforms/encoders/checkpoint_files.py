@@ -1,4 +1,4 @@
-"""Find a checkpoint on this machine, or download it."""
+"""Find a checkpoint on disk, or download it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Checkpoint:
     """A published checkpoint.
 
     Args:
-        url: where it is published.
-        places: what it is called inside a folder, the first name being that of a download.
-        folders: where else it may be.
+        url: Where it is published.
+        places: Possible file names inside a folder; a download gets the first one.
+        folders: Further folders to search.
     """
 
     url: str
@@ -37,18 +37,18 @@ class Checkpoint:
 
 
 def r3m_checkpoint(name: ResNetName) -> Checkpoint:
-    """R3M's own weights; its package keeps them in ``~/.r3m/r3m_50/model.pt``."""
+    """Return R3M's own weights, which its package stores in ``~/.r3m/r3m_50/model.pt``."""
     stem = f"r3m_{name.removeprefix('resnet')}"
     places = (f"{stem}.pt", f"{stem}/model.pt")
     return Checkpoint(R3M_URL.format(file=places[0]), places, (Path.home() / ".r3m",))
 
 
 def torchvision_checkpoint(name: ResNetName, weights: Any) -> Checkpoint:
-    """Weights of torchvision, by its enum or a name in it.
+    """Return torchvision weights by enum or name.
 
     Raises:
         UnknownNameError: torchvision has no weights of that name for this network.
-        ArgumentError: they are another network's.
+        ArgumentError: The weights are for another network.
     """
     from torchvision.models import get_model_weights
 
@@ -64,17 +64,17 @@ def torchvision_checkpoint(name: ResNetName, weights: Any) -> Checkpoint:
         weights = kind[wanted]
     if not isinstance(weights, kind):
         raise ArgumentError(
-            f"download is {weights}, and the network a {name}",
+            f"download={weights} does not fit the network {name}",
             hint=f"use one of {kind.__name__}, True or False",
         )
     return Checkpoint(weights.url, (weights.url.rpartition("/")[2],))
 
 
-def named_file(download_path: str | os.PathLike[str] | None) -> Path | None:
-    """The file that ``download_path`` names; ``None`` where it is a folder or not given.
+def checkpoint_file(download_path: str | os.PathLike[str] | None) -> Path | None:
+    """Return ``download_path`` if it is a file; ``None`` if it is a folder or not given.
 
     Raises:
-        ArgumentError: it ends like a checkpoint's name, and there is no such file.
+        ArgumentError: It has the extension of a checkpoint and does not exist.
     """
     if download_path is None:
         return None
@@ -83,21 +83,21 @@ def named_file(download_path: str | os.PathLike[str] | None) -> Path | None:
         return path
     if path.suffix in FILE_ENDINGS and not path.is_dir():
         raise ArgumentError(
-            f"there is no checkpoint {path}",
+            f"checkpoint {path} does not exist",
             hint="to download one, give a folder as download_path",
         )
     return None
 
 
-def fetched(checkpoint: Checkpoint, download_path: str | os.PathLike[str] | None) -> Path:
-    """The checkpoint's file: one that is there already, else downloaded.
+def fetch_checkpoint(checkpoint: Checkpoint, download_path: str | os.PathLike[str] | None) -> Path:
+    """Return the file of a checkpoint; download it if it does not exist.
 
     Args:
-        checkpoint: which one.
-        download_path: the folder; by default torch.hub's.
+        checkpoint: Checkpoint to find.
+        download_path: Folder. ``None``: that of torch.hub.
 
     Raises:
-        EnvError: it is not there and cannot be downloaded.
+        EnvError: It does not exist and cannot be downloaded.
     """
     if download_path is None:
         folders = (Path(torch.hub.get_dir()) / "checkpoints", *checkpoint.folders)
@@ -107,10 +107,10 @@ def fetched(checkpoint: Checkpoint, download_path: str | os.PathLike[str] | None
         for place in checkpoint.places:
             if (folder / place).is_file():
                 return folder / place
-    return _downloaded(checkpoint.url, folders[0] / checkpoint.places[0])
+    return _download(checkpoint.url, folders[0] / checkpoint.places[0])
 
 
-def _downloaded(url: str, target: Path) -> Path:
+def _download(url: str, target: Path) -> Path:
     digest = _HASH.search(target.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +124,6 @@ def _downloaded(url: str, target: Path) -> Path:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise EnvError(
             f"cannot download {url}: {reason}",
-            hint=f"put the file at {target}, or name a copy of it by download_path",
+            hint=f"put the file at {target}, or pass a copy of it as download_path",
         ) from None
     return target

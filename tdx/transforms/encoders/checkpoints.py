@@ -1,4 +1,4 @@
-"""Read a residual network's weights from a checkpoint file, of which nothing is trusted."""
+"""Read the weights of a residual network from an untrusted checkpoint file."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from torch import Tensor
 from tdx.errors import ArgumentError
 from tdx.transforms.encoders.resnet import ResNetName, empty_resnet, resnet_of
 
-# As R3M publishes its weights: under "r3m" the state dict of a data-parallel model, whose image
-# encoder is `convnet`. https://github.com/facebookresearch/r3m, r3m/__init__.py
+# R3M publishes the state dict of a data-parallel model under "r3m"; its image encoder is
+# `convnet`. https://github.com/facebookresearch/r3m, r3m/__init__.py
 PREFIXES = ("module.convnet.", "convnet.", "module.", "")
 LANGUAGE_PARTS = ("lang_enc", "lang_rew")
-# Not there in files older than this counter, and of no use to a network that is not trained.
+# Missing in old files, and not used by a network that is not trained.
 COUNTER = "num_batches_tracked"
 SHOWN = 3
 
 
 def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
-    """The state dict of a residual network, from R3M's or torchvision's layout.
+    """Return the state dict of a residual network, from R3M's or torchvision's layout.
 
     Args:
-        path: the file.
-        name: which network it must hold.
+        path: Checkpoint file.
+        name: Network that it must contain.
 
     Raises:
-        ArgumentError: the file cannot be read, holds code, or does not hold this network.
+        ArgumentError: The file cannot be read, contains code, or does not contain this network.
     """
     expected = empty_resnet(name).state_dict()
     found = _network_entries(_load(path), path, expected)
     kind = resnet_of(found)
     if kind not in (None, name):
         raise ArgumentError(
-            f"{path} holds a {kind}, not a {name}",
+            f"{path} contains a {kind}, not a {name}",
             hint=f'use R3MTransform("{kind}")'
             if kind != "deeper resnet"
-            else "name a checkpoint of resnet18, resnet34 or resnet50",
+            else "use a checkpoint of resnet18, resnet34 or resnet50",
         )
     missing = [key for key in expected if key not in found and not key.endswith(COUNTER)]
     _refuse(path, missing, f"lacks {{}} of a {name}")
@@ -64,28 +64,28 @@ def _load(path: Path) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # What torch raises for a damaged file depends on where the damage is.
+        # The exception for a damaged file depends on the position of the damage.
         refused = isinstance(error, pickle.UnpicklingError)
         named = re.search(r"GLOBAL (\S+)", str(error)) if refused else None
         if named is None and not (is_pickle and "Unsupported" in str(error)):
             raise ArgumentError(
-                f"{path} is cut off, damaged or no checkpoint of PyTorch",
+                f"{path} is truncated, damaged or not a PyTorch checkpoint",
                 hint="delete it and download it again",
             ) from None
         what = "" if named is None else f" ({named[1]})"
         raise ArgumentError(
-            f"{path} holds code{what}, which is never run",
-            hint="save tensors alone: torch.save(model.state_dict(), path)",
+            f"{path} contains code{what}, which tdx never runs",
+            hint="save only tensors: torch.save(model.state_dict(), path)",
         ) from None
 
 
 def _network_entries(payload: Any, path: Path, expected: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The entries of the image encoder, by the names that they have in a bare network."""
+    """Return the entries of the image encoder by their names in a bare network."""
     state = payload.get("r3m", payload) if isinstance(payload, Mapping) else None
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
         raise ArgumentError(
-            f"{path} holds no state dict",
-            hint='save {"r3m": model.state_dict()}, or a state dict alone',
+            f"{path} contains no state dict",
+            hint='save {"r3m": model.state_dict()}, or only a state dict',
         )
     entries = {
         key: value for key, value in state.items() if not any(p in key for p in LANGUAGE_PARTS)
@@ -101,7 +101,7 @@ def _refuse(path: Path, keys: Sequence[str], message: str) -> None:
         more = ", …" if len(keys) > SHOWN else ""
         raise ArgumentError(
             f"{path} {message.format(number)}: {', '.join(keys[:SHOWN])}{more}",
-            hint="give the file that R3M or torchvision publishes for this network",
+            hint="use the file that R3M or torchvision publishes for this network",
         )
 
 
@@ -110,7 +110,7 @@ def _checked(path: Path, key: str, value: Any, like: Tensor) -> Tensor:
         return torch.zeros(like.shape, dtype=like.dtype)
     if not isinstance(value, Tensor):
         raise ArgumentError(
-            f"{path}: {key} is no tensor but {type(value).__name__}",
+            f"{path}: {key} is {type(value).__name__} instead of a tensor",
             hint="save the model's state_dict, whose values are tensors",
         )
     if value.shape != like.shape:

@@ -1,4 +1,4 @@
-"""Images as vectors of a network trained on videos of people at work."""
+"""Encode images with R3M, a residual network trained on videos of people."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.key_pairs import key_list, require_keys
-from tdx.core.transforms.spec_edits import refuse_taken
+from tdx.core.transforms.keys import normalize_keys, require_keys
+from tdx.core.transforms.spec_maps import require_free_key
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.encoders.checkpoint_files import (
-    fetched,
-    named_file,
+    checkpoint_file,
+    fetch_checkpoint,
     r3m_checkpoint,
     torchvision_checkpoint,
 )
 from tdx.transforms.encoders.checkpoints import read_resnet
-from tdx.transforms.encoders.images import check_images, prepared
+from tdx.transforms.encoders.images import check_images, prepare_images
 from tdx.transforms.encoders.resnet import (
     FEATURES,
     RESNETS,
@@ -38,40 +39,39 @@ if TYPE_CHECKING:
     from torchvision.models import WeightsEnum
 
 OUT_KEY = "r3m_vec"
-# Bounds the memory of a long block of images; more at once is not faster.
+# Limits the memory for a chunk of images; larger batches are not faster.
 IMAGES_AT_ONCE = 64
 
 
 class R3MTransform(Transform):
-    """Replace images by the vectors that R3M's residual network makes of them.
+    """Replace images by feature vectors of R3M, a frozen residual network.
 
     R3M ("R3M: A Universal Visual Representation for Robot Manipulation", Nair et al., 2022,
-    https://arxiv.org/abs/2203.12601) is trained on the videos of Ego4D. The network is frozen: it
-    has no gradient, and its batch norms stay in eval mode. It is built when a spec or ``forward``
-    is first asked for. Images of bytes are ``[*B, H, W, 3]``, those of floats, from 0 to 1,
-    ``[*B, 3, H, W]``; the other layout is taken where the number of channels tells. They are
-    resized and normalised as the network was trained. It runs where the images are, unless it is
+    https://arxiv.org/abs/2203.12601) is trained on the videos of Ego4D. The network has no
+    gradient, and its batch norms stay in eval mode. It is built when a spec or ``forward`` is
+    first needed. Images of bytes have shape ``[*B, H, W, 3]``, images of floats from 0 to 1
+    ``[*B, 3, H, W]``; the other layout is detected by the number of channels. They are resized
+    and normalized as in training. The network runs on the device of the images, unless it is
     moved by ``to``.
 
     Args:
-        model_name: "resnet18" or "resnet34" (vectors of 512), or "resnet50" (2048).
-        in_keys: the images read, and taken out; ``pixels`` by default.
-        out_keys: the keys of the vectors; ``r3m_vec`` by default, or ``r3m_vec_0`` and so on
-            where several images are not stacked.
-        size: the height and width that images are resized to.
-        stack_images: whether the vectors of several images become one, end to end.
-        download: whether to use R3M's weights, from the cache or else downloaded; or the weights
-            of torchvision to use, as its enum or by their name. The weights are untrained
-            otherwise, and always the same ones.
-        download_path: the folder of the cache, by default torch.hub's; or a checkpoint file,
-            which is then used, and nothing is downloaded.
-        tensor_pixels_keys: the keys under which the images are kept, one for each in-key.
+        model_name: "resnet18" or "resnet34" (512 features), or "resnet50" (2048).
+        in_keys: Images to read and remove; ``pixels`` by default.
+        out_keys: Keys of the vectors; ``r3m_vec`` by default, or ``r3m_vec_0`` and so on if
+            several images are not stacked.
+        size: Height and width to which images are resized.
+        stack_images: Concatenate the vectors of several images.
+        download: Use R3M's weights, from the cache or downloaded; or torchvision weights, as its
+            enum or by name. ``False``: initial weights, the same in every run.
+        download_path: Folder of the cache; torch.hub's by default. Or a checkpoint file, and
+            nothing is downloaded.
+        tensor_pixels_keys: Keys under which to keep the images, one per in-key.
 
     Raises:
-        UnknownNameError: there is no such model, or no such weights.
-        ArgumentError: the keys do not go together, ``size`` is no integer of at least 1, or a
+        UnknownNameError: The model or the weights are unknown.
+        ArgumentError: The numbers of keys differ, ``size`` is not an integer of at least 1, or a
             checkpoint or an image does not fit (when its specs are computed, or in a call).
-        EnvError: the weights cannot be downloaded.
+        EnvError: The weights cannot be downloaded.
 
     Example:
         >>> import torch
@@ -101,34 +101,31 @@ class R3MTransform(Transform):
         download_path: str | PathLike[str] | None = None,
         tensor_pixels_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(in_keys=[])
         if model_name not in RESNETS:
             raise UnknownNameError(
-                f"there is no R3M model {model_name!r}",
+                f"unknown R3M model {model_name!r}",
                 hint=did_you_mean(str(model_name), RESNETS, f"one of {', '.join(RESNETS)}"),
             )
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(
-                f"size must be an integer of at least 1, got {size!r}",
-                hint="for example size=244, or None to keep the size of the images",
-            )
+        check_integer(size, "size", 1, "for example size=244")
         self.model_name, self.size, self.stack_images = model_name, size, stack_images
         self.download, self.download_path = download, download_path
-        images = key_list(in_keys or self.default_in_keys, "in_keys")
+        images = normalize_keys(in_keys or self.default_in_keys, "in_keys")
         self._set_keys(images, out_keys or _default_out_keys(len(images), stack_images))
-        self.tensor_pixels_keys = key_list(tensor_pixels_keys, "tensor_pixels_keys")
+        self.tensor_pixels_keys = normalize_keys(tensor_pixels_keys, "tensor_pixels_keys")
         if self.tensor_pixels_keys:
             _check_count("tensor_pixels_keys", self.tensor_pixels_keys, len(images))
         self._follows_images = True
-        # Of ImageNet, as R3M and torchvision have them.
+        # Mean and standard deviation of ImageNet, as in R3M and torchvision.
         for name, values in (("mean", [0.485, 0.456, 0.406]), ("std", [0.229, 0.224, 0.225])):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def _set_keys(
         self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
     ) -> None:
-        # The base class asks for one out-key for each in-key; stacked images have one in all.
-        self._in_keys, self._out_keys = key_list(in_keys, "in_keys"), key_list(out_keys, "out_keys")
+        # The base class requires one out-key per in-key; stacked images have one in total.
+        self._in_keys = normalize_keys(in_keys, "in_keys")
+        self._out_keys = normalize_keys(out_keys, "out_keys")
         self._pairs = ()
         if self._in_keys:
             wanted = 1 if self.stack_images else len(self._in_keys)
@@ -138,33 +135,33 @@ class R3MTransform(Transform):
 
     @property
     def initialized(self) -> bool:
-        """Whether the network is built."""
+        """True if the network is built."""
         return "convnet" in self._modules
 
     @property
     def device(self) -> torch.device:
-        """Where the network runs."""
+        """Device of the network."""
         return self.mean.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the network and of its vectors."""
+        """Dtype of the network and of its vectors."""
         return self.mean.dtype
 
-    def _follow(self, device: torch.device) -> None:
-        """Stay: the network follows the images, or runs where it was moved."""
+    def _follow_device(self, device: torch.device) -> None:
+        """Do nothing: the network follows the images, or stays where it was moved."""
 
     def _network(self, device: torch.device | None) -> nn.Module:
-        """The network, built if it is not yet, on the images' device unless it was moved."""
+        """Return the network on the images' device, unless it was moved; build it if necessary."""
         if self._follows_images and device is not None and device != self.device:
             super()._apply(lambda tensor: tensor.to(device))
         if not self.initialized:
-            self._install(self._loaded())
+            self._install(self._load_network())
         found: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
         return found
 
-    def _loaded(self) -> nn.Module:
-        path = named_file(self.download_path)
+    def _load_network(self) -> nn.Module:
+        path = checkpoint_file(self.download_path)
         if path is None:
             if self.download is False:
                 return untrained_resnet(self.model_name)
@@ -172,7 +169,7 @@ class R3MTransform(Transform):
                 checkpoint = r3m_checkpoint(self.model_name)
             else:
                 checkpoint = torchvision_checkpoint(self.model_name, self.download)
-            path = fetched(checkpoint, self.download_path)
+            path = fetch_checkpoint(checkpoint, self.download_path)
         network = empty_resnet(self.model_name)
         network.load_state_dict(read_resnet(path, self.model_name), assign=True)
         return network
@@ -193,7 +190,7 @@ class R3MTransform(Transform):
         super()._apply(fn, recurse)
         if self.device != before:
             self._follows_images = False
-        self._changed()
+        self._notify_changed()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -203,10 +200,10 @@ class R3MTransform(Transform):
 
     # Data
 
-    def _encoded(self, images: list[Tensor]) -> list[Tensor]:
-        """One vector ``[*B, F]`` for each out-key."""
+    def _encode(self, images: list[Tensor]) -> list[Tensor]:
+        """Return one vector ``[*B, F]`` for each out-key."""
         network = self._network(images[0].device)
-        planes = [prepared(image, self.size, self.mean, self.std) for image in images]
+        planes = [prepare_images(image, self.size, self.mean, self.std) for image in images]
         block = planes[0] if len(planes) == 1 else torch.cat(planes)
         with torch.no_grad():
             parts = [network(part) for part in block.split(IMAGES_AT_ONCE)]
@@ -225,9 +222,9 @@ class R3MTransform(Transform):
             if image is None:
                 if self._missing_tolerance:
                     return next_tensordict
-                raise self._missing(key, next_tensordict)
+                raise self._missing_key(key, next_tensordict)
             check_images(image.shape, image.dtype, key)
-        vectors = self._encoded(images)
+        vectors = self._encode(images)
         for key in self._in_keys:
             next_tensordict.del_(key)
         for key, image in zip(self.tensor_pixels_keys, images, strict=False):
@@ -249,10 +246,10 @@ class R3MTransform(Transform):
         for key in (*self._out_keys, *self.tensor_pixels_keys):
             if key not in self._in_keys:
                 for part in output_spec.values():
-                    refuse_taken(part, key)
+                    require_free_key(part, key)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec with vectors in the place of images."""
+        """Return the observation spec with vectors instead of images."""
         images = [observation_spec.get(key, None) for key in self._in_keys]
         if any(image is None for image in images):
             return observation_spec
@@ -273,7 +270,7 @@ class R3MTransform(Transform):
         if self.stack_images:
             if len(set(shapes)) > 1:
                 raise ArgumentError(
-                    "images with batch dims of their own cannot be stacked: "
+                    "images with different batch dims cannot be stacked: "
                     + ", ".join(str(tuple(image.shape)) for image in images),
                     hint="pass stack_images=False",
                 )
@@ -299,5 +296,5 @@ def _check_count(name: str, keys: Sequence[NestedKey], wanted: int) -> None:
         raise ArgumentError(
             f"{name} must be {what}, got {len(keys)}",
             where=Where(),
-            hint="give as many keys as there are in-keys, or one where images are stacked",
+            hint="give one key per in-key, or one in total if images are stacked",
         )

@@ -1,4 +1,4 @@
-"""Residual networks of torchvision, without their last layer."""
+"""Residual networks of torchvision without their last layer."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ FEATURES: dict[ResNetName, int] = {"resnet18": 512, "resnet34": 512, "resnet50":
 
 
 def empty_resnet(name: ResNetName) -> nn.Module:
-    """The network without values, on the meta device; ``[N, 3, H, W]`` to ``[N, F]``."""
+    """Return the network without values, on the meta device; ``[N, 3, H, W]`` to ``[N, F]``."""
     with torch.device("meta"):
-        return _made(name)
+        return _build(name)
 
 
 def untrained_resnet(name: ResNetName) -> nn.Module:
-    """The network with initial weights, the same ones every time; draws no random numbers."""
+    """Return the network with reproducible initial weights; consumes no random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return _made(name)
+        return _build(name)
 
 
-def _made(name: ResNetName) -> nn.Module:
+def _build(name: ResNetName) -> nn.Module:
     # Imported at the first call: torchvision takes longer to import than torch itself.
     from torchvision.models import get_model_builder
 
     build: Callable[[], Any] = get_model_builder(name)
     network = build()
     network.fc = nn.Identity()
-    made: nn.Module = network
-    return made
+    result: nn.Module = network
+    return result
 
 
 def resnet_of(keys: Iterable[str]) -> str | None:
-    """Which residual network has these keys in its state dict, as far as they tell."""
+    """Return which residual network has these keys in its state dict, or ``None`` if unknown."""
     known = set(keys)
     if "conv1.weight" not in known or "layer4.0.conv1.weight" not in known:
         return None

@@ -1,4 +1,4 @@
-"""Give an env another batch size."""
+"""Change the batch size of an env."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.upstream import upstream
+from tdx.core.transforms.compose import upstream
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import Composite
 
@@ -18,23 +18,23 @@ ResetFunction = Callable[..., TensorDictBase]
 
 
 class BatchSizeTransform(Transform):
-    """Reshape the batch dims of all that an env returns, and back on the way in.
+    """Reshape the batch dims of the env's output, and reshape its input back.
 
-    The rows keep their order. An env that is not batch-locked is told the new batch size
-    instead: its own with dims before it.
+    The rows keep their order. An env that is not batch-locked gets a new batch size with leading
+    dims before its own instead.
 
     Args:
-        batch_size: the new batch size, with as many rows as before.
-        reshape_fn: the same as a function, such as ``lambda td: td.reshape(2, 2)``: a
+        batch_size: New batch size with the same number of rows.
+        reshape_fn: Function instead of a batch size, such as ``lambda td: td.reshape(2, 2)``:
             ``reshape``, ``flatten``, ``unflatten``, ``squeeze`` or ``unsqueeze``.
-        reset_func: makes what a reset returns, of the new batch size, from what ``reset`` was
-            called with and what the env's own reset returned.
-        env_kwarg: whether ``reset_func`` also takes the env with its chain, as ``env``.
+        reset_func: Function of the input and the output of the env's reset that returns the
+            output in the new batch size.
+        env_kwarg: Pass the transformed env to ``reset_func`` as ``env``.
 
     Raises:
-        ArgumentError: not exactly one of ``batch_size`` and ``reshape_fn`` is given, the batch
-            size holds no numbers of at least 0, or the function changes the order of rows.
-        ChainError: the env has another number of rows (when it is put around the env).
+        ArgumentError: Both or neither of ``batch_size`` and ``reshape_fn`` are given, a size is
+            not an integer of at least 0, or the function changes the order of rows.
+        ChainError: The env has another number of rows (when the transform is added to it).
 
     Example:
         >>> from tdx import BatchSizeTransform, GymEnv, TransformedEnv
@@ -62,20 +62,20 @@ class BatchSizeTransform(Transform):
                 f"{given} of batch_size and reshape_fn are given", hint="give one of the two"
             )
         super().__init__()
-        self.batch_size = None if batch_size is None else _size(batch_size)
+        self.batch_size = None if batch_size is None else _check_size(batch_size)
         self.reshape_fn = reshape_fn
         self.reset_func = reset_func
         self.env_kwarg = env_kwarg
-        self._inside: torch.Size | None = None
-        self._outside: torch.Size | None = None
+        self._inner_size: torch.Size | None = None
+        self._outer_size: torch.Size | None = None
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """The env's batch size after this transform.
+        """Return the env's batch size after this transform.
 
         Raises:
-            ChainError: it has another number of rows.
+            ChainError: The env has another number of rows.
         """
-        new = self._reshaped(batch_size) if self.batch_size is None else self.batch_size
+        new = self._apply_function(batch_size) if self.batch_size is None else self.batch_size
         ahead = len(new) - len(batch_size)
         fits = new.numel() == batch_size.numel()
         if not fits and (self._locked or ahead < 0 or new[ahead:] != batch_size):
@@ -84,9 +84,9 @@ class BatchSizeTransform(Transform):
                 f"{tuple(batch_size)} has {batch_size.numel()}",
                 hint="to run several envs use SerialEnv or ParallelEnv",
             ).at(transform="BatchSizeTransform")
-        # An env that takes dims ahead of its own does the work itself.
-        self._inside = batch_size if fits else new
-        self._outside = new
+        # An env that accepts leading dims does the work itself.
+        self._inner_size = batch_size if fits else new
+        self._outer_size = new
         return new
 
     @property
@@ -94,25 +94,25 @@ class BatchSizeTransform(Transform):
         found = upstream(self)
         return found is None or found[0].batch_locked
 
-    def _reshaped(self, batch_size: torch.Size) -> torch.Size:
-        """What the function makes of a batch size."""
+    def _apply_function(self, batch_size: torch.Size) -> torch.Size:
+        """Return the result of the function for a batch size."""
         assert self.reshape_fn is not None
         rows = torch.arange(batch_size.numel())
         probe = TensorDict(row=rows.reshape(batch_size), batch_size=batch_size)
-        made = self.reshape_fn(probe)
-        if not isinstance(made, TensorDictBase) or not torch.equal(made["row"].flatten(), rows):
+        result = self.reshape_fn(probe)
+        if not isinstance(result, TensorDictBase) or not torch.equal(result["row"].flatten(), rows):
             raise ArgumentError(
-                "reshape_fn does not keep the rows in their order",
+                "reshape_fn changes the order of the rows",
                 hint="it must be a reshape, such as lambda td: td.reshape(2, 2)",
             )
-        return made.batch_size
+        return result.batch_size
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The output spec in the new batch size."""
+        """Return the output spec in the new batch size."""
         return self._with_size(output_spec)
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The input spec in the new batch size."""
+        """Return the input spec in the new batch size."""
         return self._with_size(input_spec)
 
     def _with_size(self, spec: Composite) -> Composite:
@@ -123,41 +123,42 @@ class BatchSizeTransform(Transform):
 
     # Data
 
-    def _outward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What the env returns or was given ``[*B]``, in the new batch size."""
-        return tensordict if self._outside is None else _in_size(tensordict, self._outside)
+    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Reshape the input or output of the env ``[*B]`` to the new batch size."""
+        return tensordict if self._outer_size is None else _reshape(tensordict, self._outer_size)
 
-    def _inward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What comes from outside, in the env's batch size."""
-        return tensordict if self._inside is None else _in_size(tensordict, self._inside)
+    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Reshape the policy's data to the env's batch size."""
+        return tensordict if self._inner_size is None else _reshape(tensordict, self._inner_size)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._inward(tensordict.exclude("next"))
+        return self._to_inner_batch(tensordict.exclude("next"))
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._inward(tensordict.exclude("next"))
+        return self._to_inner_batch(tensordict.exclude("next"))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._outward(next_tensordict)
+        return self._to_outer_batch(next_tensordict)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         if self.reset_func is None:
-            return self._outward(tensordict_reset)
+            return self._to_outer_batch(tensordict_reset)
         extra: dict[str, Any] = {"env": self.container} if self.env_kwarg else {}
-        made = self.reset_func(tensordict, tensordict_reset, **extra)
-        if not isinstance(made, TensorDictBase) or made.batch_size != self._outside:
-            size = tuple(made.batch_size) if isinstance(made, TensorDictBase) else type(made)
+        result = self.reset_func(tensordict, tensordict_reset, **extra)
+        if not isinstance(result, TensorDictBase) or result.batch_size != self._outer_size:
+            is_tensordict = isinstance(result, TensorDictBase)
+            size = tuple(result.batch_size) if is_tensordict else type(result)
             raise ArgumentError(
-                f"reset_func returned {size}, not a TensorDict of batch size "
-                f"{tuple(self._outside or ())}",
+                f"reset_func returned {size} instead of a TensorDict of batch size "
+                f"{tuple(self._outer_size or ())}",
                 hint="return a TensorDict of the batch size that the env has after this stage",
             )
-        return made
+        return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data, which has its batch dims already, as it is."""
+        """Return stored data unchanged, since it has its batch dims."""
         return tensordict
 
     def __repr__(self) -> str:
@@ -165,21 +166,21 @@ class BatchSizeTransform(Transform):
         return f"BatchSizeTransform({what})"
 
 
-def _in_size(tensordict: TensorDictBase, batch_size: torch.Size) -> TensorDictBase:
+def _reshape(tensordict: TensorDictBase, batch_size: torch.Size) -> TensorDictBase:
     if tensordict.batch_size == batch_size:
         return tensordict
     reshaped: TensorDictBase = tensordict.reshape(batch_size)
     return reshaped
 
 
-def _size(batch_size: torch.Size | Sequence[int]) -> torch.Size:
+def _check_size(batch_size: torch.Size | Sequence[int]) -> torch.Size:
     try:
         size = torch.Size(batch_size)
     except TypeError:
         size = torch.Size([-1])
     if any(dim < 0 for dim in size):
         raise ArgumentError(
-            f"batch_size must be a list of numbers of at least 0, got {batch_size!r}",
+            f"batch_size must be a list of integers of at least 0, got {batch_size!r}",
             hint="for example [1], or [2, 2] for a batch of 4",
         )
     return size

@@ -1,41 +1,41 @@
-"""Bring recurrent states up to date on the first steps of stored sequences."""
+"""Warm up recurrent states on the first steps of stored sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from tdx.core.recurrent_mode import set_recurrent_mode
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.episodes import refuse_unordered
-from tdx.core.transforms.key_pairs import key_list
+from tdx.core.transforms.episodes import require_time_order
+from tdx.core.transforms.keys import normalize_keys
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
+from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
 
 
 class BurnInTransform(Transform):
-    """Run recurrent modules over the first steps of each sequence, and return the rest of it.
+    """Run recurrent modules over the first steps of each sequence, and return the other steps.
 
-    What the modules carry on under ``next`` after those steps is written to the first of the
-    remaining steps, without a gradient. It is for the data of a replay buffer, not for an env.
-    Recurrent modules are put into recurrent mode for it. The modules are not part of this
-    transform's parameters.
+    The states after these steps are written to the first remaining step, without a gradient.
+    The transform is for the data of a replay buffer, not for an env. Recurrent modules run in
+    recurrent mode. The modules are not part of the parameters of this transform.
 
     Args:
-        modules: modules over a TensorDict ``[*B, T]`` that process whole sequences.
-        burn_in: how many steps they are run over; those are not in the result.
-        out_keys: the states written; by default every key that a module writes under ``next``.
+        modules: Modules over TensorDicts ``[*B, T]`` that process whole sequences.
+        burn_in: Number of steps to run over and to remove.
+        out_keys: States to write; by default all keys that a module writes under ``next``.
 
     Raises:
-        ArgumentError: ``modules`` is no sequence of modules with in-keys and out-keys,
-            ``burn_in`` no integer of at least 0, or the modules carry no such state on. In
-            ``forward``, the sequences are not longer than ``burn_in``.
-        KeyNotFoundError: in ``forward``, a module's in-key is not there.
-        ChainError: it is put around an env.
+        ArgumentError: ``modules`` is not a sequence of modules with in-keys and out-keys,
+            ``burn_in`` is not an integer of at least 0, or a state is not written by the modules.
+            In ``forward``, the sequences are not longer than ``burn_in``.
+        KeyNotFoundError: An in-key of a module is missing (in ``forward``).
+        ChainError: The transform is put into an env.
 
     Example:
         >>> import torch
@@ -54,8 +54,6 @@ class BurnInTransform(Transform):
         (torch.Size([2, 2]), tensor([3., 0.]))
     """
 
-    _is_verified = True
-
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(
@@ -64,71 +62,65 @@ class BurnInTransform(Transform):
         burn_in: int,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        checked = _checked_modules(modules)
-        if isinstance(burn_in, bool) or not isinstance(burn_in, int) or burn_in < 0:
+        recurrent = _check_modules(modules)
+        check_integer(burn_in, "burn_in", 0, "for example burn_in=10")
+        known = _state_keys(recurrent)
+        states = known if out_keys is None else normalize_keys(out_keys, "out_keys")
+        unknown = [format_key(key) for key in states if key not in known]
+        if unknown or not states:
             raise ArgumentError(
-                f"burn_in must be an integer of at least 0, got {burn_in!r}",
-                hint="for example burn_in=10",
-            )
-        carried = _carried(checked)
-        states = carried if out_keys is None else key_list(out_keys, "out_keys")
-        odd = [format_key(key) for key in states if key not in carried]
-        if odd or not states:
-            raise ArgumentError(
-                f"the modules carry on no {' and no '.join(odd) or 'state'}",
+                f"the modules write no state {' and no state '.join(unknown)}".rstrip(),
                 hint='a state is an out-key under "next", such as ("next", "hidden")',
             )
         super().__init__()
-        self._in_keys, self._out_keys = _read_first(checked), states
-        # In a tuple they do not become children of this module.
-        self._recurrent = checked
+        self._in_keys, self._out_keys = _external_keys(recurrent), states
+        # A tuple, so that they are not registered as submodules.
+        self._recurrent = recurrent
         self.burn_in = burn_in
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Refuse to be part of an env.
 
         Raises:
-            ChainError: always.
+            ChainError: Always.
         """
         raise ChainError(
-            "BurnInTransform works on stored sequences and cannot be put around an env",
+            "BurnInTransform maps stored sequences and cannot be part of an env",
             hint="append it to a replay buffer: buffer.append_transform(...)",
         ).at(transform="BurnInTransform")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The steps after the burn-in, with the states that it led to.
+        """Return the steps after the burn-in, with the states after it.
 
         Args:
-            tensordict: ``[*B, T]``, in time order along its last dim; left as it is.
+            tensordict: Sequences ``[*B, T]``, in time order along the last dim; not changed.
 
         Returns:
-            a TensorDict ``[*B, T - burn_in]``.
+            TensorDict ``[*B, T - burn_in]``.
         """
         if self.burn_in == 0:
             return tensordict
-        refuse_unordered(tensordict)
+        require_time_order(tensordict)
         steps = tensordict.shape[-1] if tensordict.ndim else 0
         if steps <= self.burn_in:
             raise ArgumentError(
-                f"the sequences have {steps} steps, the burn-in takes {self.burn_in} of them",
+                f"the sequences have {steps} steps, but burn_in={self.burn_in} removes that many",
                 hint="sample longer sequences of shape [*B, T]",
             )
         for key in self.in_keys:
             if tensordict.get(key, None) is None:
-                raise self._missing(key, tensordict)
-        burnt = self._burnt(tensordict[..., : self.burn_in].clone(False))
+                raise self._missing_key(key, tensordict)
+        warm = self._run_modules(tensordict[..., : self.burn_in].clone(False))
         rest: TensorDictBase = tensordict[..., self.burn_in :].clone(False)
         for key in self.out_keys:
-            state = burnt.get(join_keys("next", key)).select(tensordict.ndim - 1, -1)
-            rest.set(key, _begun(rest.get(key, None), state.detach(), rest.batch_size))
+            state = warm.get(join_keys("next", key)).select(tensordict.ndim - 1, -1)
+            rest.set(key, _with_first_state(rest.get(key, None), state.detach(), rest.batch_size))
         return rest
 
-    def _burnt(self, first: TensorDictBase) -> TensorDictBase:
-        """The first steps after the modules ran over them, ``[*B, burn_in]``."""
-        # Recurrent modules lie above this layer, so their mode is named here and not imported.
-        over_time = import_module("tdx.modules").set_recurrent_mode(True)
+    def _run_modules(self, first: TensorDictBase) -> TensorDictBase:
+        """Run the modules over the first steps, ``[*B, burn_in]``."""
         device = first.device
-        with torch.no_grad(), over_time:
+        with torch.no_grad(), set_recurrent_mode(True):
             for module in self._recurrent:
                 parameter = next(module.parameters(), None)
                 first = module(first if parameter is None else first.to(parameter.device))
@@ -139,10 +131,13 @@ class BurnInTransform(Transform):
         return f"BurnInTransform(burn_in={self.burn_in}, keys=[{keys}])"
 
 
-def _begun(known: Tensor | None, state: Tensor, batch_size: torch.Size) -> Tensor:
-    """A state over the remaining steps ``[*B, T, ...]`` that begins with ``state`` ``[*B, ...]``.
+def _with_first_state(known: Tensor | None, state: Tensor, batch_size: torch.Size) -> Tensor:
+    """Return the states of the remaining steps ``[*B, T, ...]``, the first one replaced.
 
-    Where the data has none it is zero after the first step, as a sequence is run from its start.
+    Args:
+        known: States in the data. ``None``: zeros after the first step, which are never read.
+        state: State of the first step, ``[*B, ...]``.
+        batch_size: ``[*B, T]``.
     """
     dim = len(batch_size) - 1
     if known is None:
@@ -151,7 +146,7 @@ def _begun(known: Tensor | None, state: Tensor, batch_size: torch.Size) -> Tenso
     return torch.cat((state.unsqueeze(dim).to(known), rest), dim)
 
 
-def _checked_modules(modules: Any) -> tuple[nn.Module, ...]:
+def _check_modules(modules: Any) -> tuple[nn.Module, ...]:
     found = (modules,) if isinstance(modules, nn.Module) else modules
     if not isinstance(found, Sequence) or not found:
         raise ArgumentError(
@@ -160,23 +155,23 @@ def _checked_modules(modules: Any) -> tuple[nn.Module, ...]:
     for module in found:
         if not all(hasattr(module, name) for name in ("in_keys", "out_keys", "parameters")):
             raise ArgumentError(
-                f"{type(module).__name__} is no module over TensorDicts",
+                f"{type(module).__name__} has no in_keys, out_keys and parameters",
                 hint="wrap it: TensorDictModule(module, in_keys=..., out_keys=...)",
             )
     return tuple(found)
 
 
-def _carried(modules: Sequence[Any]) -> list[NestedKey]:
-    """The keys that modules write under ``next``, without that."""
-    written = (split_key(key) for module in modules for key in module.out_keys)
-    return unique_keys(normalize_key(key[1:]) for key in written if key[0] == "next" and key[1:])
+def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:
+    """Return the keys that modules write under ``next``, without ``next``."""
+    written = (key_parts(key) for module in modules for key in module.out_keys)
+    return unique_keys(normal_key(key[1:]) for key in written if key[0] == "next" and key[1:])
 
 
-def _read_first(modules: Sequence[Any]) -> list[NestedKey]:
-    """What modules read and no earlier one of them writes."""
+def _external_keys(modules: Sequence[Any]) -> list[NestedKey]:
+    """Return the keys that a module reads and no earlier one writes."""
     read: list[NestedKey] = []
     written: set[NestedKey] = set()
     for module in modules:
-        read += [normalize_key(key) for key in module.in_keys if normalize_key(key) not in written]
-        written.update(normalize_key(key) for key in module.out_keys)
+        read += [normal_key(key) for key in module.in_keys if normal_key(key) not in written]
+        written.update(normal_key(key) for key in module.out_keys)
     return unique_keys(read)

@@ -7,8 +7,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, TimeForm
-from tdx.core.transforms.key_pairs import missing_key, output_keys
+from tdx.core.transforms.chunk import Chunk, ChunkKernel
+from tdx.core.transforms.keys import missing_key_error, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, TensorSpec
@@ -16,19 +16,19 @@ from tdx.tensordicts import read, write
 
 
 class ExpandAs(Transform):
-    """Repeat an entry along dims of size one and new last dims until it has another's shape.
+    """Expand an entry to the shape of another, along dims of size 1 and new last dims.
 
-    The shapes are compared from the left: a reward ``[*B, 1]`` fits an observation
-    ``[*B, 3]``, a flag ``[*B, 1]`` the rewards ``[*B, 5, 1]`` of five agents.
+    Shapes are compared from the left: a reward ``[*B, 1]`` expands to an observation
+    ``[*B, 3]``, and a flag ``[*B, 1]`` to the rewards ``[*B, 5, 1]`` of five agents.
 
     Args:
-        in_key: the entry to expand.
-        ref_key: the entry whose shape it gets.
-        out_key: the key written; ``in_key`` by default.
+        in_key: Entry to expand.
+        ref_key: Entry with the wanted shape.
+        out_key: Key to write; ``in_key`` by default.
 
     Raises:
-        ArgumentError: the shapes do not fit.
-        KeyNotFoundError: an entry is not there.
+        ArgumentError: The shapes do not fit.
+        KeyNotFoundError: An entry is missing.
 
     Example:
         >>> import torch
@@ -53,7 +53,7 @@ class ExpandAs(Transform):
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         for key in (*self.in_keys, self.ref_key):
             if not any(part.get(key, None) is not None for part in output_spec.values()):
-                raise missing_key(key, output_keys(output_spec), "the env at this stage")
+                raise missing_key_error(key, output_keys(output_spec), "the env at this stage")
         found = (part.get(self.ref_key, None) for part in output_spec.values())
         self._shape = next(spec.shape for spec in found if spec is not None)
 
@@ -66,80 +66,80 @@ class ExpandAs(Transform):
         except (TdxError, RuntimeError) as error:
             raise ArgumentError(
                 f"{type(spec).__name__} {format_key(self.in_keys[0])!r} cannot be expanded",
-                hint="its last dim holds one value, which cannot be repeated",
+                hint="its last dim is a single choice, which cannot be repeated",
                 where=Where(key=self.in_keys[0]),
             ) from error
         return wide
 
-    def _expanded(self, tensordict: TensorDictBase, shape: torch.Size | None) -> TensorDictBase:
-        """Expand the entry, if it is there, as the reference or else to ``shape``."""
+    def _expand_entry(self, tensordict: TensorDictBase, shape: torch.Size | None) -> TensorDictBase:
+        """Expand the entry, if present, to the shape of the reference, or else to ``shape``."""
         (in_key,), (out_key,) = self.in_keys, self.out_keys
         value, reference = read(tensordict, in_key), read(tensordict, self.ref_key)
         shape = shape if reference is None else reference.shape
         if value is not None and shape is not None:
-            write(tensordict, out_key, _expanded(value, shape, in_key, self.ref_key))
+            write(tensordict, out_key, _expand(value, shape, in_key, self.ref_key))
         return tensordict
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        self._require(next_tensordict)
-        return self._expanded(next_tensordict, None)
+        self._require_entries(next_tensordict)
+        return self._expand_entry(next_tensordict, None)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        # The reference may be a reward, which a reset does not have.
-        return self._expanded(tensordict_reset, self._shape)
+        # The reference may be a reward, which a reset does not return.
+        return self._expand_entry(tensordict_reset, self._shape)
 
-    def _time_form(self) -> TimeForm | None:
+    def _chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance or self._shape is None:
             return None
-        return TimeForm(self._expand_chunk, (*self.in_keys, self.ref_key), tuple(self.out_keys))
+        return ChunkKernel(self._run_chunk, (*self.in_keys, self.ref_key), tuple(self.out_keys))
 
-    def _expand_chunk(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> None:
         (in_key,), (out_key,), shape = self.in_keys, self.out_keys, self._shape
         assert shape is not None
         for key in (in_key, self.ref_key):
             if key not in chunk.steps:
-                raise self._missing(key, chunk.steps)
+                raise self._missing_key(key, chunk.steps)
         for columns, count in ((chunk.steps, chunk.length), (chunk.resets, len(chunk.times))):
             value, reference = columns.get(in_key), columns.get(self.ref_key)
             if value is not None:
                 whole = torch.Size((count, *shape)) if reference is None else reference.shape
-                columns[out_key] = _expanded(value, whole, in_key, self.ref_key)
+                columns[out_key] = _expand(value, whole, in_key, self.ref_key)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Expand the entry of stored data ``[*B]``, in place."""
         return self._call(tensordict)
 
-    def _require(self, tensordict: TensorDictBase) -> None:
+    def _require_entries(self, tensordict: TensorDictBase) -> None:
         for key in (*self.in_keys, self.ref_key):
             if not self._missing_tolerance and read(tensordict, key) is None:
-                raise self._missing(key, tensordict)
+                raise self._missing_key(key, tensordict)
 
     def __repr__(self) -> str:
         keys = [format_key(key) for key in (*self.in_keys, self.ref_key, *self.out_keys)]
         return f"ExpandAs(in_key={keys[0]!r}, ref_key={keys[1]!r}, out_key={keys[2]!r})"
 
 
-def _expanded(value: Tensor, shape: torch.Size, key: NestedKey, ref_key: NestedKey) -> Tensor:
-    # A tensor that only looks expanded could not be written to.
+def _expand(value: Tensor, shape: torch.Size, key: NestedKey, ref_key: NestedKey) -> Tensor:
+    # A copy, since an expanded view cannot be written to.
     return value.reshape(_aligned(value.shape, shape, key, ref_key)).expand(shape).clone()
 
 
 def _aligned(
     shape: torch.Size, wanted: torch.Size, key: NestedKey, ref_key: NestedKey
 ) -> torch.Size:
-    """The shape with dims of size one added on the right.
+    """Return the shape with dims of size 1 appended.
 
     Raises:
-        ArgumentError: it cannot be expanded to ``wanted``.
+        ArgumentError: It cannot be expanded to ``wanted``.
     """
     sizes = zip(shape, wanted, strict=False)
     if len(shape) > len(wanted) or any(mine not in (1, other) for mine, other in sizes):
         raise ArgumentError(
             f"{format_key(key)!r} of shape {tuple(shape)} does not expand to the "
             f"{tuple(wanted)} of {format_key(ref_key)!r}",
-            hint="from the left, each size must be 1 or the same; the right may be missing",
+            hint="from the left, each size must be 1 or equal; missing dims are added on the right",
             where=Where(key=key),
         )
     return torch.Size([*shape, *[1] * (len(wanted) - len(shape))])

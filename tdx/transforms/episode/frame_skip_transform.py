@@ -1,4 +1,4 @@
-"""Make several steps with one action."""
+"""Repeat an action for several steps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
+from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
-from tdx.core.transforms.spec_edits import done_groups
-from tdx.core.transforms.sums import sum_dtype, sum_spec
-from tdx.core.transforms.upstream import upstream
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, split_key, unique_keys
+from tdx.core.transforms.compose import upstream
+from tdx.core.transforms.episodes import done_groups
+from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
+from tdx.core.transforms.validation import check_integer
+from tdx.errors import ChainError, Where
+from tdx.keys import NestedKey, key_parts, unique_keys
 from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -25,21 +26,20 @@ if TYPE_CHECKING:
 
 
 class FrameSkipTransform(Transform):
-    """Repeat each action for ``frame_skip`` steps, and return the last of them with all rewards.
+    """Repeat each action for ``frame_skip`` steps; return the last step with summed rewards.
 
-    The env that is stepped is the one inside together with the stages before this one, so those
-    see every frame, and those after it one in ``frame_skip``. The rewards of the frames are added
-    up: integers and bools in int64, float16 and bfloat16 in float32. An episode that is done ends
-    the repetition: in a batch, rows that are done stand still while the others go on, and the
-    envs of a ``SerialEnv`` or ``ParallelEnv`` are not called.
+    The base env is stepped together with the stages before this one, so those see every frame,
+    and later stages one in ``frame_skip``. Rewards of integers and bools are summed in int64,
+    float16 and bfloat16 in float32. The repetition stops when the episode is done: in a batch,
+    rows that are done are not stepped while the others continue.
 
     Args:
-        frame_skip: the number of steps.
+        frame_skip: Number of steps.
 
     Raises:
-        ArgumentError: ``frame_skip`` is no integer of at least 1.
-        ChainError: the envs of a batch are unlike (when its specs are computed), or there is no
-            env around to step (in a step).
+        ArgumentError: ``frame_skip`` is not an integer of at least 1.
+        ChainError: The envs of a batch have different specs (when its specs are computed), or
+            the transform is not in an env (in a step).
 
     Example:
         >>> from tdx import FrameSkipTransform, GymEnv, TransformedEnv
@@ -48,19 +48,11 @@ class FrameSkipTransform(Transform):
         tensor([4., 4.])
     """
 
-    _is_verified = True
-    _steps_env = True
-
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, frame_skip: int = 1) -> None:
         super().__init__()
-        if isinstance(frame_skip, bool) or not isinstance(frame_skip, int) or frame_skip < 1:
-            raise ArgumentError(
-                f"frame_skip must be an integer of at least 1, got {frame_skip!r}",
-                hint="for example frame_skip=4",
-            )
-        self.frame_skip = frame_skip
+        self.frame_skip = check_integer(frame_skip, "frame_skip", 1, "for example frame_skip=4")
         self._reward_keys: list[NestedKey] = []
         self._done_keys: list[NestedKey] = []
         self._stepped_keys: tuple[NestedKey, ...] = ()
@@ -68,7 +60,7 @@ class FrameSkipTransform(Transform):
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if any(isinstance(part, StackedComposite) for part in output_spec.values()):
             raise ChainError(
-                "FrameSkipTransform cannot step a batch of unlike envs",
+                "FrameSkipTransform cannot step a batch of envs with different specs",
                 hint="put it into the envs of the batch",
             )
         self._reward_keys = unique_keys(output_spec["full_reward_spec"].keys(True, True))
@@ -76,7 +68,7 @@ class FrameSkipTransform(Transform):
         self._stepped_keys = tuple(key for part in parts for key in part.keys(True, True))
         self._done_keys = []
         for group in done_groups(output_spec["full_done_spec"]):
-            ends = [key for key in group.keys if split_key(key)[-1] == "done"]
+            ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
             self._done_keys += ends or group.keys
 
     @property
@@ -89,52 +81,56 @@ class FrameSkipTransform(Transform):
         if self.frame_skip == 1:
             return next_tensordict
         current, following = tensordict, next_tensordict
-        going = self._going(following)
-        totals = {key: _summable(read(following, key)) for key in self._reward_keys}
+        running = self._running_rows(following)
+        totals = {key: _to_sum_dtype(read(following, key)) for key in self._reward_keys}
         for _ in range(self.frame_skip - 1):
-            count = int(going.sum())
+            count = int(running.sum())
             if count == 0:
                 break
             frame = following
-            current = self._advanced(current, following, going if count < going.numel() else None)
+            current = self._next_input(
+                current, following, running if count < running.numel() else None
+            )
             following = self._next_frame(current, following)
-            if count < going.numel():
-                keep_unmasked_rows(following, frame, {"_reset": going.unsqueeze(-1)}, going.ndim)
-            self._add(totals, following, going)
-            going = going & self._going(following)
+            if count < running.numel():
+                keep_unmasked_rows(
+                    following, frame, {"_reset": running.unsqueeze(-1)}, running.ndim
+                )
+            self._add(totals, following, running)
+            running = running & self._running_rows(following)
         for key, total in totals.items():
             write(following, key, total)
         return following
 
-    def _going(self, following: TensorDictBase) -> Tensor:
-        """Which rows are not done, ``[*B]``."""
+    def _running_rows(self, following: TensorDictBase) -> Tensor:
+        """Return which rows are not done, ``[*B]``."""
         batch = following.batch_size
         ended = torch.zeros(batch, dtype=torch.bool, device=following.device)
         for key in self._done_keys:
             ended = ended | read(following, key).reshape(*batch, -1).any(-1)
         return ~ended
 
-    def _advanced(
+    def _next_input(
         self, current: TensorDictBase, following: TensorDictBase, rows: Tensor | None
     ) -> TensorDictBase:
-        """The input of the next frame: this frame's with its results and the same action."""
+        """Return the input of the next frame: the output of this frame and the same action."""
         held = current.exclude("next", "_step").set("next", following)
         result = advance(held, self._reward_keys)
         return result if rows is None else result.set("_step", rows)
 
     def _next_frame(self, current: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
-        """The output of one more step, as this stage sees it.
+        """Return the output of one more step before this stage.
 
         Args:
-            current: the step's input, with an action that has gone through the stages before.
-            following: the output of the step before.
+            current: Input of the step, with an action that upstream stages have mapped already.
+            following: Output of the previous step.
         """
-        env, stages = self._before()
+        env, stages = self._upstream()
         for stage in reversed(stages):
-            current = stage._inward(current)
+            current = stage._to_inner_batch(current)
         states = env.full_state_spec.keys(True, True)
         if states:
-            # What the env reads of its own results must go back through the stages.
+            # Upstream stages must invert the outputs that the env reads as its states.
             given = following.exclude()
             for stage in reversed(stages):
                 given = stage._inv_present(given)
@@ -145,11 +141,11 @@ class FrameSkipTransform(Transform):
         result = env._completed_step(current)
         for stage in stages:
             result = stage._step(current, result)
-            current = stage._outward(current)
+            current = stage._to_outer_batch(current)
         return result
 
-    def _before(self) -> tuple[EnvBase, list[Transform]]:
-        """The env inside, and the single stages between it and this one."""
+    def _upstream(self) -> tuple[EnvBase, list[Transform]]:
+        """Return the base env and the upstream stages, without nested chains."""
         found = upstream(self)
         if found is None:
             raise ChainError(
@@ -157,54 +153,54 @@ class FrameSkipTransform(Transform):
                 hint="put the transform into a TransformedEnv first",
             )
         env, stages = found
-        return env, list(_flat(stages))
+        return env, list(_flatten(stages))
 
     @staticmethod
-    def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, going: Tensor) -> None:
+    def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, running: Tensor) -> None:
         for key, total in totals.items():
             reward = read(following, key)
-            rows = expand_mask(going, reward, going.ndim)
+            rows = as_row_mask(running, reward, running.ndim)
             totals[key] = torch.where(rows, total + reward, total)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which holds no env to step.
+        """Refuse stored data, which has no env to step.
 
         Raises:
-            ChainError: Always, unless the transform changes nothing anyway.
+            ChainError: ``frame_skip`` is above 1.
         """
         if self.frame_skip == 1:
             return tensordict
         raise ChainError(
-            "it steps an env, and stored data has none",
-            hint="leave it out of the chain of a replay buffer; stored steps hold its results",
+            "it steps an env, but stored data has none",
+            hint="remove it from the chain of the replay buffer: stored steps contain its results",
             where=Where(transform="FrameSkipTransform"),
         )
 
     # Specs
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The reward spec, with the bounds of a sum of 1 to ``frame_skip`` rewards."""
+        """Return the reward spec with the bounds of a sum of 1 to ``frame_skip`` rewards."""
         result = reward_spec.clone()
         result.unlock_()
         for key, spec in reward_spec.items(True, True):
-            result[key] = self._summed(spec)
+            result[key] = self._sum_spec(spec)
         return result
 
-    def _summed(self, spec: TensorSpec) -> TensorSpec:
+    def _sum_spec(self, spec: TensorSpec) -> TensorSpec:
         return spec if self.frame_skip == 1 else sum_spec(spec, self.frame_skip)
 
     def __repr__(self) -> str:
         return f"FrameSkipTransform(frame_skip={self.frame_skip})"
 
 
-def _summable(reward: Tensor) -> Tensor:
-    """Return a reward in the dtype of sums of it."""
+def _to_sum_dtype(reward: Tensor) -> Tensor:
+    """Return a reward in the dtype of its sums."""
     return reward.to(sum_dtype(reward.dtype))
 
 
-def _flat(stages: Iterable[Transform]) -> Iterator[Transform]:
+def _flatten(stages: Iterable[Transform]) -> Iterator[Transform]:
     for stage in stages:
         if isinstance(stage, Compose):
-            yield from _flat(stage)
+            yield from _flatten(stage)
         else:
             yield stage

@@ -9,34 +9,28 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, TimeForm
-from tdx.core.transforms.episodes import stored_groups
+from tdx.core.transforms.chunk import Chunk, ChunkKernel
+from tdx.core.transforms.episodes import DoneGroup, done_groups, stored_groups
+from tdx.core.transforms.pointwise import DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_edits import (
-    DoneGroup,
-    done_groups,
-    refuse_taken,
-    shape_in,
-    with_entries,
-)
-from tdx.core.transforms.transform import Entries, RowStep
-from tdx.errors import ArgumentError
+from tdx.core.transforms.spec_maps import batched_shape, require_free_key, with_entries
+from tdx.core.transforms.validation import check_name
 from tdx.keys import NestedKey, format_key, join_keys
 from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read, write
 
 
 class InitTracker(Transform):
-    """Write a flag that is true right after a reset and false after every step.
+    """Write a flag that is true after a reset and false after a step.
 
-    There is one flag beside each group of done flags, of their shape.
+    Each group of done flags has one flag of the same shape.
 
     Args:
-        init_key: the flag's name.
+        init_key: Name of the flag.
 
     Raises:
-        ArgumentError: ``init_key`` is no string.
-        ChainError: the env already writes that key (when its specs are computed).
+        ArgumentError: ``init_key`` is not a string.
+        ChainError: The env already writes that key (when its specs are computed).
 
     Example:
         >>> from tdx import GymEnv, InitTracker, TransformedEnv
@@ -50,11 +44,7 @@ class InitTracker(Transform):
     time_behaviour = TimeBehaviour.SCAN
 
     def __init__(self, init_key: str = "is_init") -> None:
-        if not isinstance(init_key, str):
-            raise ArgumentError(
-                f"init_key must be a string, got {init_key!r}",
-                hint="nested flags get the name beside their done flags by themselves",
-            )
+        check_name(init_key, "init_key", "flags")
         super().__init__(in_keys=[], out_keys=[init_key])
         self.init_key = init_key
         self._groups: tuple[DoneGroup, ...] = ()
@@ -65,24 +55,24 @@ class InitTracker(Transform):
         self._groups = done_groups(output_spec["full_done_spec"])
         self._batch_dims = len(output_spec.shape)
         self._flags = tuple(
-            (group.beside(self.init_key), group.shape, group.device) for group in self._groups
+            (group.sibling(self.init_key), group.shape, group.device) for group in self._groups
         )
         self._set_keys([], [key for key, _, _ in self._flags])
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for key, shape, device in self._flags:
-            shape = shape_in(next_tensordict, shape, self._batch_dims)
+            shape = batched_shape(next_tensordict, shape, self._batch_dims)
             write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
         return next_tensordict
 
-    def _row_step(self) -> RowStep | None:
+    def _step_dict(self) -> DictStep | None:
         if len(self._flags) != 1:
             return None
         ((key, shape, device),) = self._flags
         if not isinstance(key, str) or device.type != "cpu":
             return None
         name = key
-        # A copy of an array is the cheapest way to a new tensor on the CPU.
+        # Copying an array is the fastest way to create a tensor on the CPU.
         unset, tensor = np.zeros(shape, np.bool_).copy, torch.from_numpy
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
@@ -94,26 +84,28 @@ class InitTracker(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         for key, shape, device in self._flags:
-            shape = shape_in(tensordict_reset, shape, self._batch_dims)
-            begun = torch.ones(shape, dtype=torch.bool, device=device)
-            rows = reset_rows(tensordict, key, begun)
-            write(tensordict_reset, key, begun if rows is None else begun & rows)
+            shape = batched_shape(tensordict_reset, shape, self._batch_dims)
+            flag = torch.ones(shape, dtype=torch.bool, device=device)
+            rows = reset_rows(tensordict, key, flag)
+            write(tensordict_reset, key, flag if rows is None else flag & rows)
         return tensordict_reset
 
-    def _time_form(self) -> TimeForm | None:
-        return TimeForm(self._mark, writes=tuple(key for key, _, _ in self._flags), scan=True)
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        return ChunkKernel(
+            self._run_chunk, writes=tuple(key for key, _, _ in self._flags), scan=True
+        )
 
-    def _mark(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> None:
         for key, shape, device in self._flags:
             chunk.steps[key] = torch.zeros((chunk.length, *shape), dtype=torch.bool, device=device)
             if chunk.times:
-                begun = torch.ones((len(chunk.times), *shape), dtype=torch.bool, device=device)
-                chunk.resets[key] = begun & chunk.reset_rows(key, begun)
+                flags = torch.ones((len(chunk.times), *shape), dtype=torch.bool, device=device)
+                chunk.resets[key] = flags & chunk.reset_rows(key, flags)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec with the flags."""
+        """Return the observation spec with the flags."""
         for group in self._groups:
-            refuse_taken(observation_spec, group.beside(self.init_key))
+            require_free_key(observation_spec, group.sibling(self.init_key))
         return with_entries(
             observation_spec,
             {
@@ -125,19 +117,19 @@ class InitTracker(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Mark the first steps of a stored rollout, at the root and in ``next``, in place.
 
-        Flags that are already stored stay.
+        Stored flags are kept.
 
         Args:
             tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
         Raises:
-            ArgumentError: It has no dim of time.
-            KeyNotFoundError: It has no done flag to tell episodes apart.
+            ArgumentError: It has no time dim.
+            KeyNotFoundError: It has no done flag to separate episodes.
         """
         if all(read(tensordict, key) is not None for key in self.out_keys):
             return tensordict
         for group in stored_groups(tensordict):
-            key = group.beside(self.init_key)
+            key = group.sibling(self.init_key)
             if read(tensordict, key) is None:
                 starts = group.starts(tensordict)
                 tensordict.set(key, starts)

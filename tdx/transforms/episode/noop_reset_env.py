@@ -1,4 +1,4 @@
-"""Do nothing for a while after every reset."""
+"""Take no-op steps after every reset."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
+from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows, masks_in
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.spec_edits import DoneGroup, done_groups
-from tdx.core.transforms.upstream import upstream
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.core.transforms.compose import upstream
+from tdx.core.transforms.episodes import DoneGroup, done_groups
+from tdx.core.transforms.validation import check_integer
+from tdx.errors import ChainError, Where
+from tdx.keys import NestedKey, key_parts, normal_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
@@ -22,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class NoopResetEnv(Transform):
-    """Make a random number of steps that do nothing after every reset, as for Atari.
+    """Take a random number of no-op steps after every reset, as for Atari.
 
-    A step that does nothing has the action 0: the first of a discrete action, zero or the value
-    nearest to it of a continuous one. Where the env ends meanwhile it is reset, and the steps
-    that are left follow. The stages before this one see all of it as steps of the episode;
-    put counters and :class:`InitTracker` after it.
+    The no-op is action 0: the first choice of a discrete action, zero or the nearest valid value
+    of a continuous one. If an episode ends during these steps, the env is reset and the
+    remaining steps follow. Upstream stages see these steps as part of the episode; put counters
+    and :class:`InitTracker` after this stage.
 
-    In a batch each row has a number of its own. That needs an env that can step some of its
-    rows alone, as ``SerialEnv``, ``ParallelEnv`` and the native envs can, and no stage before
-    this one that depends on earlier steps; otherwise put it into the envs of the batch.
+    In a batch each row has its own number of steps. This requires an env that can step some of
+    its rows, such as ``SerialEnv``, ``ParallelEnv`` and the native envs, and no upstream stage
+    that depends on earlier steps; otherwise put the transform into the envs of the batch.
 
     Args:
-        noops: the most steps to make.
-        random: whether their number is drawn anew for each reset, from 1 to ``noops``; otherwise
-            it always is ``noops``.
+        noops: Maximum number of steps.
+        random: Draw the number for each reset, from 1 to ``noops``; otherwise always ``noops``.
 
     Raises:
-        ArgumentError: ``noops`` is no integer of at least 0.
-        ChainError: in a reset, it is in no env, or a stage before it keeps a batch from it.
+        ArgumentError: ``noops`` is not an integer of at least 0.
+        ChainError: The transform is not in an env, or an upstream stage prevents stepping some
+            rows (in a reset).
 
     Example:
         >>> from tdx import GymEnv, NoopResetEnv, StepCounter, TransformedEnv
@@ -50,17 +51,10 @@ class NoopResetEnv(Transform):
         tensor([3])
     """
 
-    _is_verified = True
-    _steps_env = True
-
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, noops: int = 30, random: bool = True) -> None:
-        if isinstance(noops, bool) or not isinstance(noops, int) or noops < 0:
-            raise ArgumentError(
-                f"noops must be an integer of at least 0, got {noops!r}",
-                hint="for example noops=30",
-            )
+        check_integer(noops, "noops", 0, "for example noops=30")
         super().__init__()
         self.noops = noops
         self.random = random
@@ -72,55 +66,53 @@ class NoopResetEnv(Transform):
         self._groups = done_groups(output_spec["full_done_spec"])
         self._actions = input_spec["full_action_spec"]
         self._reward_keys = [
-            normalize_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
+            normal_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
         ]
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        env, stages = self._before(tensordict_reset.ndim)
-        left = self._drawn(tensordict, tensordict_reset)
-        given = (
-            None if tensordict is None else tensordict.exclude("next", *all_reset_masks(tensordict))
-        )
+        env, stages = self._upstream(tensordict_reset.ndim)
+        left = self._draw_counts(tensordict, tensordict_reset)
+        given = None if tensordict is None else tensordict.exclude("next", *masks_in(tensordict))
         current = tensordict_reset
         while bool(left.any()):
             rows = left > 0
-            current = self._after_step(env, stages, given, current, rows)
+            current = self._step_rows(env, stages, given, current, rows)
             left = left - rows.long()
-            current = self._after_ends(env, stages, current, rows)
+            current = self._reset_ended_rows(env, stages, current, rows)
         return current
 
-    def _before(self, batch_dims: int) -> tuple[EnvBase, tuple[Transform, ...]]:
-        """The env inside, and the stages before this one."""
+    def _upstream(self, batch_dims: int) -> tuple[EnvBase, tuple[Transform, ...]]:
+        """Return the base env and the upstream stages."""
         found = upstream(self)
         if found is None:
             raise ChainError(
-                "NoopResetEnv steps an env and is in none", hint="put it into a TransformedEnv"
+                "NoopResetEnv needs an env to step", hint="put it into a TransformedEnv"
             )
         env, stages = found
         stateful = [s for s in stages if s.time_behaviour is not TimeBehaviour.POINTWISE]
         if batch_dims and (stateful or not env._steps_some_rows):
             which = type(stateful[0] if stateful else env).__name__
             raise ChainError(
-                f"{which} before it cannot step some rows of a batch",
+                f"{which}, upstream of it, cannot step some rows of a batch",
                 hint="put NoopResetEnv into the envs of the batch: SerialEnv(4, make_with_noops)",
             )
         return env, stages
 
-    def _drawn(self, given: TensorDictBase | None, reset: TensorDictBase) -> Tensor:
-        """How many steps each row makes, ``[*B]``; none where the reset is not for it."""
+    def _draw_counts(self, given: TensorDictBase | None, reset: TensorDictBase) -> Tensor:
+        """Return the number of steps of each row, ``[*B]``; 0 for rows that are not reset."""
         shape = reset.batch_size
         most = torch.full(shape, self.noops)
         if self.random and self.noops > 1:
             most = torch.randint(1, self.noops + 1, shape)
-        masks = [] if given is None else list(all_reset_masks(given).values())
+        masks = [] if given is None else list(masks_in(given).values())
         if not masks:
             return most
-        begun = torch.stack([mask.reshape(*shape, -1).any(-1).cpu() for mask in masks]).any(0)
-        return most * begun
+        is_reset = torch.stack([mask.reshape(*shape, -1).any(-1).cpu() for mask in masks]).any(0)
+        return most * is_reset
 
-    def _after_step(
+    def _step_rows(
         self,
         env: EnvBase,
         stages: tuple[Transform, ...],
@@ -128,7 +120,7 @@ class NoopResetEnv(Transform):
         current: TensorDictBase,
         rows: Tensor,
     ) -> TensorDictBase:
-        """What a reset would return one step later, in these rows ``[*B]``."""
+        """Return the output of the reset after one no-op step of these rows ``[*B]``."""
         assert self._actions is not None
         before = current.clone(recurse=False)
         before = before if given is None else given.clone(recurse=False).update(before)
@@ -143,22 +135,22 @@ class NoopResetEnv(Transform):
         for stage in stages:
             following = stage._step(before, following)
         following = following.exclude(*self._reward_keys)
-        return _merged(rows, following, current)
+        return _merge_rows(rows, following, current)
 
-    def _after_ends(
+    def _reset_ended_rows(
         self,
         env: EnvBase,
         stages: tuple[Transform, ...],
         current: TensorDictBase,
         rows: Tensor,
     ) -> TensorDictBase:
-        """The same, where those of these rows that have ended begin anew."""
+        """Reset those of these rows ``[*B]`` whose episode has ended."""
         masks: dict[NestedKey, Tensor] = {}
         for group in self._groups:
-            flags = [read(current, key) for key in group.keys if split_key(key)[-1] == "done"]
+            flags = [read(current, key) for key in group.keys if key_parts(key)[-1] == "done"]
             flags = flags or [read(current, key) for key in group.keys]
             ended = torch.stack(flags).any(0)
-            masks[group.reset_key] = ended & expand_mask(rows.to(ended.device), ended, current.ndim)
+            masks[group.reset_key] = ended & as_row_mask(rows.to(ended.device), ended, current.ndim)
         if not any(bool(mask.any()) for mask in masks.values()):
             return current
         given = current.clone(recurse=False)
@@ -176,16 +168,16 @@ class NoopResetEnv(Transform):
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which holds no env to step.
+        """Refuse stored data, which has no env to step.
 
         Raises:
-            ChainError: Always, unless the transform changes nothing anyway.
+            ChainError: ``noops`` is above 0.
         """
         if self.noops == 0:
             return tensordict
         raise ChainError(
-            "it steps an env, and stored data has none",
-            hint="leave it out of the chain of a replay buffer; stored steps hold its results",
+            "it steps an env, but stored data has none",
+            hint="remove it from the chain of the replay buffer: stored steps contain its results",
             where=Where(transform="NoopResetEnv"),
         )
 
@@ -193,8 +185,8 @@ class NoopResetEnv(Transform):
         return f"NoopResetEnv(noops={self.noops}, random={self.random})"
 
 
-def _merged(rows: Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
-    """The new entries in these rows ``[*B]``, the old ones in the others."""
+def _merge_rows(rows: Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
+    """Return the new entries in these rows ``[*B]`` and the old ones in the others."""
     if not bool(rows.all()):
         keep_unmasked_rows(new, old, {"_reset": rows.to(new.device or "cpu")}, new.ndim)
     return new

@@ -1,4 +1,4 @@
-"""Put entries into the TensorDict at reset and carry them along."""
+"""Add entries at reset and carry them from step to step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import expand_mask
+from tdx.core.envs.done_flags import as_row_mask
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, TimeForm, begun_at_resets
-from tdx.core.transforms.spec_edits import done_groups, with_entries
+from tdx.core.transforms.chunk import Chunk, ChunkKernel, init_reset_states
+from tdx.core.transforms.episodes import done_groups
+from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
+from tdx.keys import NestedKey, format_key, normal_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -25,34 +26,32 @@ DefaultValue = (
 
 
 class TensorDictPrimer(Transform):
-    """Write entries at every reset, and carry each into ``next`` unless it is already there.
+    """Write entries at every reset, and carry each into ``next`` unless it is already present.
 
-    A spec without batch dims is expanded to the env's batch size; a ``Composite`` says by its
-    own shape which of its leading dims are batch dims. Without an env, ``forward`` writes the
+    A spec without batch dims is expanded to the env's batch size; the shape of a ``Composite``
+    defines which of its leading dims are batch dims. Without an env, ``forward`` writes the
     entries into any TensorDict.
 
     Args:
-        primers: the specs of the entries, by key.
-        random: whether the values are drawn from the specs.
-        default_value: the value otherwise: a number for all elements; a function that returns
-            an entry's tensor; or a dict with one of these for each key. By default zero, or the
-            nearest value that the spec has.
-        reset_key: the mask that says which rows a reset is for; may be left out where the env
-            has only one.
-        expand_specs: whether specs are expanded to the env's batch size; where it is off, they
-            must start with it. On by default.
-        single_default_value: whether ``default_value`` is one function for all entries: it
-            returns a TensorDict with as many rows as are reset, which its argument ``reset``
-            (a bool mask of shape ``[*B]``) tells if it has one.
-        call_before_env_reset: whether the entries are written before the env is reset, which
-            then finds them in its input.
-        **kwargs: specs by key, in the place of ``primers``.
+        primers: Specs of the entries, by key.
+        random: Draw the values from the specs.
+        default_value: Value if not random: a number for all elements, a function that returns
+            the tensor of an entry, or a dict with one of these for each key. By default zero, or
+            the nearest valid value.
+        reset_key: Reset mask to follow; required if the env has several.
+        expand_specs: Expand specs to the env's batch size, the default; otherwise they must start
+            with it.
+        single_default_value: ``default_value`` is one function for all entries. It returns a
+            TensorDict with one row per row that is reset; its argument ``reset``, if any, is the
+            mask of these rows, bool ``[*B]``.
+        call_before_env_reset: Write the entries into the input of the env's reset.
+        **kwargs: Specs by key, instead of ``primers``.
 
     Raises:
-        ArgumentError: a primer is no spec, both ``primers`` and keyword arguments are given, or
-            the default values do not fit.
-        ChainError: a spec cannot be brought to the env's batch size, or the reset mask is not
-            clear (when its specs are computed).
+        ArgumentError: A primer is not a spec, both ``primers`` and keyword arguments are given,
+            or the default values do not fit.
+        ChainError: A spec cannot be expanded to the env's batch size, or the reset mask is
+            ambiguous (when its specs are computed).
 
     Example:
         >>> from tdx import GymEnv, SerialEnv, TensorDictPrimer, TransformedEnv, Unbounded
@@ -62,8 +61,6 @@ class TensorDictPrimer(Transform):
         >>> env.rollout(3)["next", "hidden"].shape
         torch.Size([3, 2])
     """
-
-    _is_verified = True
 
     time_behaviour = TimeBehaviour.CONTROL
 
@@ -79,20 +76,20 @@ class TensorDictPrimer(Transform):
         **kwargs: TensorSpec,
     ) -> None:
         super().__init__()
-        self._primers = self._given = _composite(primers, kwargs)
+        self._primers = self._given = _to_composite(primers, kwargs)
         self.random = random
         self.expand_specs = expand_specs
         self.single_default_value = single_default_value
         self.call_before_env_reset = call_before_env_reset
-        self.default_value = _checked_default(
-            default_value, [normalize_key(key) for key in self._given.keys(True, True)], random
+        self.default_value = _check_default(
+            default_value, [normal_key(key) for key in self._given.keys(True, True)], random
         )
         if single_default_value and not callable(self.default_value):
             raise ArgumentError(
-                "single_default_value is on and default_value is no function",
-                hint="give a function that returns a TensorDict of all entries",
+                "single_default_value=True requires a function as default_value",
+                hint="pass a function that returns a TensorDict of all entries",
             )
-        self.reset_key = None if reset_key is None else normalize_key(reset_key)
+        self.reset_key = None if reset_key is None else normal_key(reset_key)
         self._mask_key: NestedKey = self.reset_key or "_reset"
         self._primed: dict[NestedKey, Any] = {}
         self._batch_size: torch.Size | None = None
@@ -101,19 +98,19 @@ class TensorDictPrimer(Transform):
 
     @property
     def primers(self) -> Composite:
-        """The specs of the entries; inside an env, with its batch dims and on its device."""
+        """Specs of the entries; in an env, with its batch dims and on its device."""
         return self._primers
 
     @primers.setter
     def primers(self, value: Mapping[NestedKey, TensorSpec] | Composite) -> None:
-        self._primers = self._given = _composite(value, {})
+        self._primers = self._given = _to_composite(value, {})
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        self._mask_key = self._chosen_mask(output_spec["full_done_spec"])
+        self._mask_key = self._find_mask(output_spec["full_done_spec"])
         self._batch_size = output_spec.shape
-        self._primers = self._expanded(output_spec.shape, output_spec.device)
+        self._primers = self._expand(output_spec.shape, output_spec.device)
 
-    def _chosen_mask(self, full_done_spec: Composite) -> NestedKey:
+    def _find_mask(self, full_done_spec: Composite) -> NestedKey:
         known = [group.reset_key for group in done_groups(full_done_spec)]
         listed = ", ".join(repr(format_key(key)) for key in known)
         if self.reset_key is None:
@@ -121,15 +118,16 @@ class TensorDictPrimer(Transform):
                 return known[0]
             raise ChainError(
                 f"the env has {len(known)} reset masks ({listed})",
-                hint="say by reset_key which one the primer follows",
+                hint="pass the one to follow as reset_key",
             )
         if self.reset_key not in known:
             raise ChainError(
-                f"the env has no reset mask {format_key(self.reset_key)!r}", hint=f"it has {listed}"
+                f"the env has no reset mask {format_key(self.reset_key)!r}",
+                hint=f"existing: {listed}",
             )
         return self.reset_key
 
-    def _expanded(self, batch_size: torch.Size, device: torch.device | None) -> Composite:
+    def _expand(self, batch_size: torch.Size, device: torch.device | None) -> Composite:
         given = self._given if device is None else self._given.clone().to(device)
         if given.shape[: len(batch_size)] == batch_size:
             return given
@@ -138,7 +136,7 @@ class TensorDictPrimer(Transform):
                 raise ChainError(
                     f"the primer's batch size {tuple(given.shape)} cannot be expanded to the "
                     f"env's, {tuple(batch_size)}",
-                    hint="give the spec without batch dims: not in a Composite with a shape",
+                    hint="pass the spec without batch dims, and not in a Composite with a shape",
                 )
             return given.expand(*batch_size)
         for key, spec in given.items(True, True):
@@ -146,34 +144,34 @@ class TensorDictPrimer(Transform):
                 raise ChainError(
                     f"the primer's shape {tuple(spec.shape)} does not start with the env's batch "
                     f"size {tuple(batch_size)}",
-                    hint="leave expand_specs on, and give the spec without batch dims",
-                    where=Where(key=normalize_key(key)),
+                    hint="remove expand_specs=False, and pass the spec without batch dims",
+                    where=Where(key=normal_key(key)),
                 )
         return given
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec with the primed entries."""
+        """Return the observation spec with the entries."""
         return with_entries(observation_spec, _leaves(self.primers))
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec with the primed entries, which a step carries on."""
+        """Return the state spec with the entries, which a step reads."""
         return with_entries(state_spec, _leaves(self.primers))
 
     # Values
 
-    def _fresh(
+    def _new_values(
         self, batch_size: torch.Size, device: torch.device | None, mask: Tensor | None = None
     ) -> dict[NestedKey, Any]:
-        """New values for all rows, ``[*B, ...]`` each; ``mask`` says which rows are needed."""
+        """Return new values for all rows, ``[*B, ...]`` each, of which ``mask`` are needed."""
         primers = self.primers
         if batch_size != self._batch_size:
-            primers = self._expanded(batch_size, device)
+            primers = self._expand(batch_size, device)
         leaves = _leaves(primers)
         if self.single_default_value:
-            return self._from_one_call(leaves, batch_size, mask)
-        return {key: self._value(key, spec) for key, spec in leaves.items()}
+            return self._call_default(leaves, batch_size, mask)
+        return {key: self._new_value(key, spec) for key, spec in leaves.items()}
 
-    def _value(self, key: NestedKey, spec: TensorSpec) -> Any:
+    def _new_value(self, key: NestedKey, spec: TensorSpec) -> Any:
         if self.random:
             return spec.rand()
         default = self.default_value
@@ -181,9 +179,9 @@ class TensorDictPrimer(Transform):
             default = default[key]
         if default is None or isinstance(spec, NonTensor):
             return spec.project(spec.zero())
-        return _shaped(default() if callable(default) else default, spec, key)
+        return _broadcast(default() if callable(default) else default, spec, key)
 
-    def _from_one_call(
+    def _call_default(
         self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None
     ) -> dict[NestedKey, Any]:
         assert callable(self.default_value)
@@ -192,10 +190,10 @@ class TensorDictPrimer(Transform):
         else:
             rows = mask.reshape(*batch_size, -1).any(-1)
         takes_reset = "reset" in inspect.signature(self.default_value).parameters
-        made = self.default_value(reset=rows) if takes_reset else self.default_value()
+        result = self.default_value(reset=rows) if takes_reset else self.default_value()
         values = {}
         for key, spec in leaves.items():
-            value = made.get(key, None)
+            value = result.get(key, None)
             if value is None:
                 raise ArgumentError(
                     f"default_value returned no {format_key(key)!r}",
@@ -207,12 +205,12 @@ class TensorDictPrimer(Transform):
                 values[key] = spec.zero()
                 values[key][rows] = value.to(values[key])
             else:
-                values[key] = _shaped(value, spec, key)
+                values[key] = _broadcast(value, spec, key)
         return values
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.call_before_env_reset:
-            self._primed = self._write_fresh(tensordict, tensordict)
+            self._primed = self._write_new(tensordict, tensordict)
         return tensordict
 
     def _reset(
@@ -224,48 +222,48 @@ class TensorDictPrimer(Transform):
                     write(tensordict_reset, key, value)
             self._primed = {}
         else:
-            self._write_fresh(tensordict_reset, tensordict)
+            self._write_new(tensordict_reset, tensordict)
         return tensordict_reset
 
-    def _write_fresh(
+    def _write_new(
         self, target: TensorDictBase, given: TensorDictBase | None
     ) -> dict[NestedKey, Any]:
-        """Write new values; rows that a reset in ``given`` is not for keep what they had."""
+        """Write new values into the rows that are reset; the others keep those of ``given``."""
         mask = None if given is None else read(given, self._mask_key)
-        values = self._fresh(target.batch_size, target.device, mask)
+        values = self._new_values(target.batch_size, target.device, mask)
         for key, value in values.items():
             before = None if mask is None or given is None else read(given, key)
             if mask is not None and isinstance(before, Tensor):
-                value = values[key] = value.where(expand_mask(mask, value, target.ndim), before)
+                value = values[key] = value.where(as_row_mask(mask, value, target.ndim), before)
             write(target, key, value)
         return values
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        fresh = None
+        new = None
         for key in _leaves(self.primers):
             if read(next_tensordict, key) is None:
                 value = read(tensordict, key)
                 if value is None:
-                    if fresh is None:
-                        fresh = self._fresh(next_tensordict.batch_size, next_tensordict.device)
-                    value = fresh[key]
+                    if new is None:
+                        new = self._new_values(next_tensordict.batch_size, next_tensordict.device)
+                    value = new[key]
                 write(next_tensordict, key, value)
         return next_tensordict
 
-    def _time_form(self) -> TimeForm | None:
-        drawn = self.random or callable(self.default_value) or self.single_default_value
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        varies = self.random or callable(self.default_value) or self.single_default_value
         if isinstance(self.default_value, Mapping):
-            drawn = any(map(callable, self.default_value.values()))
-        if drawn or self.call_before_env_reset or self._batch_size is None:
+            varies = any(map(callable, self.default_value.values()))
+        if varies or self.call_before_env_reset or self._batch_size is None:
             return None
         keys = tuple(_leaves(self.primers))
-        return TimeForm(self._carry_on, writes=keys, root=keys, scan=True)
+        return ChunkKernel(self._run_chunk, writes=keys, root=keys, scan=True)
 
-    def _carry_on(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> None:
         follows = sibling_key(self._mask_key, "done")
-        for key, initial in self._fresh(chunk.batch_size, None).items():
+        for key, initial in self._new_values(chunk.batch_size, None).items():
             state, column = chunk.first.get(key, initial), []
-            rows = begun_at_resets(chunk, (key, follows), initial)
+            rows = init_reset_states(chunk, (key, follows), initial)
             if key in chunk.steps:
                 continue
             for start, stop, reset in chunk.segments():
@@ -276,12 +274,12 @@ class TensorDictPrimer(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write new values into any TensorDict, in place."""
-        for key, value in self._fresh(tensordict.batch_size, tensordict.device).items():
+        for key, value in self._new_values(tensordict.batch_size, tensordict.device).items():
             tensordict.set(key, value)
         return tensordict
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the values that are made without an env to a device."""
+        """Move the values for use without an env to a device."""
         device = torch._C._nn._parse_to(*args, **kwargs)[0]
         if device is not None:
             self._given, self._primers = self._given.to(device), self._primers.to(device)
@@ -295,16 +293,16 @@ class TensorDictPrimer(Transform):
 
 
 def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:
-    return {normalize_key(key): spec for key, spec in primers.items(True, True)}
+    return {normal_key(key): spec for key, spec in primers.items(True, True)}
 
 
-def _composite(
+def _to_composite(
     primers: Mapping[NestedKey, TensorSpec] | Composite | None, named: Mapping[str, TensorSpec]
 ) -> Composite:
     if primers is not None and named:
         raise ArgumentError(
             f"primers and the keyword arguments {', '.join(named)} are both given",
-            hint="give the specs in one of the two ways",
+            hint="pass the specs in one of the two ways",
         )
     if isinstance(primers, Composite):
         return primers.clone()
@@ -321,32 +319,30 @@ def _composite(
                 f"the primer {format_key(key)!r} must be a spec, got {type(spec).__name__}",
                 hint="for example Unbounded(2)",
             )
-        result[normalize_key(key)] = spec.clone()
+        result[normal_key(key)] = spec.clone()
     return result
 
 
-def _checked_default(value: DefaultValue, keys: list[NestedKey], random: bool | None) -> Any:
+def _check_default(value: DefaultValue, keys: list[NestedKey], random: bool | None) -> Any:
     if random and value is not None:
-        raise ArgumentError(
-            "random is on and a default_value is given", hint="leave one of the two out"
-        )
+        raise ArgumentError("random and default_value are both given", hint="remove one of the two")
     if not isinstance(value, Mapping):
         return value
-    by_key = {normalize_key(key): each for key, each in value.items()}
-    odd = [format_key(key) for key in by_key.keys() ^ set(keys)]
-    if odd:
+    by_key = {normal_key(key): each for key, each in value.items()}
+    unmatched = [format_key(key) for key in by_key.keys() ^ set(keys)]
+    if unmatched:
         raise ArgumentError(
-            f"default_value and primers differ in {', '.join(sorted(odd))}",
-            hint="give one default value for each primer",
+            f"default_value and primers differ in {', '.join(sorted(unmatched))}",
+            hint="pass one default value for each primer",
         )
     return by_key
 
 
-def _shaped(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
-    """The value in the spec's dtype and shape; a number fills it.
+def _broadcast(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
+    """Return a value in the dtype and shape of a spec; a number is repeated.
 
     Raises:
-        ArgumentError: it does not broadcast to the shape, or is no number or tensor.
+        ArgumentError: It does not broadcast to the shape, or is not a number or tensor.
     """
     try:
         tensor = torch.as_tensor(value, dtype=spec.dtype, device=spec.device)
@@ -357,7 +353,7 @@ def _shaped(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
             f"the default value for {format_key(key)!r} is {what}, its spec has shape "
             f"{tuple(spec.shape)}",
             where=Where(key=key),
-            hint="give a number, or a tensor of the shape of the spec",
+            hint="pass a number, or a tensor with the shape of the spec",
         ) from None
 
 

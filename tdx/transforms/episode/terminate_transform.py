@@ -1,4 +1,4 @@
-"""End an episode by a condition of one's own."""
+"""Terminate episodes by a custom condition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.key_pairs import missing_key
-from tdx.core.transforms.spec_edits import DoneGroup, done_groups, with_entries
+from tdx.core.transforms.episodes import DoneGroup, done_groups
+from tdx.core.transforms.keys import missing_key_error
+from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Categorical, Composite
@@ -19,18 +20,18 @@ from tdx.tensordicts import read, write
 
 
 class TerminateTransform(Transform):
-    """Set ``terminated`` where a function of the step's result says so.
+    """Set ``terminated`` if a function of the step's output returns true.
 
-    Flags that the env sets stay set. With several groups of done flags, each gets the flag.
-    Stored data is marked in the same way, under ``next`` where there is one.
+    Flags set by the env are kept. Every group of done flags gets the flag. In stored data the
+    flags under ``next`` are set, or those at the root if there is no ``next``.
 
     Args:
-        stop: takes what is under ``next`` after a step, ``[*B]``, to be read only. Returns a
-            bool, or a tensor of them of shape ``[*B]``, ``[*B, 1]`` or that of the done flags.
-        write_done: whether ``done`` is set with ``terminated``.
+        stop: Function of the output of a step, ``[*B]``, which it must not change. Returns a bool
+            or a tensor of shape ``[*B]``, ``[*B, 1]`` or that of the done flags.
+        write_done: Set ``done`` too.
 
     Raises:
-        ArgumentError: ``stop`` is no function; in a step, it returned no flags or flags of
+        ArgumentError: ``stop`` is not a function; or, in a step, its result is not a bool or has
             another shape.
 
     Example:
@@ -49,7 +50,7 @@ class TerminateTransform(Transform):
     def __init__(self, stop: Callable[[TensorDictBase], Any], *, write_done: bool = True) -> None:
         if not callable(stop):
             raise ArgumentError(
-                f"stop must be a function over a TensorDict, got {stop!r}",
+                f"stop must be a function of a TensorDict, got {stop!r}",
                 hint='for example lambda td: td["observation"][..., 0] > 1',
             )
         super().__init__()
@@ -61,9 +62,9 @@ class TerminateTransform(Transform):
         self._groups = done_groups(output_spec["full_done_spec"])
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags' spec, with the terminated flag where it was not there."""
+        """Return the spec of the done flags with the terminated flags."""
         added = {
-            group.beside("terminated"): Categorical(
+            group.sibling("terminated"): Categorical(
                 2, shape=group.shape, dtype=torch.bool, device=group.device
             )
             for group in done_groups(done_spec)
@@ -74,9 +75,9 @@ class TerminateTransform(Transform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         stop = self._stops(next_tensordict)
         for group in self._groups:
-            ended = _fitted(stop, group.shape, next_tensordict.ndim)
+            ended = _fit_flags(stop, group.shape, next_tensordict.ndim)
             for name in self._names:
-                key = group.beside(name)
+                key = group.sibling(name)
                 flag = read(next_tensordict, key)
                 if flag is not None:
                     write(next_tensordict, key, flag | ended)
@@ -88,14 +89,14 @@ class TerminateTransform(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         for group in self._groups:
-            key = group.beside("terminated")
+            key = group.sibling("terminated")
             if read(tensordict_reset, key) is None:
                 zeros = torch.zeros(group.shape, dtype=torch.bool, device=group.device)
                 write(tensordict_reset, key, zeros)
         return tensordict_reset
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Mark stored data ``[*B]`` in place, as far as it has flags.
+        """Set the flags of stored data ``[*B]`` in place.
 
         Raises:
             KeyNotFoundError: It has no flag to set.
@@ -105,30 +106,30 @@ class TerminateTransform(Transform):
         keys = [normalize_key(key) for key in level.keys(True, True)]
         flags = [key for key in keys if split_key(key)[-1] in self._names]
         if not flags:
-            raise missing_key("terminated", keys, "the stored data")
+            raise missing_key_error("terminated", keys, "the stored data")
         stop = self._stops(level)
         for key in flags:
             flag = level.get(key)
-            level.set(key, flag | _fitted(stop, flag.shape, level.ndim))
+            level.set(key, flag | _fit_flags(stop, flag.shape, level.ndim))
         return tensordict
 
     @property
     def _written_keys(self) -> tuple[NestedKey, ...]:
-        return tuple(group.beside(name) for group in self._groups for name in self._names)
+        return tuple(group.sibling(name) for group in self._groups for name in self._names)
 
     @property
     def _names(self) -> tuple[str, ...]:
         return ("terminated", "done") if self.write_done else ("terminated",)
 
     def _stops(self, tensordict: TensorDictBase) -> Tensor:
-        """What ``stop`` says, as bools."""
+        """Return the result of ``stop`` as bools."""
         result = self.stop(tensordict)
         try:
             stops = torch.as_tensor(result, device=tensordict.device)
         except (TypeError, ValueError, RuntimeError):
             raise ArgumentError(
-                f"stop returned {type(result).__name__}, it must return a bool or a tensor",
-                hint='end it with the condition: `return td["observation"][..., 0] > 1`',
+                f"stop returned {type(result).__name__} instead of a bool or a tensor",
+                hint='return the condition: `return td["observation"][..., 0] > 1`',
             ) from None
         return stops if stops.dtype is torch.bool else stops != 0
 
@@ -137,13 +138,13 @@ class TerminateTransform(Transform):
         return f"TerminateTransform({name})"
 
 
-def _fitted(stop: Tensor, shape: torch.Size, batch_dims: int) -> Tensor:
-    """The condition in a done flag's shape.
+def _fit_flags(stop: Tensor, shape: torch.Size, batch_dims: int) -> Tensor:
+    """Return the condition in the shape of a done flag.
 
     Args:
-        stop: of no dims, ``[*B]``, ``[*B, 1]`` or ``shape``.
-        shape: the flag's, ``[*B, *G, 1]``.
-        batch_dims: the number of dims in ``B``.
+        stop: Condition of shape ``[]``, ``[*B]``, ``[*B, 1]`` or ``shape``.
+        shape: Shape of the flag, ``[*B, *G, 1]``.
+        batch_dims: Number of dims in ``B``.
     """
     batch = shape[:batch_dims]
     if stop.ndim == 0 or stop.shape == shape:

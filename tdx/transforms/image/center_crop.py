@@ -1,4 +1,4 @@
-"""Cut out the middle of images."""
+"""Crop the center of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
 from tdx.core.transforms.linear_image import LinearImage, crop_matrix
-from tdx.core.transforms.shape_transform import viewed_spec
+from tdx.core.transforms.spec_maps import view_spec
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
@@ -20,16 +20,16 @@ MOST_CHANNELS = max(LIKELY_CHANNELS)
 
 
 class CenterCrop(ObservationTransform):
-    """Cut the middle ``[*B, C, w, h]`` out of images ``[*B, C, H, W]``.
+    """Crop the center ``[*B, C, w, h]`` of images ``[*B, C, H, W]``.
 
     Args:
-        w: the new size of the last dim but one.
-        h: the new size of the last dim; ``w`` by default.
-        in_keys: the images read; ``pixels`` by default.
-        out_keys: the keys written; the in-keys by default.
+        w: Size of the second to last dim of the result.
+        h: Size of the last dim of the result; ``w`` by default.
+        in_keys: Images to read; ``pixels`` by default.
+        out_keys: Keys to write; the in-keys by default.
 
     Raises:
-        ArgumentError: a size is no integer of at least 1, or (when its specs are computed, or
+        ArgumentError: A size is not an integer of at least 1, or (when its specs are computed, or
             in a call) an image is smaller, has fewer than 3 dims or has its channels last.
 
     Example:
@@ -64,14 +64,14 @@ class CenterCrop(ObservationTransform):
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_image(spec.shape)
-        return viewed_spec(spec, self._apply_transform)
+        return view_spec(spec, self._apply_transform)
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:
             return None
         self._check_image(torch.Size(shape))
         (_, height, width), (w, h) = shape, (self.w, self.h)
-        # Halves are rounded as torchvision rounds them, to even.
+        # torchvision rounds half to even.
         rows = crop_matrix(height, round((height - w) / 2), w)
         return LinearImage(
             shape, dtype, rows=rows, cols=crop_matrix(width, round((width - h) / 2), h)
@@ -83,7 +83,7 @@ class CenterCrop(ObservationTransform):
             raise ArgumentError(
                 f"a crop of {self.w} × {self.h} is larger than the image, which has "
                 f"{shape[-2]} × {shape[-1]} in shape {tuple(shape)}",
-                hint=f"w may be up to {shape[-2]} and h up to {shape[-1]}; or put a Resize "
+                hint=f"w can be up to {shape[-2]} and h up to {shape[-1]}; or put a Resize "
                 "before it",
             )
 

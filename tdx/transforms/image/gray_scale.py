@@ -1,4 +1,4 @@
-"""Turn images gray."""
+"""Convert RGB images to grayscale."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.affine import mapped_spec
 from tdx.core.transforms.linear_image import LinearImage
+from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
@@ -21,17 +21,17 @@ GRAY = (0.2989, 0.587, 0.114)
 
 
 class GrayScale(ObservationTransform):
-    """Turn images ``[*B, 3, H, W]`` of red, green and blue into gray ones ``[*B, 1, H, W]``.
+    """Convert RGB images ``[*B, 3, H, W]`` to grayscale ``[*B, 1, H, W]``.
 
-    Gray is ``0.2989 * red + 0.587 * green + 0.114 * blue`` in the images' own dtype, which may be
-    any: integers are rounded down.
+    Gray is ``0.2989 * red + 0.587 * green + 0.114 * blue`` in the dtype of the image; integers
+    are rounded down.
 
     Args:
-        in_keys: the images read; ``pixels`` by default.
-        out_keys: the keys written; the in-keys by default.
+        in_keys: Images to read; ``pixels`` by default.
+        out_keys: Keys to write; the in-keys by default.
 
     Raises:
-        ArgumentError: an image has its channels last or not three of them (when its specs are
+        ArgumentError: An image has its channels last or does not have three (when its specs are
             computed, or in a call).
 
     Example:
@@ -64,7 +64,7 @@ class GrayScale(ObservationTransform):
         return LinearImage(shape, dtype, mix=np.array([GRAY]))
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped_spec(spec, self._apply_transform)
+        return map_bounds(spec, self._apply_transform)
 
 
 @cache
@@ -82,12 +82,12 @@ def _check_channels(shape: torch.Size) -> None:
     channels = shape[-3]
     if channels == 1:
         raise ArgumentError(
-            f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have 1",
-            hint="they are gray already: leave GrayScale out",
+            f"GrayScale takes images of 3 channels, shape {tuple(shape)} has 1",
+            hint="they are grayscale already: remove GrayScale",
         )
     if shape[-1] == 3:
         raise channels_last(shape, "GrayScale")
     raise ArgumentError(
-        f"GrayScale takes images of 3 channels, those of shape {tuple(shape)} have {channels}",
-        hint="put GrayScale before frames are stacked along the channels",
+        f"GrayScale takes images of 3 channels, shape {tuple(shape)} has {channels}",
+        hint="put GrayScale before the stage that stacks frames along the channels",
     )

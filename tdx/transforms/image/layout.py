@@ -1,23 +1,24 @@
-"""What operations on images want: channels first, and sizes that are sizes."""
+"""Check the layout and the sizes of images."""
 
 from __future__ import annotations
 
 import torch
 
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError
 
 LIKELY_CHANNELS = (1, 3, 4)
 
 
 def check_channels_first(shape: torch.Size, name: str) -> None:
-    """Raise where a shape is not that of images ``[*B, C, H, W]``.
+    """Check that a shape can be that of images ``[*B, C, H, W]``.
 
     Args:
-        shape: the images' shape.
-        name: the transform's, for the message.
+        shape: Shape of the images.
+        name: Class name of the transform, for the message.
 
     Raises:
-        ArgumentError: it has fewer than 3 dims, or plainly its channels last.
+        ArgumentError: It has fewer than 3 dims, or its channels are clearly last.
     """
     if len(shape) < 3:
         raise ArgumentError(
@@ -29,7 +30,7 @@ def check_channels_first(shape: torch.Size, name: str) -> None:
 
 
 def channels_last(shape: torch.Size, name: str) -> ArgumentError:
-    """The error for images whose channels are last."""
+    """Return the error for images whose channels are last."""
     return ArgumentError(
         f"{name} takes images [*B, C, H, W], but shape {tuple(shape)} has its channels last",
         hint="put ToTensorImage() before it",
@@ -37,17 +38,13 @@ def channels_last(shape: torch.Size, name: str) -> ArgumentError:
 
 
 def image_size(value: object, name: str) -> int:
-    """A height or a width.
+    """Return a height or a width.
 
     Args:
-        value: the argument.
-        name: its name, for the message.
+        value: Argument.
+        name: Name of the argument, for the message.
 
     Raises:
-        ArgumentError: it is no integer of at least 1.
+        ArgumentError: The value is not an integer of at least 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(
-            f"{name} must be an integer of at least 1, got {value!r}", hint="for example 84"
-        )
-    return value
+    return check_integer(value, name, 1, "for example 84")

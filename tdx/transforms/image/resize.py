@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.affine import mapped_spec
 from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
@@ -24,19 +24,19 @@ INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 class Resize(ObservationTransform):
     """Resize images ``[*B, C, H, W]`` to ``[*B, C, w, h]``, with antialiasing.
 
-    Bytes stay bytes, rounded to the nearest or, where the weights are rounded too, to the next.
+    Images of bytes stay bytes; the rounding error is at most 1.
 
     Args:
-        w: the new size of the last dim but one.
-        h: the new size of the last dim; ``w`` by default.
+        w: Size of the second to last dim of the result.
+        h: Size of the last dim of the result; ``w`` by default.
         interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic".
-        in_keys: the images read; ``pixels`` by default.
-        out_keys: the keys written; the in-keys by default.
+        in_keys: Images to read; ``pixels`` by default.
+        out_keys: Keys to write; the in-keys by default.
 
     Raises:
-        ArgumentError: a size is no integer of at least 1, or (when its specs are computed, or
+        ArgumentError: A size is not an integer of at least 1, or (when its specs are computed, or
             in a call) an image has fewer than 3 dims or has its channels last.
-        UnknownNameError: there is no such interpolation.
+        UnknownNameError: The interpolation is unknown.
 
     Example:
         >>> import torch
@@ -62,10 +62,10 @@ class Resize(ObservationTransform):
         super().__init__(in_keys, out_keys)
         self.w = image_size(w, "w")
         self.h = self.w if h is None else image_size(h, "h")
-        name = getattr(interpolation, "value", interpolation)  # torchvision's own enum, too
+        name = getattr(interpolation, "value", interpolation)  # accepts torchvision's enum too
         if name not in INTERPOLATIONS:
             raise UnknownNameError(
-                f"there is no interpolation {name!r}",
+                f"unknown interpolation {name!r}",
                 hint=did_you_mean(str(name), INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"),
             )
         self.interpolation: Interpolation = name
@@ -89,9 +89,9 @@ class Resize(ObservationTransform):
         check_channels_first(spec.shape, "Resize")
         if isinstance(spec, Bounded) and self.interpolation != "bicubic":
             if bool((spec.low.isfinite() & spec.high.isfinite()).all()):
-                return mapped_spec(spec, self._apply_transform)
+                return map_bounds(spec, self._apply_transform)
             return spec.replace(low=spec.low.min(), high=spec.high.max(), shape=self._shape(spec))
-        # Cubic weights overshoot, so bounds would not hold.
+        # Cubic weights overshoot, so the bounds do not hold.
         return Unbounded(shape=self._shape(spec), dtype=spec.dtype, device=spec.device)
 
     def _shape(self, spec: TensorSpec) -> torch.Size:
@@ -115,7 +115,7 @@ def _kernel(interpolation: str) -> tuple[Callable[..., Tensor], Any]:
 
 @lru_cache(maxsize=64)
 def _weights(size: int, new: int, interpolation: str) -> Matrix:
-    """What resizes ``size`` rows to ``new``: how the unit images, one a column, come out."""
+    """Return the matrix that resizes ``size`` rows to ``new``: the resized unit vectors."""
     resize, mode = _kernel(interpolation)
     units = torch.eye(size, dtype=LinearImage.out_dtype, device="cpu").unsqueeze(0)
     resized = resize(units, [new, size], interpolation=mode, antialias=True)

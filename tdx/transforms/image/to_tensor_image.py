@@ -1,4 +1,4 @@
-"""Images from height, width, channels as integers to channels first as fractions."""
+"""Convert images of bytes with channels last to floats with channels first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.affine import mapped_spec
 from tdx.core.transforms.linear_image import LinearImage
+from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
@@ -19,20 +19,20 @@ FRACTION = 1 / 255
 
 
 class ToTensorImage(ObservationTransform):
-    """Turn images ``[*B, H, W, C]`` of integers into ``[*B, C, H, W]`` of floats from 0 to 1.
+    """Convert integer images ``[*B, H, W, C]`` to float images ``[*B, C, H, W]`` from 0 to 1.
 
     Args:
-        from_int: whether to divide by 255; by default integers are divided and floats are not.
-        unsqueeze: whether an image without leading dims gets one of size 1.
-        dtype: the result's dtype; torch's default one where it is left out.
-        in_keys: the images read; ``pixels`` by default.
-        out_keys: the keys written; the in-keys by default.
-        shape_tolerant: whether an image whose last dim is not 3 counts as channels-first
-            already and keeps its layout.
+        from_int: Divide by 255. ``None``: divide integers but not floats.
+        unsqueeze: Add a leading dim of size 1 to an image without batch dims.
+        dtype: Dtype of the result. ``None``: torch's default dtype.
+        in_keys: Images to read; ``pixels`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        shape_tolerant: Keep the layout of an image whose last dim is not 3, since its channels
+            are first already.
 
     Raises:
-        ArgumentError: fractions are asked for in an integer dtype, or (when its specs are
-            computed, or in a call) an image has fewer than 3 dims or has its channels first.
+        ArgumentError: The dtype is an integer dtype but values are divided, or an image has fewer
+            than 3 dims (when its specs are computed, or in a call).
 
     Example:
         >>> import torch
@@ -62,15 +62,15 @@ class ToTensorImage(ObservationTransform):
         super().__init__(in_keys, out_keys)
         if dtype is not None and not dtype.is_floating_point and from_int is not False:
             raise ArgumentError(
-                f"dtype must be a floating one for values from 0 to 1, got {dtype}",
-                hint="leave it out, or pass from_int=False to keep integers",
+                f"dtype must be floating for values from 0 to 1, got {dtype}",
+                hint="remove it, or pass from_int=False to keep integers",
             )
         self.from_int = from_int
         self.unsqueeze = unsqueeze
         self.dtype = dtype
         self.shape_tolerant = shape_tolerant
         if unsqueeze:
-            # A block of images has leading dims where a single one has none.
+            # A chunk of images has leading dims, a single image has none.
             self.time_behaviour = TimeBehaviour.CONTROL
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
@@ -79,10 +79,10 @@ class ToTensorImage(ObservationTransform):
         divide = not tensor.is_floating_point() if self.from_int is None else self.from_int
         if not self.shape_tolerant or shape[-1] == 3:
             tensor = tensor.movedim(-1, -3)
-        # The layout first: it moves fewer bytes of integers than of floats.
+        # Layout first, since integers have fewer bytes than floats.
         floats = tensor.contiguous().to(self.dtype or torch.get_default_dtype())
         if divide:
-            # As torchvision does it: a quotient takes twice the time of a product.
+            # As in torchvision: a division takes twice as long as a multiplication.
             floats = floats * FRACTION if tensor.is_floating_point() else floats.mul_(FRACTION)
         tensor = floats
         return tensor.unsqueeze(0) if self.unsqueeze and tensor.ndim == 3 else tensor
@@ -99,13 +99,13 @@ class ToTensorImage(ObservationTransform):
         return LinearImage(shape, dtype, last, mix=np.eye(channels) * FRACTION if divide else None)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        mapped = mapped_spec(spec, self._apply_transform)
+        mapped = map_bounds(spec, self._apply_transform)
         if (
             spec.dtype is torch.uint8
             and self.from_int is not False
             and isinstance(mapped, Unbounded)
         ):
-            # An env often says no more of its pictures than that they are bytes.
+            # Many envs declare images of bytes without bounds.
             made, device = mapped.dtype, mapped.device
             return Bounded(0.0, 1.0, shape=mapped.shape, dtype=made, device=device)
         return mapped

@@ -9,10 +9,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, TimeForm
-from tdx.core.transforms.key_pairs import KeyPairs, flat_pairs, key_list, require_keys
-from tdx.core.transforms.spec_edits import refuse_taken
-from tdx.core.transforms.transform import Entries, RowStep
+from tdx.core.transforms.chunk import Chunk, ChunkKernel
+from tdx.core.transforms.keys import KeyPairs, flat_pairs, normalize_keys, require_keys
+from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.spec_maps import require_free_key
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite
@@ -20,21 +20,20 @@ from tdx.tensordicts import read, write
 
 
 class RenameTransform(Transform):
-    """Give entries other keys, on the way out and on the way in.
+    """Rename entries of the env's output and input.
 
     Args:
-        in_keys: the entries of the env's output; observations, rewards or done flags.
-        out_keys: their new keys, one for each.
-        in_keys_inv: the env's inputs, by the env's own keys; none by default.
-        out_keys_inv: the keys under which the outside gives them, one for each.
-        create_copy: whether the entries stay under their old keys too.
+        in_keys: Entries of the env's output: observations, rewards or done flags.
+        out_keys: New keys, one per in-key.
+        in_keys_inv: Entries of the env's input, by the env's own keys; none by default.
+        out_keys_inv: Keys that the policy writes for them, one per inverse in-key.
+        create_copy: Keep the entries under their old keys too.
 
     Raises:
-        ArgumentError: the numbers of keys differ, or a key is renamed to one that is renamed
-            itself.
-        KeyNotFoundError: an entry is not there (when its specs are computed).
-        ChainError: a new key is taken (when its specs are computed), or a done flag leaves its
-            group.
+        ArgumentError: The numbers of keys differ, or a new key is also an old key.
+        KeyNotFoundError: The env has no such entry (when its specs are computed).
+        ChainError: A new key already exists (when its specs are computed), or a done flag leaves
+            its group.
 
     Example:
         >>> import torch
@@ -64,7 +63,7 @@ class RenameTransform(Transform):
 
     # Data
 
-    def _renamed(self, tensordict: TensorDictBase, pairs: KeyPairs, strict: bool) -> TensorDictBase:
+    def _rename(self, tensordict: TensorDictBase, pairs: KeyPairs, strict: bool) -> TensorDictBase:
         for old, new in pairs:
             value = read(tensordict, old)
             if value is not None:
@@ -72,10 +71,10 @@ class RenameTransform(Transform):
                 if not self.create_copy:
                     tensordict.del_(old)
             elif strict and not self._missing_tolerance:
-                raise self._missing(old, tensordict)
+                raise self._missing_key(old, tensordict)
         return tensordict
 
-    def _row_step(self) -> RowStep | None:
+    def _step_dict(self) -> DictStep | None:
         pairs = flat_pairs(self._pairs)
         if pairs is None or self._missing_tolerance:
             return None
@@ -85,23 +84,23 @@ class RenameTransform(Transform):
             for old, new in pairs:
                 value = fields.get(old)
                 if value is None:
-                    raise self._missing(old, fields)
+                    raise self._missing_key(old, fields)
                 fields[new] = value
                 if not keep:
                     del fields[old]
 
         return step
 
-    def _time_form(self) -> TimeForm | None:
+    def _chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance:
             return None
         old, new = tuple(self.in_keys), tuple(self.out_keys)
-        return TimeForm(self._rename_columns, old, new, () if self.create_copy else old)
+        return ChunkKernel(self._rename_columns, old, new, () if self.create_copy else old)
 
     def _rename_columns(self, chunk: Chunk) -> None:
         for old, new in self._pairs:
             if old not in chunk.steps:
-                raise self._missing(old, chunk.steps)
+                raise self._missing_key(old, chunk.steps)
             for columns in (chunk.steps, chunk.resets):
                 value = columns.get(old)
                 if value is not None:
@@ -110,26 +109,26 @@ class RenameTransform(Transform):
                         del columns[old]
 
     @property
-    def _inwards(self) -> KeyPairs:
+    def _reversed_inverse_pairs(self) -> KeyPairs:
         return tuple((new, old) for old, new in self._inverse_pairs)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._renamed(next_tensordict, self._pairs, strict=True)
+        return self._rename(next_tensordict, self._pairs, strict=True)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._renamed(tensordict_reset, self._pairs, strict=False)
+        return self._rename(tensordict_reset, self._pairs, strict=False)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._renamed(tensordict, self._inwards, strict=True)
+        return self._rename(tensordict, self._reversed_inverse_pairs, strict=True)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._renamed(tensordict, self._inwards, strict=False)
+        return self._rename(tensordict, self._reversed_inverse_pairs, strict=False)
 
     @property
     def invertible(self) -> bool:
-        """Whether anything is renamed on the way in."""
+        """True if entries of the env's input are renamed."""
         return bool(self._inverse_pairs)
 
     @dispatch(source="in_keys", dest="out_keys")
@@ -145,15 +144,15 @@ class RenameTransform(Transform):
             require_keys(input_spec, self.in_keys_inv, "the env's input at this stage")
         for key in self.out_keys:
             for part in output_spec.values():
-                refuse_taken(part, key)
+                require_free_key(part, key)
         for key in self.out_keys_inv:
             for part in input_spec.values():
-                refuse_taken(part, key)
+                require_free_key(part, key)
         for old, new in self._pairs:
             if old in output_spec["full_done_spec"].keys(True, True):
                 _check_group(old, new)
 
-    def _moved(self, spec: Composite, pairs: KeyPairs) -> Composite:
+    def _rename_spec(self, spec: Composite, pairs: KeyPairs) -> Composite:
         result = spec.clone()
         result.unlock_()
         for old, new in pairs:
@@ -163,15 +162,15 @@ class RenameTransform(Transform):
                     del result[old]
         return result
 
-    def _mapped(self, spec: Composite) -> Composite:
-        return self._moved(spec, self._pairs)
+    def _map_spec(self, spec: Composite) -> Composite:
+        return self._rename_spec(spec, self._pairs)
 
-    def _inverse_mapped(self, spec: Composite) -> Composite:
-        return self._moved(spec, self._inverse_pairs)
+    def _map_inverse_spec(self, spec: Composite) -> Composite:
+        return self._rename_spec(spec, self._inverse_pairs)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The state spec that the outside sees, without what has another key in every output."""
-        result = self._inverse_mapped(state_spec)
+        """Return the state spec that the policy sees, without entries renamed in every output."""
+        result = self._map_inverse_spec(state_spec)
         for old in () if self.create_copy else self.in_keys:
             if state_spec.get(old, None) is not None and result.get(old, None) is not None:
                 del result[old]
@@ -187,7 +186,7 @@ class RenameTransform(Transform):
 def _check_pair(
     old: Sequence[NestedKey] | None, new: Sequence[NestedKey] | None, old_name: str, new_name: str
 ) -> None:
-    old_keys, new_keys = key_list(old, old_name), key_list(new, new_name)
+    old_keys, new_keys = normalize_keys(old, old_name), normalize_keys(new, new_name)
     if len(old_keys) != len(new_keys):
         raise ArgumentError(
             f"{len(old_keys)} {old_name} and {len(new_keys)} {new_name}",
@@ -196,14 +195,14 @@ def _check_pair(
     both = [format_key(key) for key in new_keys if key in old_keys]
     if both or len(set(new_keys)) < len(new_keys):
         what = f"{both[0]!r} is in {old_name} and in {new_name}" if both else f"{new_name} repeat"
-        raise ArgumentError(what, hint="swap keys by three renames, over a third key")
+        raise ArgumentError(what, hint="to swap keys, rename three times by way of a third key")
 
 
 def _check_group(old: NestedKey, new: NestedKey) -> None:
     if parent_key(old) != parent_key(new):
         raise ChainError(
-            f"the done flag {format_key(old)!r} cannot become {format_key(new)!r}: a reset mask "
-            "lies beside its flag",
+            f"the done flag {format_key(old)!r} cannot be renamed to {format_key(new)!r}: it must "
+            "stay a sibling of its reset mask",
             hint="keep the flag in its group",
             where=Where(key=old),
         )

@@ -1,4 +1,4 @@
-"""Join neighbouring dims into one."""
+"""Flatten adjacent dims into one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform, checked_dim
+from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
 
 class FlattenObservation(ShapeTransform):
-    """Join the dims from ``first_dim`` to ``last_dim`` into one.
+    """Flatten the dims from ``first_dim`` to ``last_dim`` into one.
 
     Args:
-        first_dim: the first of them. Negative, so that batch dims don't matter.
-        last_dim: the last of them.
-        in_keys: the observations read; ``pixels`` by default.
-        out_keys: the keys written; the in-keys by default.
-        allow_positive_dim: whether the dims may also count up from 0, for the first dim after
-            the batch dims: those of the env, or of stored data.
+        first_dim: First dim to flatten. Negative, so that batch dims do not count.
+        last_dim: Last dim to flatten.
+        in_keys: Observations to read; ``pixels`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        allow_positive_dim: Accept dims from 0, counted from the first dim after the batch dims
+            of the env or of the stored data.
 
     Raises:
-        ArgumentError: a dim is no negative integer, the first comes after the last, or (when its
-            specs are computed, or in ``forward``) an observation has no such dims.
+        ArgumentError: A dim is not a negative integer, the first dim comes after the last, or
+            (when its specs are computed, or in ``forward``) an observation has no such dims.
 
     Example:
         >>> import torch
@@ -51,15 +52,15 @@ class FlattenObservation(ShapeTransform):
         allow_positive_dim: bool = False,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.first_dim = checked_dim(first_dim, "first_dim", allow_positive_dim)
-        self.last_dim = checked_dim(last_dim, "last_dim", allow_positive_dim)
+        self.first_dim = check_dim(first_dim, "first_dim", allow_positive_dim)
+        self.last_dim = check_dim(last_dim, "last_dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim
         if (self.first_dim < 0) == (self.last_dim < 0) and self.first_dim > self.last_dim:
             raise ArgumentError(
                 f"first_dim={first_dim} comes after last_dim={last_dim}", hint="swap them"
             )
         if max(self.first_dim, self.last_dim) >= 0:
-            # A block of steps has leading dims where a single step has none.
+            # A chunk of steps has leading dims, a single step has none.
             self.time_behaviour = TimeBehaviour.CONTROL
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
@@ -74,7 +75,8 @@ class FlattenObservation(ShapeTransform):
             dim = getattr(self, name)
             if not -count <= dim < count:
                 raise ArgumentError(
-                    f"{name}={dim} is beyond the {count} dims {tuple(shape)} after the batch dims",
+                    f"{name}={dim} is out of range for the {count} dims {tuple(shape)} after the "
+                    "batch dims",
                     hint="count from the end: -1 is the last dim",
                 )
         if self.first_dim % count > self.last_dim % count:

@@ -1,4 +1,4 @@
-"""Write how much an observation changed in a step, and store that instead of the next one."""
+"""Write the change of an observation in a step, and store it instead of the next observation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, TimeForm
-from tdx.core.transforms.key_pairs import key_list, missing_key
+from tdx.core.transforms.chunk import Chunk, ChunkKernel
+from tdx.core.transforms.compose import upstream
+from tdx.core.transforms.keys import missing_key_error, normalize_keys
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_edits import with_entries
-from tdx.core.transforms.upstream import upstream
+from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
@@ -22,27 +22,25 @@ from tdx.tensordicts import read, write
 
 
 class NextObservationDelta(Transform):
-    """Write the next observation minus the current one; zero after a reset.
+    """Write the next observation minus the current one, which is zero after a reset.
 
-    In a replay buffer the difference takes the place of the next observation: it is dropped on
-    the way in, and put together again, ``observation + delta``, in what is sampled. That is exact
-    up to the rounding of ``delta_dtype``.
+    A replay buffer stores the difference instead of the next observation, and restores
+    ``observation + delta`` in sampled data. This is exact up to the rounding of ``delta_dtype``.
 
-    Put it after the stages that write its in-keys: it compares with the root, where a later stage
-    that changed them would be seen.
+    Put it after the stages that write its in-keys, since it compares with the root: no later
+    stage may change them.
 
     Args:
-        in_keys: the observations; by default every floating one of the env.
-        out_keys: the keys of the differences; ``("delta", in_key)`` by default.
-        delta_dtype: the differences' dtype, a floating one.
-        restore_dtype: the dtype of a next observation that is put together again; ``"root"`` for
-            that of the current one.
-        drop_delta: whether data that leaves a replay buffer is without the differences.
-        excluded_dtypes: which dtypes are passed over where ``in_keys`` are left out.
+        in_keys: Observations to read; all floating observations of the env by default.
+        out_keys: Keys of the differences; ``("delta", in_key)`` by default.
+        delta_dtype: Floating dtype of the differences.
+        restore_dtype: Dtype of restored next observations. ``"root"``: that of the current one.
+        drop_delta: Remove the differences from sampled data.
+        excluded_dtypes: Dtypes to ignore if ``in_keys`` are not given.
 
     Raises:
-        ArgumentError: the numbers of keys differ, or a dtype is none or does not fit.
-        KeyNotFoundError: the env has no such observation (when its specs are computed).
+        ArgumentError: The numbers of keys differ, or a dtype is invalid.
+        KeyNotFoundError: The env has no such observation (when its specs are computed).
 
     Example:
         >>> import torch
@@ -75,7 +73,7 @@ class NextObservationDelta(Transform):
     ) -> None:
         if in_keys is None and out_keys is not None:
             raise ArgumentError("out_keys are given without in_keys", hint="give both")
-        known = key_list(in_keys, "in_keys")
+        known = normalize_keys(in_keys, "in_keys")
         super().__init__(known, self._deltas(known) if out_keys is None else out_keys)
         self._finds_keys = in_keys is None
         if not isinstance(delta_dtype, torch.dtype) or not delta_dtype.is_floating_point:
@@ -100,12 +98,12 @@ class NextObservationDelta(Transform):
     # Data
 
     def _delta(self, following: Any, current: Any) -> Any:
-        if not isinstance(following, Tensor):  # a group of entries
+        if not isinstance(following, Tensor):  # group of entries
             return following.apply(self._delta, current)
         if not following.is_floating_point():
             return _integer_difference(following, current).to(self.delta_dtype)
         if following.itemsize < 4:
-            # In the wider of both dtypes: the difference of two float16 may not fit into float16.
+            # In the wider dtype: the difference of two float16 may not fit into float16.
             wide = torch.promote_types(following.dtype, self.delta_dtype)
             following, current = following.to(wide), current.to(wide)
         return (following - current).to(self.delta_dtype)
@@ -114,7 +112,7 @@ class NextObservationDelta(Transform):
         for in_key, out_key in self._pairs:
             following = read(next_tensordict, in_key)
             if following is None:
-                raise self._missing(in_key, next_tensordict)
+                raise self._missing_key(in_key, next_tensordict)
             current = read(tensordict, in_key)
             if current is None:  # a later stage renamed or dropped it
                 current = self._last.get(in_key, following)
@@ -128,7 +126,7 @@ class NextObservationDelta(Transform):
         for in_key, out_key in self._pairs:
             first = read(tensordict_reset, in_key)
             if first is None:
-                raise self._missing(in_key, tensordict_reset)
+                raise self._missing_key(in_key, tensordict_reset)
             delta = torch.zeros_like(first, dtype=self.delta_dtype)
             rows, before = reset_rows(tensordict, in_key, first), self._last.get(in_key)
             if rows is not None and tensordict is not None:
@@ -141,20 +139,20 @@ class NextObservationDelta(Transform):
             write(tensordict_reset, out_key, delta)
         return tensordict_reset
 
-    def _time_form(self) -> TimeForm | None:
-        return TimeForm(
-            self._differences,
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        return ChunkKernel(
+            self._run_chunk,
             tuple(self.in_keys),
             tuple(self.out_keys),
             root=tuple(self.in_keys),
             scan=True,
         )
 
-    def _differences(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> None:
         for in_key, out_key in self._pairs:
             following = chunk.steps.get(in_key)
             if following is None:
-                raise self._missing(in_key, chunk.steps)
+                raise self._missing_key(in_key, chunk.steps)
             first = chunk.first.get(in_key, self._last.get(in_key, following[0]))
             current = torch.cat((first.unsqueeze(0), following[:-1]))
             if chunk.times:
@@ -168,28 +166,28 @@ class NextObservationDelta(Transform):
             self._last[in_key] = following[-1].clone()
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Give stored steps their next observations back, in place.
+        """Restore the next observations of stored steps, in place.
 
-        A next observation that is there stays as it is. With ``drop_delta`` the differences are
-        taken out, without it those of the steps are there afterwards.
+        Stored next observations are kept. With ``drop_delta`` the differences are removed,
+        without it missing ones are computed.
 
         Args:
-            tensordict: steps with their ``next``, of any shape.
+            tensordict: Steps with their ``next``, of any shape.
 
         Raises:
-            ChainError: ``in_keys`` were left out, and there was no env to take them from.
-            KeyNotFoundError: an observation is not there.
+            ChainError: ``in_keys`` were neither given nor derived from an env.
+            KeyNotFoundError: An observation is missing.
         """
         for in_key, out_key in self._stored_pairs():
             current = read(tensordict, in_key)
             if current is None:
-                raise self._missing(in_key, tensordict)
+                raise self._missing_key(in_key, tensordict)
             next_key, delta_key = join_keys("next", in_key), join_keys("next", out_key)
             following, delta = read(tensordict, next_key), read(tensordict, delta_key)
             if following is None and delta is None:
-                raise self._missing(next_key, tensordict)
+                raise self._missing_key(next_key, tensordict)
             if following is None:
-                tensordict.set(next_key, self._restored(current, delta))
+                tensordict.set(next_key, self._restore(current, delta))
             elif delta is None and not self.drop_delta:
                 tensordict.set(delta_key, self._delta(following, current))
             if self.drop_delta:
@@ -197,7 +195,7 @@ class NextObservationDelta(Transform):
                     _drop(tensordict, key)
         return tensordict
 
-    def _restored(self, current: Tensor, delta: Tensor) -> Tensor:
+    def _restore(self, current: Tensor, delta: Tensor) -> Tensor:
         dtype = current.dtype if self.restore_dtype == "root" else self.restore_dtype
         if not dtype.is_floating_point:
             return (current + delta.double()).round().to(dtype)
@@ -206,13 +204,13 @@ class NextObservationDelta(Transform):
     def _stored_pairs(self) -> tuple[tuple[NestedKey, NestedKey], ...]:
         if self._finds_keys and not self._pairs:
             raise ChainError(
-                "NextObservationDelta has no in_keys to look for in stored data",
-                hint='give them, for example in_keys=["observation"]',
+                "NextObservationDelta has no in_keys for stored data",
+                hint='pass them, for example in_keys=["observation"]',
             )
         return self._pairs
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Let the differences of stored steps take the place of their next observations."""
+        """Replace the next observations of stored steps by their differences."""
         following = tensordict.get("next", None)
         if following is None or not self.invertible:
             return tensordict
@@ -227,7 +225,7 @@ class NextObservationDelta(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Nothing happens on the way into an env, only into a replay buffer."""
+        """True outside an env: a replay buffer stores differences, an env gets no input from it."""
         return upstream(self) is None
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -249,10 +247,10 @@ class NextObservationDelta(Transform):
         for key in self.in_keys:
             if observations.get(key, None) is None:
                 known = list(observations.keys(True, True))
-                raise missing_key(key, known, "the observation spec at this stage")
+                raise missing_key_error(key, known, "the observation spec at this stage")
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The observation spec with the differences."""
+        """Return the observation spec with the differences."""
         entries = {
             out_key: self._delta_spec(observation_spec[in_key])
             for in_key, out_key in self._pairs
@@ -267,11 +265,11 @@ class NextObservationDelta(Transform):
         return Unbounded(shape=spec.shape, dtype=self.delta_dtype, device=spec.device)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The reward spec, which stays as it is."""
+        """Return the reward spec unchanged."""
         return reward_spec
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The done flags' spec, which stays as it is."""
+        """Return the spec of the done flags unchanged."""
         return done_spec
 
     # Copies
@@ -280,7 +278,7 @@ class NextObservationDelta(Transform):
         return {**super().__getstate__(), "_last": {}}
 
     def clone(self) -> Any:
-        """A transform of its own, with no episode begun."""
+        """Return a copy without the observations of the running episode."""
         copied = super().clone()
         copied._last = {}
         return copied
@@ -305,12 +303,12 @@ def _integer_difference(following: Tensor, current: Tensor) -> Tensor:
 
 
 def _shallow(tensordict: TensorDictBase) -> TensorDictBase:
-    """A copy whose entries, also nested ones, can be set and deleted without being seen."""
+    """Return a copy whose entries, including nested ones, can be set and deleted."""
     return tensordict.exclude()
 
 
 def _drop(tensordict: TensorDictBase, key: NestedKey) -> None:
-    """Delete an entry if it is there, and the groups that it leaves empty."""
+    """Delete an entry, if it exists, and groups that become empty."""
     if read(tensordict, key) is None:
         return
     del tensordict[key]

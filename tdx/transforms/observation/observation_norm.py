@@ -1,4 +1,4 @@
-"""Normalise observations by a fixed offset and scale."""
+"""Normalize observations by a fixed offset and scale."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tdx.core.envs import EnvBase
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform, refuse_integers
-from tdx.core.transforms.key_pairs import missing_key
-from tdx.core.transforms.transform import RowStep
+from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.keys import missing_key_error
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, normalize_key
-from tdx.specs import TensorSpec
+from tdx.keys import NestedKey, format_key, normal_key
 from tdx.tensordicts import read
 
 
 class ObservationNorm(AffineTransform, ObservationTransform):
     """Map observations to ``observation * scale + loc``, or to ``(observation - loc) / scale``.
 
-    Without ``loc`` and ``scale`` they are measured by :meth:`init_stats`. Keys of the way in
+    If ``loc`` and ``scale`` are not given, :meth:`init_stats` measures them. Inputs of the env
     are mapped by the inverse.
 
     Args:
-        loc: the offset; broadcasts with the observation.
-        scale: the factor; broadcasts with the observation.
-        in_keys: the observations read; ``observation`` by default.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the inputs of the env that are mapped by the inverse; none by default.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
-        standard_normal: whether to map to ``(observation - loc) / scale``.
-        eps: a divisor closer to zero counts as this.
+        loc: Offset; broadcasts with the observation. ``None``: measured by :meth:`init_stats`.
+        scale: Factor; broadcasts with the observation. ``None``: measured by
+            :meth:`init_stats`.
+        in_keys: Observations to read; ``observation`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Inputs of the env to map by the inverse; none by default.
+        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
+        standard_normal: Map to ``(observation - loc) / scale`` instead.
+        eps: Smallest absolute scale with ``standard_normal``.
 
     Raises:
         ArgumentError: ``loc`` or ``scale`` is not a finite number or tensor, or only one of them
@@ -45,8 +46,6 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         >>> norm(TensorDict(observation=torch.tensor([5.0])))["observation"]
         tensor([2.])
     """
-
-    _is_verified = True
 
     time_behaviour = TimeBehaviour.POINTWISE
 
@@ -64,45 +63,11 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if (loc is None) != (scale is None):
             raise ArgumentError(
-                "loc and scale go together, only one of them is given",
+                "only one of loc and scale is given",
                 hint="give both, or neither and call init_stats",
             )
         self.eps = eps
         self._set_affine(loc, scale, standard_normal, eps)
-
-    @property
-    def initialized(self) -> bool:
-        """Whether there are a ``loc`` and a ``scale``."""
-        return self._buffers["loc"] is not None
-
-    def _check_initialized(self) -> None:
-        if not self.initialized:
-            raise ChainError(
-                "ObservationNorm has no loc and scale yet",
-                hint="give them, or call init_stats(num_iter) once the transform is in its env",
-            )
-
-    def _apply_transform(self, tensor: Tensor) -> Tensor:
-        if self._buffers["loc"] is None:
-            self._check_initialized()
-        return self._affine(tensor)
-
-    def _row_step(self) -> RowStep | None:
-        if self.initialized and type(self)._apply_transform is ObservationNorm._apply_transform:
-            return self._affine_row_step() or super()._row_step()
-        return super()._row_step()
-
-    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
-        self._check_initialized()
-        return self._affine_inverse(tensor)
-
-    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return self._affine_spec(spec) if self.initialized else spec
-
-    def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        refuse_integers(spec, type(self).__name__)
-        # What the outside gives is mapped by the inverse, so its bounds are the forward's.
-        return self._affine_spec(spec) if self.initialized else spec
 
     def init_stats(
         self,
@@ -112,48 +77,37 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         key: NestedKey | None = None,
         keep_dims: Sequence[int] | None = None,
     ) -> None:
-        """Measure ``loc`` and ``scale`` on random steps, so that the result is standard normal.
+        """Measure ``loc`` and ``scale`` on random steps, so that the output is standard normal.
 
-        The steps are made in the parent env, which this resets; reset the env afterwards.
+        The steps are taken in the parent env, which is reset; reset the env afterwards.
 
         Args:
-            num_iter: the number of steps.
-            reduce_dim: the dims of the collected data ``[*B, T, ...]`` over which the mean and
-                the standard deviation are taken.
-            cat_dim: the dim of time in the data; ``reduce_dim`` by default.
-            key: the observation to measure; needed where there are several in-keys.
-            keep_dims: dims that stay, with size 1; by default no reduced dim stays.
+            num_iter: Number of steps.
+            reduce_dim: Dims of the collected data ``[*B, T, ...]`` over which to take the mean
+                and the standard deviation.
+            cat_dim: Time dim of the data. ``None``: ``reduce_dim``.
+            key: Observation to measure; required if there are several in-keys.
+            keep_dims: Reduced dims to keep with size 1; none by default.
 
         Raises:
-            ArgumentError: a dim or the key is not given and cannot be told, or the statistics
-                over these dims do not fit one observation.
-            KeyNotFoundError: there is no such observation.
-            ChainError: there is no env around, or ``loc`` and ``scale`` are there already.
+            ArgumentError: A dim or the key is missing and ambiguous, or the statistics over these
+                dims do not fit an observation.
+            KeyNotFoundError: The env has no such observation.
+            ChainError: The transform is not in an env, or has ``loc`` and ``scale`` already.
         """
-        if self.initialized:
-            raise ChainError(
-                "loc and scale are there already", hint="make a new ObservationNorm without them"
-            )
-        parent = self.parent
-        if parent is None:
-            raise ChainError(
-                "init_stats needs an env to measure",
-                hint="put the transform into a TransformedEnv first",
-            )
-        if num_iter < 2:
-            raise ArgumentError(
-                f"num_iter must be at least 2, got {num_iter}",
-                hint="a standard deviation needs two steps or more: for example num_iter=1000",
-            )
+        parent = self._env_to_measure()
+        check_integer(
+            num_iter, "num_iter", 2, "a standard deviation needs two steps: for example 1000"
+        )
         if cat_dim is None and not isinstance(reduce_dim, int):
             raise ArgumentError(
-                "cat_dim must be given where several dims are reduced",
-                hint=f"the dim of time is {parent.ndim} for this env",
+                "cat_dim is required if several dims are reduced",
+                hint=f"the time dim is {parent.ndim} for this env",
             )
         key = self._stats_key(key)
         spec = parent.full_observation_spec.get(key, None)
         if spec is None:
-            raise missing_key(key, parent.observation_keys, "the env at this stage")
+            raise missing_key_error(key, parent.observation_keys, "the env at this stage")
         data = read(parent.rollout(num_iter, break_when_any_done=False), key)
         dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
         loc, scale = _statistics(
@@ -163,21 +117,34 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             raise ArgumentError(
                 f"the mean over dims {dims} of the data {tuple(data.shape)} has shape "
                 f"{tuple(loc.shape)}, which does not fit an observation {tuple(spec.shape)}",
-                hint=f"reduce the dim of time too, which is {parent.ndim} for this env",
+                hint=f"reduce the time dim too, which is {parent.ndim} for this env",
             )
         scale = scale.clamp_min(self.eps)
         if not self.standard_normal:
             loc, scale = -loc / scale, 1 / scale
         self._set_affine(loc, scale, self.standard_normal, self.eps)
-        self._changed()
+        self._notify_changed()
+
+    def _env_to_measure(self) -> EnvBase:
+        if self.initialized:
+            raise ChainError(
+                "loc and scale are set already", hint="create an ObservationNorm without them"
+            )
+        parent = self.parent
+        if parent is None:
+            raise ChainError(
+                "init_stats needs an env to measure",
+                hint="put the transform into a TransformedEnv first",
+            )
+        return parent
 
     def _stats_key(self, key: NestedKey | None) -> NestedKey:
         if key is not None:
-            return normalize_key(key)
+            return normal_key(key)
         if len(self.in_keys) != 1:
             listed = ", ".join(map(format_key, self.in_keys))
             raise ArgumentError(
-                f"which of the in-keys ({listed}) is to be measured?", hint="pass key="
+                f"there are several in-keys to measure: {listed}", hint="choose one with key="
             )
         return self.in_keys[0]
 
@@ -188,13 +155,13 @@ def _statistics(
     for dim in (*dims, *keep_dims, cat_dim):
         if not -data.ndim <= dim < data.ndim:
             raise ArgumentError(
-                f"there is no dim {dim} in the data {tuple(data.shape)}",
+                f"dim {dim} is out of range for the data {tuple(data.shape)}",
                 hint="count from 0, or from the end with negative dims",
             )
     if cat_dim % data.ndim not in {dim % data.ndim for dim in dims}:
         raise ArgumentError(
             f"cat_dim must be one of the reduced dims {dims}, got {cat_dim}",
-            hint="pass the dim of time, which is among the reduced ones",
+            hint="pass the time dim, which must be reduced too",
         )
     if not data.is_floating_point():
         data = data.to(torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""Put dims into another order."""
+"""Permute dims."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform, require_some_keys
+from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.validation import require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
 
 class PermuteTransform(ShapeTransform):
-    """Put the last dims into another order; on the way in, back into the old one.
+    """Permute the last dims of entries, and undo the permutation for inputs of the env.
 
     Args:
-        dims: for each of the last ``len(dims)`` dims of the result, the dim it was before: the
-            numbers from ``-len(dims)`` to -1 in some order.
-        in_keys: the entries read; none by default if ``in_keys_inv`` are given.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the inputs of the env that are put back on the way in; none by default.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
+        dims: Permutation of the numbers from ``-len(dims)`` to -1: the source of each of the last
+            ``len(dims)`` dims of the result.
+        in_keys: Entries to read; none by default if ``in_keys_inv`` are given.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Inputs of the env to map by the inverse; none by default.
+        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:
-        ArgumentError: there are no keys, ``dims`` is no such order, or (when its specs are
-            computed, or in ``forward``) an entry has fewer dims.
+        ArgumentError: There are no keys, ``dims`` is not such a permutation, or (when its specs
+            are computed, or in ``forward``) an entry has fewer dims.
 
     Example:
         >>> import torch
@@ -53,21 +54,21 @@ class PermuteTransform(ShapeTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dims = _order(dims)
         count = len(self.dims)
-        # Where each dim of the result goes when it is put back.
-        self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
+        # Inverse permutation.
+        self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor.permute(*range(tensor.ndim - len(self.dims)), *self.dims)
 
     def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
-        return tensor.permute(*range(tensor.ndim - len(self.dims)), *self._back)
+        return tensor.permute(*range(tensor.ndim - len(self.dims)), *self._inverse_dims)
 
     def _check_features(self, shape: torch.Size) -> None:
         if len(self.dims) > len(shape):
             raise ArgumentError(
-                f"{len(self.dims)} dims cannot be put in order where there are {len(shape)}, "
-                f"{tuple(shape)}, after the batch dims",
-                hint="name each dim after the batch dims once, such as (-1, -3, -2)",
+                f"{len(self.dims)} dims cannot be permuted in an entry with {len(shape)} dims "
+                f"{tuple(shape)} after the batch dims",
+                hint="list each dim after the batch dims once, such as (-1, -3, -2)",
             )
 
     def __repr__(self) -> str:
@@ -81,8 +82,8 @@ def _order(dims: Sequence[int]) -> tuple[int, ...]:
         order = ()
     if not order or sorted(order) != list(range(-len(order), 0)):
         raise ArgumentError(
-            f"dims must be the numbers from -n to -1 in some order, got {dims!r}",
-            hint="count from the end, so that batch dims don't matter: (-1, -3, -2) puts the "
-            "channels of [H, W, C] first",
+            f"dims must be a permutation of the numbers from -n to -1, got {dims!r}",
+            hint="count from the end, so that batch dims don't matter: (-1, -3, -2) moves the "
+            "channels of [H, W, C] to the front",
         )
     return order

@@ -8,26 +8,27 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform, checked_dim, require_some_keys
+from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.validation import check_dim, require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
 
 class SqueezeTransform(ShapeTransform):
-    """Remove a dim of size 1; on the way in, insert it.
+    """Remove a dim of size 1 from entries, and insert it into inputs of the env.
 
     Args:
-        dim: the dim. Negative, so that batch dims don't matter.
-        in_keys: the entries read; none by default if ``in_keys_inv`` are given.
-        out_keys: the keys written; the in-keys by default.
-        in_keys_inv: the inputs of the env that get the dim on the way in; none by default.
-        out_keys_inv: their names outside; ``in_keys_inv`` by default.
-        allow_positive_dim: whether ``dim`` may also count up from 0, for the first dim after the
-            batch dims: those of the env, or of stored data.
+        dim: Dim to remove. Negative, so that batch dims do not count.
+        in_keys: Entries to read; none by default if ``in_keys_inv`` are given.
+        out_keys: Keys to write; the in-keys by default.
+        in_keys_inv: Inputs of the env to insert the dim into; none by default.
+        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
+        allow_positive_dim: Accept a dim from 0, counted from the first dim after the batch dims
+            of the env or of the stored data.
 
     Raises:
-        ArgumentError: there are no keys, ``dim`` is no negative integer, or (when its specs are
-            computed, or in ``forward``) an entry has no such dim or one of another size.
+        ArgumentError: There are no keys, ``dim`` is not a negative integer, or (when its specs
+            are computed, or in ``forward``) an entry has no such dim or its size is not 1.
 
     Example:
         >>> import torch
@@ -54,27 +55,28 @@ class SqueezeTransform(ShapeTransform):
     ) -> None:
         in_keys = require_some_keys("SqueezeTransform", in_keys, in_keys_inv)
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dim = checked_dim(dim, "dim", allow_positive_dim)
+        self.dim = check_dim(dim, "dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim
         if self.dim >= 0:
-            # A block of steps has leading dims where a single step has none.
+            # A chunk of steps has leading dims, a single step has none.
             self.time_behaviour = TimeBehaviour.CONTROL
 
     @property
-    def _place(self) -> int:
+    def _position(self) -> int:
         return self.dim if self.dim < 0 else self.dim + self._leading
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
-        return tensor.squeeze(self._place)
+        return tensor.squeeze(self._position)
 
     def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
-        return tensor.unsqueeze(self._place)
+        return tensor.unsqueeze(self._position)
 
     def _check_features(self, shape: torch.Size) -> None:
         count = len(shape)
         if not -count <= self.dim < count:
             raise ArgumentError(
-                f"dim={self.dim} is beyond the {count} dims {tuple(shape)} after the batch dims",
+                f"dim={self.dim} is out of range for the {count} dims {tuple(shape)} after the "
+                "batch dims",
                 hint="count from the end: -1 is the last dim",
             )
         if shape[self.dim] != 1:

@@ -1,9 +1,11 @@
-"""Normalise by running statistics, which several envs may share."""
+"""Normalize by running statistics, which several envs can share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -11,44 +13,50 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, TimeForm
-from tdx.core.transforms.key_pairs import flat_pairs, missing_key, output_keys
-from tdx.core.transforms.moments import add_values, loc_and_scale, moments_over_time, no_moments
-from tdx.core.transforms.running_statistics import Lock, RunningStatistics
+from tdx.core.transforms.chunk import Chunk, ChunkKernel
+from tdx.core.transforms.keys import flat_pairs, missing_key_error, output_keys
+from tdx.core.transforms.pointwise import DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.transform import Entries, RowStep
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, normalize_key
+from tdx.core.transforms.statistics import (
+    Lock,
+    RunningStatistics,
+    add_values,
+    empty_moments,
+    loc_and_scale,
+    moments_over_time,
+)
+from tdx.core.transforms.validation import check_positive
+from tdx.errors import ArgumentError, ChainError, Where
+from tdx.keys import NestedKey, normal_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.observation.observation_norm import ObservationNorm
 
 
 class VecNorm(RunningStatistics):
-    """Map values to ``(value - mean) / deviation``, by statistics of all values seen so far.
+    """Normalize values to ``(value - mean) / std``, by statistics of all values so far.
 
-    Every value counts once: with B envs a step counts B, and a reset as many as it resets.
-    Statistics run on over the ends of episodes. In eval mode, or once frozen, they stay as they
-    are. They are buffers, so ``state_dict`` has them, and the envs that one ``EnvCreator`` makes
-    share them, in whatever process they are. Applied to stored data, the statistics take in all
-    of it.
+    Each value counts once: a step of B envs counts B values, a partial reset only the rows that
+    it resets. Statistics continue across episodes, and are not updated in eval mode or once
+    frozen. They are buffers, so they are part of ``state_dict``. Envs made by the same
+    ``EnvCreator`` share them across processes. Stored data updates the statistics too.
 
     Args:
-        in_keys: the entries read; ``observation`` and ``reward`` by default.
-        out_keys: the keys written; the in-keys by default.
-        shared_td: statistics to use and update in place, from
-            :meth:`build_td_for_shared_vecnorm`; own ones by default.
-        lock: held while statistics are updated or read. An ``EnvCreator`` gives one by itself.
-        decay: what earlier values weigh, after each update, relative to before; 1 weighs all
+        in_keys: Entries to read; ``observation`` and ``reward`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        shared_td: Statistics to use and update in place, from
+            :meth:`build_td_for_shared_vecnorm`. ``None``: own statistics.
+        lock: Lock to hold while statistics are updated or read. ``EnvCreator`` provides one.
+        decay: Factor by which each update multiplies the weight of earlier values; 1 weighs all
             values the same.
-        eps: a variance below this counts as this.
-        shapes: the shape of each entry without batch dims; by default what is beyond the batch.
+        eps: Smallest variance.
+        shapes: Shape of each entry without batch dims; by default the dims after the batch dims.
 
     Raises:
-        ArgumentError: ``decay`` is not in (0, 1], ``eps`` not above 0, or the numbers of keys
+        ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, or the numbers of keys
             and shapes differ.
-        KeyNotFoundError: the env has no such entry (when its specs are computed).
-        ChainError: the statistics are there already, for entries of another shape.
+        KeyNotFoundError: The env has no such entry (when its specs are computed).
+        ChainError: The statistics have another shape than the entry.
 
     Example:
         >>> from tdx import GymEnv, TransformedEnv, VecNorm
@@ -59,8 +67,6 @@ class VecNorm(RunningStatistics):
         >>> env.transform.to_observation_norm().loc.shape
         torch.Size([3])
     """
-
-    _is_verified = True
 
     time_behaviour = TimeBehaviour.SCAN
     default_in_keys = ("observation", "reward")
@@ -76,7 +82,9 @@ class VecNorm(RunningStatistics):
         shapes: Sequence[torch.Size | Sequence[int]] | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.decay, self.eps = _checked(decay, eps)
+        hint = "for example decay=0.9999 and eps=1e-4"
+        self.decay = check_positive(decay, "decay", 1.0, hint)
+        self.eps = check_positive(eps, "eps", math.inf, hint)
         self.lock = lock
         self._dtypes: dict[NestedKey, torch.dtype] = {}
         if shapes is not None and len(shapes) != len(self.in_keys):
@@ -86,29 +94,29 @@ class VecNorm(RunningStatistics):
         for index, (key, name) in enumerate(self._names.items()):
             given = None if shared_td is None else shared_td.get(key, None)
             if shared_td is not None and given is None:
-                raise missing_key(key, _leaf_keys(shared_td), "shared_td")
+                raise missing_key_error(key, _leaf_keys(shared_td), "shared_td")
             if given is None and shapes is not None:
-                given = no_moments(torch.Size(shapes[index]), None)
+                given = empty_moments(torch.Size(shapes[index]), None)
             self._buffers[name] = given
 
     @staticmethod
     def build_td_for_shared_vecnorm(
         env: Any, keys: Sequence[NestedKey] | None = None
     ) -> TensorDictBase:
-        """Empty statistics in shared memory, for the ``shared_td`` of several instances.
+        """Return empty statistics in shared memory, for the ``shared_td`` of several instances.
 
         Args:
-            env: the env before the transform.
-            keys: the entries to normalise; ``observation`` and ``reward`` by default.
+            env: Env upstream of the transform.
+            keys: Entries to normalize; ``observation`` and ``reward`` by default.
 
         Raises:
-            KeyNotFoundError: the env has no such entry.
+            KeyNotFoundError: The env has no such entry.
         """
-        made = TensorDict({})
-        for key in map(normalize_key, VecNorm.default_in_keys if keys is None else keys):
+        statistics = TensorDict({})
+        for key in map(normal_key, VecNorm.default_in_keys if keys is None else keys):
             spec = _spec_of(env.output_spec, key)
-            made.set(key, no_moments(spec.shape[env.ndim :], spec.device))
-        return made.share_memory_()
+            statistics.set(key, empty_moments(spec.shape[env.ndim :], spec.device))
+        return statistics.share_memory_()
 
     # Specs
 
@@ -126,75 +134,77 @@ class VecNorm(RunningStatistics):
 
     # Data
 
-    def _normalised(self, key: NestedKey, value: Tensor, rows: Tensor | None = None) -> Tensor:
-        """One entry ``[*B, ...]`` normalised, after its statistics took in its rows."""
+    def _kernel(self, value: Tensor, moments: Tensor) -> Tensor:
+        """Normalize values ``[*B, ...]`` by moments ``[3, ...]``."""
+        loc, scale = loc_and_scale(moments, self.eps, _float_dtype(value.dtype))
+        return (value - loc) / scale
+
+    def _update_and_normalize(
+        self, key: NestedKey, value: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
+        """Add the rows of one entry ``[*B, ...]`` to its statistics and normalize it."""
         statistics = self._buffers[self._names[key]]
         assert statistics is not None
         with self.lock or nullcontext():
             if self.training and not self._frozen:
                 add_values(statistics, value, self.decay, rows)
-            now = statistics.clone()
-        loc, scale = loc_and_scale(now, self.eps, _float_dtype(value.dtype))
-        return (value - loc) / scale
+            current = statistics.clone()
+        return self._kernel(value, current)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         for in_key, out_key in self._pairs:
             value = read(next_tensordict, in_key)
             if value is not None:
                 self._require_for(in_key, value, next_tensordict.ndim)
-                write(next_tensordict, out_key, self._normalised(in_key, value))
+                write(next_tensordict, out_key, self._update_and_normalize(in_key, value))
             elif not self._missing_tolerance:
-                raise self._missing(in_key, next_tensordict)
+                raise self._missing_key(in_key, next_tensordict)
         return next_tensordict
 
-    def _row_step(self) -> RowStep | None:
+    @property
+    def _has_statistics(self) -> bool:
+        return all(self._buffers[name] is not None for name in self._names.values())
+
+    def _step_dict(self) -> DictStep | None:
         pairs = flat_pairs(self._pairs)
-        made = all(self._buffers[name] is not None for name in self._names.values())
-        if pairs is None or not made or self._missing_tolerance:
+        if pairs is None or not self._has_statistics or self._missing_tolerance:
             return None
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
             for in_key, out_key in pairs:
                 value = fields.get(in_key)
                 if value is None:
-                    raise self._missing(in_key, fields)
-                fields[out_key] = self._normalised(in_key, value)
+                    raise self._missing_key(in_key, fields)
+                fields[out_key] = self._update_and_normalize(in_key, value)
 
         return step
 
-    def _time_form(self) -> TimeForm | None:
-        made = all(self._buffers[name] is not None for name in self._names.values())
-        if not made or self._missing_tolerance or self.lock is not None:
-            return None  # With a lock the statistics may move between two steps.
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        if not self._has_statistics or self._missing_tolerance or self.lock is not None:
+            return None  # With a lock, another env may update the statistics between steps.
         reads, writes = tuple(self.in_keys), tuple(self.out_keys)
-        return TimeForm(self._normalise_chunk, reads, writes, scan=True)
+        return ChunkKernel(self._run_chunk, reads, writes, scan=True)
 
-    def _normalise_chunk(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> None:
         for in_key, out_key in self._pairs:
             steps, resets = chunk.steps.get(in_key), chunk.resets.get(in_key)
             if steps is None:
-                raise self._missing(in_key, chunk.steps)
+                raise self._missing_key(in_key, chunk.steps)
             statistics = self._buffers[self._names[in_key]]
             assert statistics is not None
             if not self.training or self._frozen:
-                chunk.map(in_key, out_key, self._fixed(statistics, steps.dtype))
+                chunk.map(in_key, out_key, partial(self._kernel, moments=statistics))
                 continue
             rows = None if resets is None else chunk.reset_rows(in_key, resets)
             moments = moments_over_time(statistics, steps, resets, rows, chunk.times, self.decay)
-            dtype = _float_dtype(steps.dtype)
             for columns, values, known in zip(
                 (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
             ):
                 if values is not None and known is not None:
-                    # [3, T, ...]: the statistics at each step, with ones for the batch dims.
+                    # [3, T, 1..., ...]: the statistics of each step, with 1 for each batch dim.
                     shape = (3, len(values), *[1] * (values.ndim - known.ndim + 1))
                     wide = known.transpose(0, 1).reshape(*shape, *known.shape[2:])
-                    loc, scale = loc_and_scale(wide, self.eps, dtype)
-                    columns[out_key] = (values - loc) / scale
-
-    def _fixed(self, statistics: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        loc, scale = loc_and_scale(statistics, self.eps, _float_dtype(dtype))
-        return lambda value: (value - loc) / scale
+                    columns[out_key] = self._kernel(values, wide)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -204,19 +214,19 @@ class VecNorm(RunningStatistics):
             if value is not None:
                 rows = reset_rows(tensordict, in_key, value)
                 self._require_for(in_key, value, tensordict_reset.ndim)
-                write(tensordict_reset, out_key, self._normalised(in_key, value, rows))
+                write(tensordict_reset, out_key, self._update_and_normalize(in_key, value, rows))
         return tensordict_reset
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Normalise stored data ``[*B]``, in place; in train mode all of it counts."""
+        """Normalize stored data ``[*B]``, in place; in train mode, update the statistics first."""
         return self._call(tensordict)
 
     def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The values before, from normalised ones and the statistics of now, in place.
+        """Invert the normalization by the current statistics, in place.
 
         Args:
-            tensordict: ``[*B]``; holds out-keys, and gets the in-keys. Those under ``next`` are
-                mapped too.
+            tensordict: Data ``[*B]`` with the out-keys, at the root or under ``next``; the
+                in-keys are written.
         """
         following = read(tensordict, "next")
         for level in (tensordict, following):
@@ -229,53 +239,41 @@ class VecNorm(RunningStatistics):
 
     @property
     def standard_normal(self) -> bool:
-        """Always true: the map is ``(value - loc) / scale``."""
+        """Always true, since values are mapped to ``(value - loc) / scale``."""
         return True
 
     def to_observation_norm(self) -> ObservationNorm | Compose:
-        """A fixed transform that does what this one does with the statistics of now.
+        """Return a transform that normalizes by the current statistics.
 
         Returns:
-            an ``ObservationNorm``; one for each in-key in a ``Compose`` if there are several.
+            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
 
         Raises:
-            ChainError: there are no statistics yet.
+            ChainError: There are no statistics yet.
         """
-        made = []
+        norms = []
         for in_key, out_key in self._pairs:
             held = self._buffers[self._names[in_key]]
             if held is None:
                 raise ChainError(
-                    "VecNorm has seen no values yet",
-                    hint="use it in its env first",
+                    "VecNorm has no statistics yet",
+                    hint="step its env first",
                     where=Where(key=in_key),
                 )
             dtype = self._dtypes.get(in_key, torch.get_default_dtype())
             loc, scale = loc_and_scale(held, self.eps, dtype)
-            made.append(
+            norms.append(
                 ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
             )
-        return made[0] if len(made) == 1 else Compose(*made)
+        return norms[0] if len(norms) == 1 else Compose(*norms)
 
     def __repr__(self) -> str:
         state = ", frozen" if self._frozen else ""
         return f"VecNorm(decay={self.decay:g}, eps={self.eps:g}, keys={self.in_keys}{state})"
 
 
-def _checked(decay: float, eps: float) -> tuple[float, float]:
-    for name, value, high in (("decay", decay, 1.0), ("eps", eps, float("inf"))):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value <= high:
-            most = " and at most 1" if high == 1 else ""
-            raise ArgumentError(
-                f"{name} must be a number above 0{most}, got {value!r}",
-                hint="for example decay=0.9999 and eps=1e-4",
-            )
-    return float(decay), float(eps)
-
-
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:
-    return [normalize_key(key) for key in cast(Any, tensordict).keys(True, True)]
+    return [normal_key(key) for key in cast(Any, tensordict).keys(True, True)]
 
 
 def _float_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -287,14 +285,13 @@ def _has(output_spec: Composite, key: NestedKey) -> bool:
 
 
 def _spec_of(output_spec: Composite, key: NestedKey) -> Any:
-    """The spec of an entry.
+    """Return the spec of an entry.
 
     Raises:
-        KeyNotFoundError: it is in no part of the output spec.
+        KeyNotFoundError: The entry is in no part of the output spec.
     """
     for part in output_spec.values():
         spec = part.get(key, None)
         if spec is not None:
             return spec
-    error: KeyNotFoundError = missing_key(key, output_keys(output_spec), "the env at this stage")
-    raise error
+    raise missing_key_error(key, output_keys(output_spec), "the env at this stage")

@@ -1,4 +1,4 @@
-"""Make rewards zero or one."""
+"""Map rewards to zero or one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tdx.specs import Binary, TensorSpec
 
 
 class BinarizeReward(RewardTransform):
-    """Map every reward to 1 where it is positive, and to 0 elsewhere, as int8.
+    """Map positive rewards to 1 and all others to 0, as int8.
 
     Args:
-        in_keys: the rewards read; ``reward`` by default.
-        out_keys: the keys written; the in-keys by default.
+        in_keys: Rewards to read; ``reward`` by default.
+        out_keys: Keys to write; the in-keys by default.
 
     Raises:
-        ArgumentError: the numbers of keys differ.
+        ArgumentError: The numbers of keys differ.
 
     Example:
         >>> import torch
@@ -41,8 +41,8 @@ class BinarizeReward(RewardTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
 
-    def _apply_transform(self, reward: Tensor) -> Tensor:
-        return (reward > 0).to(torch.int8)
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return (tensor > 0).to(torch.int8)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return Binary(shape=spec.shape, device=spec.device)

@@ -1,4 +1,4 @@
-"""Discounted returns of the steps of stored episodes."""
+"""Compute the discounted returns of stored episodes."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.core.envs.done_flags import expand_mask
+from tdx.core.envs.done_flags import as_row_mask
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.affine import finite_tensor
 from tdx.core.transforms.episodes import episode_starts
-from tdx.core.transforms.sums import sum_dtype
+from tdx.core.transforms.spec_maps import sum_dtype
+from tdx.core.transforms.validation import check_finite
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, join_keys, normalize_key, split_key
+from tdx.keys import NestedKey, join_keys, key_parts, normal_key
 from tdx.tensordicts import read
 
 
 class Reward2GoTransform(Transform):
     """Compute the discounted sum of the rewards from each step to the end of its episode.
 
-    Returns of float16 and bfloat16 rewards are float32, those of integers and bools of the default
-    float dtype. It works on the way into a replay buffer, in :meth:`inv`, on whole episodes
-    ``[*B, T]``; the last step of the data counts as an end. What is sampled later is left as it
-    is. An env cannot use it: there the rewards to come are not known.
+    Returns of float16 and bfloat16 rewards have dtype float32, returns of integers and bools the
+    default float dtype. They are computed in :meth:`inv`, when whole episodes ``[*B, T]`` are
+    written to a replay buffer; the last step of the data counts as an end. Sampled data is not
+    changed. An env cannot use this transform, since later rewards are not known.
 
     Args:
-        gamma: the discount factor, from 0 to 1; a tensor broadcasts with the reward.
-        in_keys: the rewards in the data; ``("next", "reward")`` by default.
-        out_keys: where the returns are written; the in-keys by default.
-        done_key: the flag under ``next`` that ends an episode.
+        gamma: Discount factor, from 0 to 1; a tensor broadcasts with the reward.
+        in_keys: Rewards in the data; ``("next", "reward")`` by default.
+        out_keys: Keys of the returns; the in-keys by default.
+        done_key: Flag under ``next`` that ends an episode.
 
     Raises:
         ArgumentError: ``gamma`` is outside [0, 1], the numbers of keys differ, or the data has
-            no dim of time or no end of an episode.
-        KeyNotFoundError: a reward or the flag is not in the data.
-        ChainError: it is put into an env.
+            no time dim or no end of an episode.
+        KeyNotFoundError: A reward or the flag is missing in the data.
+        ChainError: The transform is put into an env.
 
     Example:
         >>> import torch
@@ -51,8 +51,6 @@ class Reward2GoTransform(Transform):
         tensor([1.5000, 1.0000, 1.5000, 1.0000])
     """
 
-    _is_verified = True
-
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(
@@ -64,14 +62,14 @@ class Reward2GoTransform(Transform):
     ) -> None:
         in_keys = [("next", "reward")] if in_keys is None else in_keys
         super().__init__(in_keys_inv=in_keys, out_keys_inv=out_keys)
-        discount = finite_tensor(1.0 if gamma is None else gamma, "gamma")
+        discount = check_finite(1.0 if gamma is None else gamma, "gamma")
         if bool(((discount < 0) | (discount > 1)).any()):
             raise ArgumentError(
                 f"gamma must be from 0 to 1, got {gamma!r}", hint="for example gamma=0.99"
             )
         self.gamma: Tensor
         self.register_buffer("gamma", discount)
-        self.done_key = normalize_key("done" if done_key is None else done_key)
+        self.done_key = normal_key("done" if done_key is None else done_key)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the returns of stored episodes ``[*B, T]``, in place."""
@@ -81,72 +79,72 @@ class Reward2GoTransform(Transform):
             if reward is not None:
                 tensordict.set(out_key, self._returns(reward, ends))
             elif not self._missing_tolerance:
-                raise self._missing(in_key, tensordict)
+                raise self._missing_key(in_key, tensordict)
         return tensordict
 
     def _ends(self, tensordict: TensorDictBase) -> Tensor:
-        """Which steps are the last of their episode, bool ``[*B, T]``."""
-        inside = split_key(self.done_key)[0] == "next"
+        """Return which steps end an episode, bool ``[*B, T]``."""
+        inside = key_parts(self.done_key)[0] == "next"
         done_key = self.done_key if inside else join_keys("next", self.done_key)
         starts = episode_starts(tensordict, done_key)
         done = read(tensordict, done_key)
         if done is not None and not bool(done.any()):
             raise ArgumentError(
-                "no episode ends in the data, so that its returns are not known",
+                "no episode ends in the data, so its returns are unknown",
                 hint="store whole episodes, or mark the last step: rollout(set_truncated=True)",
             )
         return torch.cat([starts[..., 1:], torch.ones_like(starts[..., :1])], -1)
 
     def _returns(self, reward: Tensor, ends: Tensor) -> Tensor:
-        """The returns by doubling: after ``n`` rounds each holds its next ``2 ** n`` rewards."""
+        """Compute returns by doubling: round ``n`` extends each sum to ``2 ** n`` rewards."""
         time = ends.ndim - 1
         total = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
         total = total.to(sum_dtype(total.dtype))
         gamma = self.gamma.to(device=total.device, dtype=total.dtype)
-        factor = torch.where(expand_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
-        reach, length = 1, total.shape[time]
-        while reach < length:
-            known = length - reach
-            later = total.narrow(time, reach, known) * factor.narrow(time, 0, known)
+        factor = torch.where(as_row_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
+        span, length = 1, total.shape[time]
+        while span < length:
+            known = length - span
+            later = total.narrow(time, span, known) * factor.narrow(time, 0, known)
             total = torch.cat(
-                [total.narrow(time, 0, known) + later, total.narrow(time, known, reach)], time
+                [total.narrow(time, 0, known) + later, total.narrow(time, known, span)], time
             )
-            further = factor.narrow(time, 0, known) * factor.narrow(time, reach, known)
-            factor = torch.cat([further, torch.zeros_like(factor.narrow(time, 0, reach))], time)
-            reach *= 2
+            further = factor.narrow(time, 0, known) * factor.narrow(time, span, known)
+            factor = torch.cat([further, torch.zeros_like(factor.narrow(time, 0, span))], time)
+            span *= 2
         return total.clone() if total is reward else total
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The data as it is: what a buffer samples holds its returns already."""
+        """Return the data unchanged, since sampled data contains its returns."""
         return tensordict
 
     def set_container(self, container: nn.Module) -> None:
-        """Make this transform part of a chain that is in no env.
+        """Add this transform to a chain that is not in an env.
 
         Raises:
-            ChainError: the chain is in an env, or this is part of a chain already.
+            ChainError: The chain is in an env, or the transform is already part of a chain.
         """
         super().set_container(container)
         if hasattr(self.container, "base_env"):
             self.reset_parent()
-            raise _refusal()
+            raise _not_in_env()
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         """Refuse to be part of an env.
 
         Raises:
-            ChainError: always.
+            ChainError: Always.
         """
-        raise _refusal()
+        raise _not_in_env()
 
     def __repr__(self) -> str:
         gamma = self.gamma.tolist()
         return f"Reward2GoTransform(gamma={gamma}, keys={self.in_keys_inv})"
 
 
-def _refusal() -> ChainError:
+def _not_in_env() -> ChainError:
     return ChainError(
-        "it needs whole episodes, and an env has only the steps so far",
+        "it needs whole episodes, but an env has only the steps so far",
         hint="append it to a replay buffer, or call its inv() on a rollout",
         where=Where(transform="Reward2GoTransform"),
     )

@@ -8,20 +8,18 @@ from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
 from tdx.core.transforms.affine import AffineTransform
-from tdx.core.transforms.transform import RowStep
 from tdx.keys import NestedKey
-from tdx.specs import TensorSpec
 
 
 class RewardScaling(AffineTransform, RewardTransform):
     """Map every reward to ``reward * scale + loc``.
 
     Args:
-        loc: the offset.
-        scale: the factor; broadcasts with the reward.
-        in_keys: the rewards read.
-        out_keys: the keys written; the in-keys by default.
-        standard_normal: whether to map to ``(reward - loc) / scale`` instead.
+        loc: Offset.
+        scale: Factor; broadcasts with the reward.
+        in_keys: Rewards to read; ``reward`` by default.
+        out_keys: Keys to write; the in-keys by default.
+        standard_normal: Map to ``(reward - loc) / scale`` instead.
 
     Raises:
         ArgumentError: ``loc`` or ``scale`` is not a finite number or tensor.
@@ -48,14 +46,3 @@ class RewardScaling(AffineTransform, RewardTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self._set_affine(loc, scale, standard_normal)
-
-    def _apply_transform(self, tensor: Tensor) -> Tensor:
-        return self._affine(tensor)
-
-    def _row_step(self) -> RowStep | None:
-        if type(self)._apply_transform is RewardScaling._apply_transform:
-            return self._affine_row_step() or super()._row_step()
-        return super()._row_step()
-
-    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return self._affine_spec(spec)

@@ -17,14 +17,14 @@ import torch
 import tdx.transforms
 from tdx.specs import Unbounded
 from tdx.transforms import Compose, Transform
-from tests.transforms.mocks import GroupsEnv, RowsEnv
-from tests.transforms.mocks_of_actions import (
+from tests.transforms.action_envs import (
     MaskedGroupsEnv,
     MaskedRowsEnv,
     MatrixGroupsEnv,
     MatrixRowsEnv,
 )
-from tests.transforms.mocks_of_resets import (
+from tests.transforms.envs import GroupsEnv, RowsEnv
+from tests.transforms.reset_envs import (
     Adding,
     SteppedGroupsEnv,
     SteppedRowsEnv,

@@ -18,7 +18,7 @@ from tdx.errors import ArgumentError, ChainError, TdxError
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.contract.test_places import stored_data
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 STEPS = 8
 

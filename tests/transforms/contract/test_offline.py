@@ -15,12 +15,12 @@ from tdx.keys import NestedKey, join_keys, split_key
 from tdx.tensordicts import read
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import NAMES, made, rows_of
-from tests.transforms.driving import ROUNDED, driven, entries
+from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout
 
 REFUSED = {
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
-    "StepCounter": "goes on after max_steps=3",
+    "StepCounter": "continues after max_steps=3",
 }
 """Transforms that refuse this rollout, with what they say of it."""
 
@@ -51,7 +51,7 @@ def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:
     TransformedEnv(base, transform).output_spec  # noqa: B018
     transform.reset_parent()
     if name not in {*MAPS_NEXT, "R3MTransform"} and transform.in_keys:
-        stored = driven(base, 1)
+        stored = fixed_rollout(base, 1)
         pairs = zip(transform.in_keys, transform.out_keys, strict=True)
         doubled: list[tuple[NestedKey, NestedKey]] = []
         for pair in pairs:
@@ -82,7 +82,7 @@ def _same(key: NestedKey, one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def test_a_stored_rollout_is_mapped_as_in_steps(name: str) -> None:
     batch_size = (4,)
-    stored = driven(rows_of(name, batch_size))
+    stored = fixed_rollout(rows_of(name, batch_size))
     transform = prepared(name, batch_size)
     if name in REFUSED:
         with pytest.raises(TdxError, match=REFUSED[name]) as caught:
@@ -90,7 +90,7 @@ def test_a_stored_rollout_is_mapped_as_in_steps(name: str) -> None:
         assert caught.value.hint
         return
     found = transform(stored.clone())
-    wanted = driven(TransformedEnv(rows_of(name, batch_size), made(name)))
+    wanted = fixed_rollout(TransformedEnv(rows_of(name, batch_size), made(name)))
     assert bool(differing(found, wanted)) == (name in DECLARED), DECLARED.get(name)
 
 

@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from tdx import TransformedEnv
 from tdx.core.envs import EnvBase
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
-from tests.transforms.driving import FixedActions, assert_same
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import FixedActions, assert_same
 
 
 def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
@@ -42,7 +42,7 @@ def test_rows_that_are_not_reset_keep_everything(
 
 
 @pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
-def test_rows_that_are_reset_begin_anew(name: str, batch_size: tuple[int, ...]) -> None:
+def test_reset_rows_equal_a_new_episode(name: str, batch_size: tuple[int, ...]) -> None:
     skip_if_lasting(name)
     env = TransformedEnv(rows_of(name, batch_size, endless=True), made(name))
     first = env.reset()

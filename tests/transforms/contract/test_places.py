@@ -20,8 +20,8 @@ from tests.transforms.contract.examples import (
     skip_if_lasting,
     whole_chain,
 )
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 def alone(name: str) -> EnvBase:
@@ -58,7 +58,7 @@ def test_inside_and_outside_a_chain(
     env = place(made(name), rows_of(name, (4,)))
     assert env.output_spec == expected.output_spec
     assert env.input_spec == expected.input_spec
-    assert_same(driven(env), driven(expected))
+    assert_same(fixed_rollout(env), fixed_rollout(expected))
 
 
 def test_inside_and_outside_a_serial_env(name: str) -> None:
@@ -67,17 +67,17 @@ def test_inside_and_outside_a_serial_env(name: str) -> None:
     outside = TransformedEnv(SerialEnv(2, example_of(name).rows), made(name))
     assert inside.output_spec == outside.output_spec
     assert inside.input_spec == outside.input_spec
-    assert_same(driven(inside), driven(outside))
+    assert_same(fixed_rollout(inside), fixed_rollout(outside))
 
 
 @pytest.mark.timeout(120)
 def test_inside_a_parallel_env() -> None:
     serial = SerialEnv(2, all_of_them)
-    expected = driven(serial)
+    expected = fixed_rollout(serial)
     parallel = ParallelEnv(2, all_of_them)
     try:
         assert parallel.output_spec == serial.output_spec
-        assert_same(driven(parallel), expected)
+        assert_same(fixed_rollout(parallel), expected)
     finally:
         parallel.close()
 
@@ -85,17 +85,17 @@ def test_inside_a_parallel_env() -> None:
 @pytest.mark.timeout(120)
 def test_around_a_parallel_env() -> None:
     chain = whole_chain()
-    expected = driven(TransformedEnv(SerialEnv(2, RowsEnv), chain.clone()))
+    expected = fixed_rollout(TransformedEnv(SerialEnv(2, RowsEnv), chain.clone()))
     parallel = TransformedEnv(ParallelEnv(2, RowsEnv), chain)
     try:
-        assert_same(driven(parallel), expected)
+        assert_same(fixed_rollout(parallel), expected)
     finally:
         parallel.close()
 
 
 def stored_data(env: EnvBase) -> TensorDictBase:
     """What a buffer may hold of an env's rollout, ``[*B, T]``: rewards at the root too."""
-    stored = driven(env)
+    stored = fixed_rollout(env)
     for key in env.reward_keys:
         stored[key] = stored["next", key].clone()
     return stored
@@ -105,7 +105,7 @@ REFUSED = {
     "ActionScaling": "has no loc and scale yet",
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
-    "StepCounter": "goes on after max_steps=3",
+    "StepCounter": "continues after max_steps=3",
 }
 
 

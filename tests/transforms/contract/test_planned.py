@@ -10,7 +10,7 @@ from tdx import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.plan import plan_of
 from tests.transforms.contract.examples import EXAMPLES, example_of, made
-from tests.transforms.driving import assert_same
+from tests.transforms.fixed_rollouts import assert_same
 
 EAGER = {"BatchSizeTransform", "FrameSkipTransform", "NoopResetEnv", "TerminateTransform"}
 """What decides by looking at anything, or steps the env itself."""

@@ -7,8 +7,8 @@ import torch
 
 from tdx import TransformedEnv, check_env_specs
 from tdx.core.envs import EnvBase
-from tdx.keys import normalize_key
-from tdx.pipeline import load_catalog
+from tdx.keys import normal_key
+from tdx.pipeline import catalogue
 from tdx.specs import Composite
 from tests.transforms.contract.examples import (
     EXAMPLES,
@@ -18,8 +18,8 @@ from tests.transforms.contract.examples import (
     rows_of,
     whole_chain,
 )
-from tests.transforms.driving import assert_same, driven, entries
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, entries, fixed_rollout
 
 BATCHES = [(), (4,), (2, 3)]
 BATCH_IDS = ["single", "4", "2x3"]
@@ -27,8 +27,8 @@ BATCH_IDS = ["single", "4", "2x3"]
 
 def assert_keeps_promise(env: EnvBase) -> None:
     """A rollout has exactly the promised keys, and each value lies in its spec."""
-    rollout = driven(env, 6)
-    given = {normalize_key(key) for key in env.full_action_spec.keys(True, True)}
+    rollout = fixed_rollout(env, 6)
+    given = {normal_key(key) for key in env.full_action_spec.keys(True, True)}
     expected: dict[str, Composite] = {
         "full_observation_spec": env.full_observation_spec,
         "full_done_spec": env.full_done_spec,
@@ -37,9 +37,7 @@ def assert_keeps_promise(env: EnvBase) -> None:
     root = entries(rollout.exclude("next"))
     for found, parts in ((root, expected), (entries(rollout["next"]), following)):
         leaves = {
-            normalize_key(key): spec
-            for part in parts.values()
-            for key, spec in part.items(True, True)
+            normal_key(key): spec for part in parts.values() for key, spec in part.items(True, True)
         }
         assert set(found) - given == set(leaves)
         for key, spec in leaves.items():
@@ -53,11 +51,11 @@ def test_the_examples_are_of_transforms_that_exist() -> None:
 
 
 def test_the_catalogue_names_every_transform() -> None:
-    assert sorted(info.name for info in load_catalog().transforms) == NAMES
+    assert sorted(info.name for info in catalogue().transforms) == NAMES
 
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
-def test_output_lies_in_the_promised_spec(name: str, batch_size: tuple[int, ...]) -> None:
+def test_output_is_within_the_spec(name: str, batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(rows_of(name, batch_size), made(name))
     assert_keeps_promise(env)
     check_env_specs(env)
@@ -83,7 +81,7 @@ def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple
         for key, spec in before.items(True, True):
             assert after[key] == spec, key
     assert_keeps_promise(env)
-    assert_same(driven(env), driven(plain), superset=True)
+    assert_same(fixed_rollout(env), fixed_rollout(plain), superset=True)
 
 
 def test_upstream_specs_are_never_mutated(name: str) -> None:
@@ -92,7 +90,7 @@ def test_upstream_specs_are_never_mutated(name: str) -> None:
     output_spec, input_spec = base.output_spec.clone(), base.input_spec.clone()
     env = TransformedEnv(base, transform)
     changed = env.output_spec, env.input_spec
-    driven(env, 2)
+    fixed_rollout(env, 2)
     assert base.output_spec == output_spec
     assert base.input_spec == input_spec
     for spec, hook in (

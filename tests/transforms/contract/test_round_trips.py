@@ -27,8 +27,8 @@ from tdx.pipeline import (
 from tdx.specs import TensorSpec
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
-from tests.transforms.driving import assert_same, driven
-from tests.transforms.mocks import RowsEnv
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 def as_value(argument: Any) -> Any:
@@ -66,19 +66,19 @@ def test_a_pipeline(name: str, through: Callable[[Pipeline], Pipeline]) -> None:
     env, expected = build_env(read, allow_code=True), TransformedEnv(rows_of(name), made(name))
     assert env.output_spec == expected.output_spec
     assert env.input_spec == expected.input_spec
-    assert_same(driven(env), driven(expected))
+    assert_same(fixed_rollout(env), fixed_rollout(expected))
 
 
 def test_state_dict(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
-    driven(env)
+    fixed_rollout(env)
     state = env.state_dict()
     other = TransformedEnv(rows_of(name, (4,)), made(name))
     other.load_state_dict(state)
     again = other.state_dict()
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key], value) for key, value in state.items())
-    assert_same(driven(other), driven(env))
+    assert_same(fixed_rollout(other), fixed_rollout(env))
 
 
 def clone_of_the_stage(env: Engine) -> Engine:
@@ -102,16 +102,16 @@ def pickled_env(env: Engine) -> Engine:
 def test_copies_go_their_own_way(name: str, copy: Callable[[Engine], Engine]) -> None:
     skip_if_lasting(name)
     env = TransformedEnv(rows_of(name, (4,)), made(name))
-    expected = driven(env)
+    expected = fixed_rollout(env)
     copied = copy(env)
-    driven(copied, 3)
-    assert_same(driven(env), expected)
-    assert_same(driven(copied), expected)
+    fixed_rollout(copied, 3)
+    assert_same(fixed_rollout(env), expected)
+    assert_same(fixed_rollout(copied), expected)
 
 
 def test_its_tensors_move_to_a_device(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
-    driven(env, 2)
+    fixed_rollout(env, 2)
     transform = env.transform.clone()
     assert transform.to("meta") is transform
     assert {tensor.device.type for tensor in transform.state_dict().values()} <= {"meta"}
@@ -120,8 +120,8 @@ def test_its_tensors_move_to_a_device(name: str) -> None:
 @pytest.mark.gpu
 def test_around_a_cpu_env_on_an_accelerator(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name), device="cuda")
-    rollout = driven(env)
+    rollout = fixed_rollout(env)
     assert {value.device.type for value in rollout.values(True, True)} == {"cuda"}
-    expected = driven(TransformedEnv(rows_of(name, (4,)), made(name)))
+    expected = fixed_rollout(TransformedEnv(rows_of(name, (4,)), made(name)))
     for key, value in expected.items(True, True):
         torch.testing.assert_close(rollout[key].cpu(), value)

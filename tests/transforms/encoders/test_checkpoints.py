@@ -170,8 +170,8 @@ def test_without_a_network(home: Path, download: Any) -> None:
     [
         ({"download": "IMAGENET1K_V3"}, UnknownNameError, "did you mean IMAGENET1K_V1"),
         ({"download": ResNet50_Weights.DEFAULT}, ArgumentError, "use one of ResNet18_Weights"),
-        ({"download": 3}, ArgumentError, "download is 3, and the network a resnet18"),
-        ({"download_path": "/no/such.pt"}, ArgumentError, "there is no checkpoint /no/such.pt"),
+        ({"download": 3}, ArgumentError, "download=3 does not fit the network resnet18"),
+        ({"download_path": "/no/such.pt"}, ArgumentError, "checkpoint /no/such.pt does not exist"),
     ],
 )
 def test_weights_that_are_not_there(
@@ -200,7 +200,7 @@ def test_code_is_refused(state: State, home: Path, form: str) -> None:
     else:
         payload = {**in_r3m_layout(state), "timer": code}
         torch.save(payload, path, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(ArgumentError, match=r"holds code.*, which is never run") as caught:
+    with pytest.raises(ArgumentError, match=r"contains code.*, which tdx never runs") as caught:
         vectors(encoder(download_path=path))
     text = message_of(caught.value)
     assert str(path) in text
@@ -210,7 +210,7 @@ def test_code_is_refused(state: State, home: Path, form: str) -> None:
 
 def test_an_object_is_refused(home: Path) -> None:
     path = saved({"r3m": network()}, home / "weights.pt")
-    with pytest.raises(ArgumentError, match=r"holds code .*ResNet"):
+    with pytest.raises(ArgumentError, match=r"contains code .*ResNet"):
         vectors(encoder(download_path=path))
 
 
@@ -262,7 +262,7 @@ FIRST, LAST = "module.convnet.conv1.weight", "module.convnet.layer4.1.bn2.bias"
             lambda r3m: r3m.update({FIRST: torch.zeros(64, 4, 7, 7)}),
             r"conv1.weight has shape \(64, 4, 7, 7\), not \(64, 3, 7, 7\)",
         ),
-        (lambda r3m: r3m.update({LAST: "zeros"}), "layer4.1.bn2.bias is no tensor but str"),
+        (lambda r3m: r3m.update({LAST: "zeros"}), "layer4.1.bn2.bias is str instead of a tensor"),
     ],
 )
 def test_keys_that_are_not_right(
@@ -276,13 +276,13 @@ def test_keys_that_are_not_right(
 
 @pytest.mark.parametrize("payload", [[1, 2], {"r3m": 3}, {1: 2}, torch.zeros(3)], ids=repr)
 def test_no_state_dict(home: Path, payload: Any) -> None:
-    with pytest.raises(ArgumentError, match="holds no state dict"):
+    with pytest.raises(ArgumentError, match="contains no state dict"):
         vectors(encoder(download_path=saved(payload, home / "weights.pt")))
 
 
 @pytest.mark.parametrize(
     ("held", "hint"),
-    [("resnet34", r"use R3MTransform\(\"resnet34\"\)"), ("resnet50", "holds a resnet50, not a")],
+    [("resnet34", r"use R3MTransform\(\"resnet34\"\)"), ("resnet50", "contains a resnet50, not a")],
 )
 def test_another_architecture(home: Path, held: str, hint: str) -> None:
     path = saved(in_r3m_layout(network(held).state_dict()), home / "weights.pt")

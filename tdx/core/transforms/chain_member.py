@@ -1,0 +1,120 @@
+"""Membership of a transform in a chain."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import nn
+
+from tdx.errors import ChainError
+
+if TYPE_CHECKING:
+    from tdx.core.envs import EnvBase
+
+_UNSET = object()
+
+
+class ChainMember(nn.Module):
+    """A module that is part of at most one chain, and notifies the chain of changes.
+
+    A chain derives specs and programs from its members. It must derive them again after an
+    assignment to an attribute that a constructor declares, after a state was loaded and after a
+    cast.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._container_ref: weakref.ref[nn.Module] | None = None
+
+    @property
+    def _owner(self) -> Any:
+        """``Compose``, ``TransformedEnv`` or buffer that directly holds this module."""
+        return None if self._container_ref is None else self._container_ref()
+
+    @property
+    def container(self) -> nn.Module | None:
+        """The ``TransformedEnv`` whose chain contains this module, else its ``Compose``."""
+        owner = self._owner
+        outer = getattr(owner, "container", None)
+        return owner if outer is None else outer
+
+    @property
+    def parent(self) -> EnvBase | None:
+        """Copy of the env up to this module: the base env with the upstream stages.
+
+        ``None`` outside an env.
+        """
+        before = getattr(self._owner, "_env_before", None)
+        return None if before is None else before(self)
+
+    def set_container(self, container: nn.Module) -> None:
+        """Add this module to a chain.
+
+        Raises:
+            ChainError: It is already part of a chain.
+        """
+        if self._owner is not None:
+            raise ChainError(
+                f"this instance of {type(self).__name__} is already part of a chain",
+                hint="put transform.clone() into the second place",
+            )
+        self._container_ref = weakref.ref(container)
+
+    def reset_parent(self) -> None:
+        """Remove this module from its chain."""
+        self._container_ref = None
+
+    def clone(self) -> Self:
+        """Return a copy for another chain that shares parameters and buffers."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        for name in ("_parameters", "_buffers", "_modules"):
+            copied.__dict__[name] = self.__dict__[name].copy()
+        copied._container_ref = None
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_container_ref": None}
+
+    def _notify_changed(self) -> None:
+        """Tell the chain that what it derived from this module is outdated."""
+        reference = self.__dict__.get("_container_ref")
+        owner = None if reference is None else reference()
+        changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
+        if changed is not None:
+            changed()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_container_ref") is None:
+            super().__setattr__(name, value)
+            return
+        kind: type = type(self)
+        new = name in _declared_arguments(kind) and self.__dict__.get(name, _UNSET) is not value
+        super().__setattr__(name, value)
+        if new:
+            self._notify_changed()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._notify_changed()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        moved: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._notify_changed()
+        return moved
+
+
+@cache
+def _declared_arguments(kind: type) -> frozenset[str]:
+    """Return the names of the arguments of the constructors of a class and its bases."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = set()
+    for base in kind.__mro__:
+        if issubclass(base, ChainMember) and "__init__" in base.__dict__:
+            parameters = inspect.signature(base.__dict__["__init__"]).parameters.values()
+            names |= {each.name for each in parameters if each.kind not in variadic}
+    return frozenset(names - {"self"})

@@ -1,0 +1,136 @@
+"""Base classes of transforms by what they change: observations, rewards, actions or keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.transforms.chunk import ChunkKernel
+from tdx.core.transforms.episodes import require_done_flags
+from tdx.core.transforms.keys import missing_key_error, normalize_keys, output_keys
+from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.transform import Transform
+from tdx.keys import NestedKey, parent_key
+from tdx.specs import BoundedContinuous, Composite, TensorSpec
+
+
+class ObservationTransform(Transform):
+    """Maps observations, by default ``observation``."""
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("observation",)
+
+
+class RewardTransform(Transform):
+    """Maps rewards, by default ``reward``."""
+
+    time_behaviour = TimeBehaviour.POINTWISE
+    default_in_keys = ("reward",)
+
+
+class ActionTransform(Transform):
+    """Maps the policy's actions to the env's, and stored actions the other way.
+
+    The output of an env contains no action, so its in-keys are not required there.
+
+    Args:
+        in_keys_inv: Actions of the env. ``None``: ``action``.
+        out_keys_inv: Keys that the policy writes. ``None``: ``in_keys_inv``.
+        in_keys: Actions in stored data. ``None``: ``in_keys_inv``.
+        out_keys: Keys to write in stored data. ``None``: the in-keys.
+    """
+
+    def __init__(
+        self,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        given = ["action"] if in_keys_inv is None else in_keys_inv
+        in_keys_inv = normalize_keys(given, "in_keys_inv")
+        if in_keys is None:
+            in_keys = in_keys_inv or ["action"]
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the env's output unchanged, since it contains no action."""
+        return next_tensordict
+
+    def _step_dict(self) -> DictStep | None:
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            return None
+
+        return step
+
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        return ChunkKernel(lambda chunk: None)
+
+    def _check_in_keys(self, output_spec: Composite) -> None:
+        """Accept any output spec: only stored data contains the in-keys."""
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Return the output spec unchanged."""
+        return output_spec
+
+
+class KeyFilter(Transform):
+    """Drops entries. A subclass defines by ``_map_spec`` what remains of a spec."""
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """Return the state spec without entries that no output contains any longer."""
+        return self._map_spec(state_spec)
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """Return the spec of the remaining done flags.
+
+        Raises:
+            ChainError: A group has no flag left.
+        """
+        result = self._map_spec(done_spec)
+        require_done_flags(done_spec, result)
+        return result
+
+
+def action_leaf(input_spec: Composite, key: NestedKey) -> TensorSpec:
+    """Return the spec of one of the env's actions.
+
+    Raises:
+        KeyNotFoundError: The env has no such action.
+    """
+    actions = input_spec["full_action_spec"]
+    spec: TensorSpec | None = actions.get(key, None)
+    if spec is None:
+        known = output_keys(Composite(full_action_spec=actions))
+        raise missing_key_error(key, known, "the action spec at this stage")
+    return spec
+
+
+def batch_dims_of(spec: Composite, key: NestedKey) -> int:
+    """Return the number of batch dims of an entry: those of its innermost group."""
+    parent = parent_key(key)
+    return spec[parent].ndim if parent else spec.ndim
+
+
+def has_range(spec: TensorSpec) -> TypeGuard[BoundedContinuous]:
+    """Return True if an action is continuous, with a finite and non-empty range everywhere.
+
+    The width and the middle of a range must be finite in the action's dtype as well.
+    """
+    if not isinstance(spec, BoundedContinuous):
+        return False
+    finite = (spec.high - spec.low).isfinite() & (spec.high + spec.low).isfinite()
+    return bool((finite & (spec.low < spec.high)).all())
+
+
+def shared_bounds(low: Tensor, high: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
+    """Return the bounds of a single row if all rows have the same bounds, else all of them."""
+    first = tuple(end[(0,) * batch_dims] for end in (low, high))
+    same = all(
+        torch.equal(row.expand_as(end), end) for row, end in zip(first, (low, high), strict=True)
+    )
+    return (first[0], first[1]) if same else (low, high)

@@ -1,0 +1,294 @@
+"""Map specs and composites, always on a copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import ChainError, Where
+from tdx.keys import NestedKey, format_key, normal_key
+from tdx.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    StackedComposite,
+    TensorSpec,
+    Unbounded,
+)
+
+_NARROW_FLOATS = frozenset({torch.float16, torch.bfloat16})
+
+# Composites
+
+
+def unlocked_copy(spec: Composite) -> Composite:
+    """Return a copy that can be written to."""
+    result = spec.clone()
+    result.unlock_()
+    return result
+
+
+def with_entries(spec: Composite, entries: Mapping[NestedKey, TensorSpec]) -> Composite:
+    """Return a copy with these entries set."""
+    result = unlocked_copy(spec)
+    for key, entry in entries.items():
+        result[key] = entry
+    return result
+
+
+def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
+    """Return a copy without these entries; missing ones are ignored."""
+    present = [key for key in keys if spec.get(key, None) is not None]
+    if not present:
+        return spec
+    result = unlocked_copy(spec)
+    for key in present:
+        if result.get(key, None) is not None:
+            del result[key]
+    return result
+
+
+def map_leaves(
+    spec: Composite,
+    pairs: Iterable[tuple[NestedKey, NestedKey]],
+    function: Callable[[TensorSpec, NestedKey], TensorSpec],
+    *,
+    rename: bool = False,
+) -> Composite:
+    """Return a copy with a function of each source entry written under its target key.
+
+    Args:
+        spec: Composite; returned unchanged if it has none of the sources.
+        pairs: Source key and target key of each entry.
+        function: Takes the spec and the key of a source.
+        rename: Remove a source whose target is another key.
+    """
+    present = [pair for pair in pairs if spec.get(pair[0], None) is not None]
+    if not present:
+        return spec
+    result = unlocked_copy(spec)
+    for source, target in present:
+        mapped = function(spec[source], source)
+        if rename and target != source:
+            del result[source]
+        result[target] = mapped
+    return result
+
+
+def map_parts(spec: Composite, hooks: Mapping[str, Callable[[Composite], Composite]]) -> Composite:
+    """Return a copy whose parts are mapped, such as ``full_reward_spec``.
+
+    Args:
+        spec: Input spec or output spec.
+        hooks: Function of each part, by name. Each gets a part that it may write to: custom
+            hooks often do so, and return their argument.
+    """
+    result = unlocked_copy(spec)
+    for part, hook in hooks.items():
+        before = result.get(part, None)
+        if before is not None:
+            result[part] = hook(before)
+    return result
+
+
+def require_leaf(spec: TensorSpec, key: NestedKey, name: str) -> None:
+    """Check that an entry is a tensor and not a group.
+
+    Args:
+        spec: Spec of the entry.
+        key: Key of the entry.
+        name: Class name of the transform, for the message.
+
+    Raises:
+        ChainError: The entry is a group.
+    """
+    if isinstance(spec, Composite):
+        inner = normal_key((key, next(iter(spec.keys(True, True)), "...")))
+        raise ChainError(
+            f"{format_key(key)!r} is a group of entries, and {name} maps tensors",
+            hint=f"name its entries, such as {inner!r}",
+            where=Where(key=key),
+        )
+
+
+def require_uniform(output_spec: Composite, keys: Iterable[NestedKey]) -> None:
+    """Check that entries have the same shape in every env of a batch.
+
+    Raises:
+        ChainError: The shape of an entry differs between envs.
+    """
+    stacked = [part for part in output_spec.values() if isinstance(part, StackedComposite)]
+    for part in stacked:
+        for key in keys:
+            spec = part.get(key, None)
+            if spec is not None and -1 in spec.shape:
+                raise ChainError(
+                    "its shape differs between the envs of the batch",
+                    hint="put the transform into the envs, where each has a shape",
+                    where=Where(key=key),
+                )
+
+
+def require_free_key(spec: Composite, key: NestedKey) -> None:
+    """Check that a composite has no entry under a key that a transform adds.
+
+    Raises:
+        ChainError: The key exists.
+    """
+    if spec.get(key, None) is not None:
+        raise ChainError(
+            f"this transform writes the key {format_key(key)!r}, which already exists",
+            hint="give this stage another key, or remove the stage that writes it",
+            where=Where(key=key),
+        )
+
+
+def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
+    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+
+    Args:
+        tensordict: TensorDict with the env's batch size, or with leading dims before it.
+        shape: Shape in the spec, ``[*B, ...]``.
+        batch_dims: Number of dims in ``B``.
+    """
+    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
+
+
+# Leaves
+
+
+def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Return the spec of an elementwise monotonic function: its bounds mapped and sorted.
+
+    Args:
+        spec: Spec of the argument.
+        function: Function of a tensor; may decrease.
+    """
+    if not isinstance(spec, Bounded):
+        probe = function(torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device))
+        return Unbounded(shape=probe.shape, dtype=probe.dtype, device=probe.device)
+    ends = function(spec.low), function(spec.high)
+    low, high = torch.minimum(*ends), torch.maximum(*ends)
+    return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
+
+
+def clamp_bounds(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
+    """Return the spec of ``value.clamp(low, high)``.
+
+    Args:
+        spec: Spec of the value.
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+
+    Raises:
+        RuntimeError: The dtype of the spec cannot hold a bound.
+    """
+    if low is None and high is None:
+        return spec
+    dtype = torch.zeros((), dtype=spec.dtype).clamp(low, high).dtype
+    ends = []
+    for end in range_of(spec):
+        wide = end.to(dtype) if dtype.is_floating_point else end.to(torch.int64)
+        clamped = wide.clamp(low, high)
+        if not dtype.is_floating_point:
+            limits = torch.iinfo(dtype)
+            clamped = clamped.clamp(limits.min, limits.max)
+        ends.append(clamped.to(dtype).expand(spec.shape))
+    return Bounded(ends[0], ends[1], shape=spec.shape, dtype=dtype, device=spec.device)
+
+
+def range_of(spec: TensorSpec) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value of a spec, from its bounds or its dtype."""
+    dtype, device = spec.dtype or torch.get_default_dtype(), spec.device
+    if isinstance(spec, Bounded):
+        return spec.low, spec.high
+    low, high = -math.inf, math.inf
+    if isinstance(spec, Binary) or dtype is torch.bool:
+        low, high = 0, 1
+    elif not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        low, high = limits.min, limits.max
+    wide = dtype if dtype.is_floating_point else torch.int64
+    ends = (torch.full(spec.shape, end, dtype=wide, device=device) for end in (low, high))
+    return next(ends), next(ends)
+
+
+def view_spec(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Return the spec of a view of a tensor.
+
+    Args:
+        spec: Spec of the tensor.
+        view: Function that moves or drops elements and changes none.
+    """
+    return spec._viewed(view)
+
+
+# Sums
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which values of a dtype are summed.
+
+    Integers and bools are summed in int64, float16 and bfloat16 in float32. Other floating
+    dtypes keep theirs.
+
+    Example:
+        >>> sum_dtype(torch.int8), sum_dtype(torch.float16), sum_dtype(torch.float64)
+        (torch.int64, torch.float32, torch.float64)
+    """
+    if dtype in _NARROW_FLOATS:
+        return torch.float32
+    return dtype if dtype.is_floating_point or dtype.is_complex else torch.int64
+
+
+def sum_spec(spec: TensorSpec, most: int) -> TensorSpec:
+    """Return the spec of a sum of 1 to ``most`` values of a spec.
+
+    Args:
+        spec: Spec of one value.
+        most: Largest number of values, at least 1.
+    """
+    dtype = sum_dtype(spec.dtype or torch.get_default_dtype())
+    bounds = _discrete_range(spec)
+    if bounds is None:
+        return Unbounded(shape=spec.shape, dtype=dtype, device=spec.device)
+    first_low, first_high = (bound.to(dtype).expand(spec.shape) for bound in bounds)
+    if dtype.is_floating_point:
+        low, high = first_low, first_high
+        for _ in range(most - 1):
+            # In the order of the sum itself, so that rounding leaves sums within the bounds.
+            low, high = low + first_low, high + first_high
+    else:
+        low, high = (_saturating_product(bound, most) for bound in (first_low, first_high))
+    low, high = torch.minimum(low, first_low), torch.maximum(high, first_high)
+    return Bounded(low, high, shape=spec.shape, dtype=dtype, device=spec.device)
+
+
+def _discrete_range(spec: TensorSpec) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the smallest and the largest value of a spec, or ``None`` for an unbounded one."""
+    if isinstance(spec, Bounded):
+        return spec.low, spec.high
+    zero = torch.zeros((), dtype=torch.int64, device=spec.device)
+    if isinstance(spec, (Binary, OneHot, MultiOneHot)):
+        return zero, zero + 1
+    if isinstance(spec, MultiCategorical):
+        return zero, spec.nvec.to(zero) - 1
+    if isinstance(spec, Categorical):
+        return zero, zero + spec.n - 1
+    return None
+
+
+def _saturating_product(value: torch.Tensor, factor: int) -> torch.Tensor:
+    """Multiply int64 values by a positive factor, limited to the range of int64."""
+    limits = torch.iinfo(torch.int64)
+    product = value * factor
+    product = torch.where(value > limits.max // factor, limits.max, product)
+    return torch.where(value < -(limits.max // factor), limits.min, product)

@@ -1,0 +1,299 @@
+"""Running mean and variance: the moments of a stream of values, and a transform that keeps them.
+
+The sum, the sum of squares and the count are kept in one float64 tensor ``[3, ...]``, so that
+counts stay exact and a variance far from zero keeps its digits. They are updated in place, so
+that several instances can share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.core.transforms.transform import Transform
+from tdx.errors import ChainError, Where
+from tdx.keys import NestedKey, key_parts
+
+Lock = AbstractContextManager[Any]
+
+
+def empty_moments(shape: torch.Size, device: torch.device | None) -> Tensor:
+    """Return the moments of no values, ``[3, *shape]``."""
+    return torch.zeros(3, *shape, dtype=torch.float64, device=device)
+
+
+def add_values(moments: Tensor, value: Tensor, decay: float, rows: Tensor | None = None) -> None:
+    """Add a batch of values, after multiplying earlier moments by ``decay``.
+
+    Args:
+        moments: Moments ``[3, ...]``; updated in place.
+        value: Values ``[*B, ...]``.
+        decay: Weight of earlier values; 1 weighs all values the same.
+        rows: Mask of the values to count; broadcasts to ``value``. ``None``: all. If no value
+            counts, nothing changes.
+    """
+    dims = moments.ndim - 1
+    batch_dims = value.ndim - dims
+    value = value.detach().to(moments.dtype)
+    if rows is None:
+        if batch_dims:
+            count = value.shape[:batch_dims].numel()
+            value = value.reshape(count, *value.shape[batch_dims:])
+            new = torch.stack((value.sum(0), value.square().sum(0)))
+        else:
+            count, new = 1, torch.stack((value, value * value))
+        if count:
+            moments.mul_(decay)
+            moments[:2].add_(new)
+            moments[2].add_(count)
+        return
+    counted = rows.expand(value.shape)
+    value = torch.where(counted, value, 0.0)
+    parts = (value, value * value, counted.to(value.dtype))
+    new = torch.stack([part.reshape(-1, *value.shape[batch_dims:]).sum(0) for part in parts])
+    # Looking at whether any counts would make the host wait for an accelerator.
+    moments.mul_(_weights(new[2] > 0, moments, decay)).add_(new)
+
+
+def _weights(counted: Tensor, moments: Tensor, decay: float) -> Tensor:
+    """Return the weight of earlier moments: 1 if nothing was counted, else ``decay``."""
+    return torch.where(counted, moments.new_tensor(decay), moments.new_tensor(1.0))
+
+
+def mean_and_variance(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance, ``[...]``; 0 and 1 if nothing was counted."""
+    total, squares, count = moments.unbind(0)
+    none = count <= 0
+    count = count.masked_fill(none, 1.0)
+    mean = total / count
+    return mean, (squares / count - mean * mean).masked_fill(none, 1.0)
+
+
+def loc_and_scale(moments: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the mean, and the standard deviation of a variance of at least ``eps``."""
+    mean, variance = mean_and_variance(moments)
+    return mean.to(dtype), variance.clamp_min(eps).sqrt().to(dtype)
+
+
+def moments_over_time(
+    moments: Tensor,
+    steps: Tensor,
+    resets: Tensor | None,
+    rows: Tensor | None,
+    times: tuple[int, ...],
+    decay: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Run :func:`add_values` over the steps of a chunk and the resets between them.
+
+    Args:
+        moments: Moments before the first step, ``[3, ...]``; updated in place to those after the
+            last step.
+        steps: Values of the steps, ``[T, *B, ...]``.
+        resets: Values of the resets, ``[R, *B, ...]``, if they have any.
+        rows: Mask of the rows of each reset; broadcasts to ``resets``.
+        times: Step that follows each reset.
+        decay: Weight of earlier values; 1 weighs all values the same.
+
+    Returns:
+        Moments after each step ``[T, 3, ...]``, and after each reset ``[R, 3, ...]``.
+    """
+    dims = moments.ndim - 1
+    new = _moments_of_steps(steps.detach().to(moments.dtype), dims)
+    if resets is None or rows is None or not times:
+        after = _decayed_sums(moments, new, decay, None)
+        moments.copy_(after[-1])
+        return after, None
+    reset_moments = _moments_of_rows(resets.detach().to(moments.dtype), rows, dims)
+    order = [index + place for place, index in enumerate(times)]
+    is_reset = torch.zeros(len(new) + len(order), dtype=torch.bool, device=new.device)
+    is_reset[order] = True
+    both = new.new_empty((len(is_reset), *new.shape[1:]))
+    both[is_reset], both[~is_reset] = reset_moments, new
+    after = _decayed_sums(moments, both, decay, is_reset)
+    moments.copy_(after[-1])
+    return after[~is_reset], after[is_reset]
+
+
+def _moments_of_steps(values: Tensor, dims: int) -> Tensor:
+    """Return the moments of each step of ``[T, *B, ...]`` alone, ``[T, 3, ...]``."""
+    batch = values.shape[1 : values.ndim - dims]
+    if batch:
+        values = values.reshape(len(values), batch.numel(), *values.shape[values.ndim - dims :])
+        total, squares = values.sum(1), values.square().sum(1)
+    else:
+        total, squares = values, values * values
+    return torch.stack((total, squares, torch.full_like(total, batch.numel())), 1)
+
+
+def _moments_of_rows(values: Tensor, rows: Tensor, dims: int) -> Tensor:
+    """Return the moments of some rows of each reset ``[R, *B, ...]`` alone, ``[R, 3, ...]``."""
+    counted = rows.expand(values.shape)
+    values = torch.where(counted, values, 0.0)
+    parts = (values, values * values, counted.to(values.dtype))
+    flat = [part.reshape(len(values), -1, *values.shape[values.ndim - dims :]) for part in parts]
+    return torch.stack([part.sum(1) for part in flat], 1)
+
+
+def _decayed_sums(
+    moments: Tensor, new: Tensor, decay: float, may_be_empty: Tensor | None
+) -> Tensor:
+    """Return the state after each ``state = state * decay + new``, ``[E, 3, ...]``."""
+    if new.device.type != "cpu":
+        return _decayed_on_device(moments, new, decay)
+    column, state = new.numpy(), moments.numpy()
+    after = np.empty_like(column)
+    if decay == 1:
+        after[:] = column
+        after[0] += state
+        np.add.accumulate(after, axis=0, out=after)
+        return torch.from_numpy(after)
+    multiply, add = np.multiply, np.add
+    empty = () if may_be_empty is None else _empty_places(column, may_be_empty.numpy())
+    state = state.copy()
+    for index in range(len(column)):
+        weight = 1.0 if index in empty else decay
+        row = after[index]
+        multiply(state, weight, out=row)
+        add(row, column[index], out=row)
+        state = row
+    return torch.from_numpy(after)
+
+
+def _empty_places(column: Any, is_reset: Any) -> frozenset[int]:
+    """Return the indices of resets that counted nothing, after which nothing decays."""
+    counts = column[:, 2].reshape(len(column), -1).max(1)
+    return frozenset(np.flatnonzero(is_reset & (counts <= 0)).tolist())
+
+
+def _decayed_on_device(moments: Tensor, new: Tensor, decay: float) -> Tensor:
+    state, after = moments, []
+    weights = _weights(new[:, 2:] > 0, moments, decay)
+    for weight, added in zip(weights.unbind(0), new.unbind(0), strict=True):
+        state = state * weight + added
+        after.append(state)
+    return torch.stack(after)
+
+
+class RunningStatistics(Transform):
+    """Keeps the running mean and variance of each in-key in buffers.
+
+    Attributes:
+        lock: Held while statistics are updated or read.
+        eps: Smallest variance.
+    """
+
+    lock: Lock | None = None
+    eps: float
+    _frozen = False
+
+    def _set_keys(
+        self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
+    ) -> None:
+        super()._set_keys(in_keys, out_keys)
+        self._names = {key: f"statistics/{'/'.join(key_parts(key))}" for key in self._in_keys}
+        for name in self._names.values():
+            if name not in self._buffers:
+                self.register_buffer(name, None)
+
+    def _require(
+        self, key: NestedKey, name: str, shape: torch.Size, device: torch.device | None
+    ) -> None:
+        """Create the statistics of an entry, or check the shape of existing ones."""
+        held = self._buffers[name]
+        if held is None:
+            self._buffers[name] = empty_moments(shape, device)
+        elif held.shape[1:] != shape:
+            raise ChainError(
+                f"the statistics have shape {tuple(held.shape[1:])}, the entry has {tuple(shape)}",
+                hint="use a new VecNorm, or load the statistics of this env",
+                where=Where(key=key),
+            )
+
+    def _require_for(self, key: NestedKey, value: Tensor, batch_dims: int) -> None:
+        """Run :meth:`_require` for an entry ``[*B, ...]``; existing statistics define ``B``."""
+        name = self._names[key]
+        held = self._buffers[name]
+        start = batch_dims if held is None else max(value.ndim - held.ndim + 1, 0)
+        self._require(key, name, value.shape[start:], value.device)
+
+    # Statistics
+
+    def _by_key(self, function: Callable[[Tensor], Tensor]) -> TensorDictBase:
+        result = TensorDict({})
+        with self.lock or nullcontext():
+            for key, name in self._names.items():
+                held = self._buffers[name]
+                if held is not None:
+                    result.set(key, function(held))
+        return result
+
+    @property
+    def loc(self) -> TensorDictBase:
+        """Running mean of each in-key, float64; 0 before the first value."""
+        return self._by_key(lambda held: mean_and_variance(held)[0])
+
+    @property
+    def var(self) -> TensorDictBase:
+        """Running variance of each in-key, float64; 1 before the first value."""
+        return self._by_key(lambda held: mean_and_variance(held)[1])
+
+    @property
+    def scale(self) -> TensorDictBase:
+        """Divisor of each in-key, float64."""
+        return self._by_key(lambda held: loc_and_scale(held, self.eps, held.dtype)[1])
+
+    @property
+    def count(self) -> TensorDictBase:
+        """Number of values of each in-key, weighted by ``decay``, float64."""
+        return self._by_key(lambda held: held[2].reshape(-1)[0].clone())
+
+    # Freezing and copies
+
+    @property
+    def frozen(self) -> bool:
+        """True if the statistics are not updated."""
+        return self._frozen
+
+    def freeze(self) -> Self:
+        """Stop updating the statistics; return this transform."""
+        self._frozen = True
+        return self
+
+    def unfreeze(self) -> Self:
+        """Resume updating the statistics; return this transform."""
+        self._frozen = False
+        return self
+
+    def frozen_copy(self) -> Self:
+        """Return a frozen copy with its own copy of the current statistics."""
+        copied = self.clone()
+        with self.lock or nullcontext():
+            for name in self._names.values():
+                held = self._buffers[name]
+                copied._buffers[name] = None if held is None else held.clone()
+        copied.lock = None
+        return copied.freeze()
+
+    def _take_lock(self, lock: Lock) -> None:
+        """Use a lock shared by all instances that share these statistics, unless one is set."""
+        if self.lock is None:
+            self.lock = lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has its own statistics, so it needs no lock, and a lock cannot be pickled.
+        return {**super().__getstate__(), "lock": None}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load statistics, also before the first value."""
+        for name in self._names.values():
+            found = state_dict.get(prefix + name)
+            if found is not None and self._buffers[name] is None:
+                self._buffers[name] = torch.empty_like(found)
+        with self.lock or nullcontext():
+            super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,178 @@
+"""Check the arguments of transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
+
+
+def check_integer(value: object, name: str, minimum: int, hint: str) -> int:
+    """Return an integer argument.
+
+    Args:
+        value: Argument.
+        name: Name of the argument, for the message.
+        minimum: Smallest valid value.
+        hint: Hint of the error.
+
+    Raises:
+        ArgumentError: The value is not an integer, or below the minimum.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ArgumentError(
+            f"{name} must be an integer of at least {minimum}, got {value!r}", hint=hint
+        )
+    return value
+
+
+def check_number(value: Any, name: str, hint: str) -> float | None:
+    """Return a number argument, given as a number or as a tensor with one element.
+
+    Args:
+        value: Argument. ``None`` is returned as it is.
+        name: Name of the argument, for the message.
+        hint: Hint of the error.
+
+    Raises:
+        ArgumentError: The value is not a number, or NaN.
+    """
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number and not (isinstance(value, Tensor) and value.numel() == 1):
+        raise ArgumentError(f"{name} must be a number, got {value!r}", hint=hint)
+    number: float = value.item() if isinstance(value, Tensor) else value
+    if math.isnan(number):
+        raise ArgumentError(f"{name} must be a number, got NaN", hint=hint)
+    return number
+
+
+def check_range(low: float | None, high: float | None, names: tuple[str, str]) -> None:
+    """Check that a lower bound is not above an upper bound.
+
+    Args:
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+        names: Names of both arguments, for the message.
+
+    Raises:
+        ArgumentError: The bounds are in the wrong order.
+    """
+    if low is not None and high is not None and low > high:
+        raise ArgumentError(f"{names[0]} ({low}) is above {names[1]} ({high})", hint="swap the two")
+
+
+def check_positive(value: object, name: str, maximum: float, hint: str) -> float:
+    """Return a number above 0 as a float.
+
+    Args:
+        value: Argument.
+        name: Name of the argument, for the message.
+        maximum: Largest valid value.
+        hint: Hint of the error.
+
+    Raises:
+        ArgumentError: The value is not a number, or out of range.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= maximum:  # type: ignore[operator]
+        limit = "" if math.isinf(maximum) else f" and at most {maximum:g}"
+        raise ArgumentError(f"{name} must be a number above 0{limit}, got {value!r}", hint=hint)
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_dim(value: object, name: str, allow_positive: bool) -> int:
+    """Return a dim argument.
+
+    Args:
+        value: Argument.
+        name: Name of the argument, for the message.
+        allow_positive: Accept zero and positive dims too.
+
+    Raises:
+        ArgumentError: The value is not an integer, or not negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentError(
+            f"{name} must be an integer, got {value!r}", hint="for example -1 for the last dim"
+        )
+    if value >= 0 and not allow_positive:
+        raise ArgumentError(
+            f"{name} must be negative, got {value}",
+            hint="count from the end, so that batch dims don't matter, or pass "
+            "allow_positive_dim=True to count from the first dim after them",
+        )
+    return value
+
+
+def check_name(value: object, argument: str, kind: str) -> str:
+    """Return the name of an entry that is written next to done flags.
+
+    Args:
+        value: Argument.
+        argument: Name of the argument, for the message.
+        kind: Kind of the entry, for the message, such as ``counters``.
+
+    Raises:
+        ArgumentError: The value is not a string.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(
+            f"{argument} must be a string, got {value!r}",
+            hint=f"pass the name alone: nested {kind} are written next to their done flags",
+        )
+    return value
+
+
+def check_finite(value: Any, name: str) -> Tensor:
+    """Return a number, a sequence of numbers or a tensor as a floating tensor.
+
+    Args:
+        value: Argument.
+        name: Name of the argument, for the message.
+
+    Raises:
+        ArgumentError: The value is none of these, or contains NaN or infinity.
+    """
+    error = ArgumentError(
+        f"{name} must be a number or a tensor, got {value!r}",
+        hint="for example 0.5, or torch.tensor([0.5, 2.0])",
+    )
+    if isinstance(value, (bool, str)):
+        raise error
+    try:
+        result = value if isinstance(value, Tensor) else torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise error from None
+    if not result.is_floating_point():
+        result = result.to(torch.get_default_dtype())
+    if not bool(result.isfinite().all()):
+        raise ArgumentError(f"{name} must be finite, got {value!r}", hint="remove NaN and infinity")
+    return result
+
+
+def require_some_keys(
+    name: str, in_keys: Sequence[NestedKey] | None, in_keys_inv: Sequence[NestedKey] | None
+) -> Sequence[NestedKey]:
+    """Return the in-keys of a transform that has no default in-keys.
+
+    Args:
+        name: Class name of the transform, for the message.
+        in_keys: Keys of the env's output. ``None``: none, if there are inverse ones.
+        in_keys_inv: Keys of the env's input.
+
+    Raises:
+        ArgumentError: Both are ``None``.
+    """
+    if in_keys is None and in_keys_inv is None:
+        raise ArgumentError(
+            f"{name} needs in_keys or in_keys_inv", hint='for example in_keys=["observation"]'
+        )
+    return [] if in_keys is None else in_keys

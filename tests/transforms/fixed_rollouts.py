@@ -1,0 +1,76 @@
+"""Rollouts with the same actions every time, and their comparison."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.envs import EnvBase
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.specs import Bounded, Categorical, MultiCategorical
+
+# What a network writes: its kernel for a batch rounds otherwise than that for a single image.
+ROUNDED = {"r3m_vec"}
+
+
+class FixedActions:
+    """A policy of actions that depend on the number of the step alone.
+
+    Args:
+        env: the env whose actions it writes: bounded ones, or numbers of categories.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        self.specs = {
+            normalize_key(key): spec for key, spec in env.full_action_spec.items(True, True)
+        }
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for key, spec in self.specs.items():
+            part = torch.rand(spec.shape, generator=self.generator)
+            if isinstance(spec, Bounded):
+                part = part.to(spec.low)
+                value = spec.low + (spec.high - spec.low) * part
+            else:
+                assert isinstance(spec, Categorical)
+                value = part * (spec.nvec if isinstance(spec, MultiCategorical) else spec.n)
+            tensordict.set(key, value.to(spec.dtype))
+        return tensordict
+
+
+def fixed_rollout(env: EnvBase, steps: int = 8) -> TensorDictBase:
+    """A rollout ``[*B, T]`` over the ends of episodes."""
+    env.set_seed(3)
+    torch.manual_seed(5)
+    return env.rollout(steps, FixedActions(env), break_when_any_done=False)
+
+
+def entries(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
+    """Every leaf by its key."""
+    return {normalize_key(key): value for key, value in tensordict.items(True, True)}
+
+
+def assert_same(
+    actual: TensorDictBase, expected: TensorDictBase, *, superset: bool = False
+) -> None:
+    """The same keys, shapes, dtypes and values.
+
+    Args:
+        actual: what is looked at.
+        expected: what it should be.
+        superset: whether ``actual`` may have more keys.
+    """
+    found, wanted = entries(actual), entries(expected)
+    if superset:
+        assert wanted.keys() <= found.keys()
+    else:
+        assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert found[key].dtype == value.dtype, key
+        assert found[key].shape == value.shape, key
+        if split_key(key)[-1] in ROUNDED:
+            torch.testing.assert_close(found[key], value, msg=format_key(key))
+        else:
+            assert torch.equal(found[key], value), key

@@ -1,0 +1,247 @@
+"""What users of the casts see."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx import (
+    CatFrames,
+    Compose,
+    DeviceCastTransform,
+    DoubleToFloat,
+    DTypeCastTransform,
+    GymEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env_specs,
+)
+from tdx.core.envs import EnvBase
+from tdx.errors import ArgumentError, ChainError, DeviceError
+from tdx.keys import normal_key
+from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
+
+F16, F32, F64, I64 = torch.float16, torch.float32, torch.float64, torch.int64
+
+
+def dtypes(tensordict: Any) -> dict[Any, torch.dtype]:
+    return {normal_key(key): value.dtype for key, value in tensordict.items(True, True)}
+
+
+def test_every_entry_of_the_dtype_is_cast_and_no_other() -> None:
+    env = TransformedEnv(RowsEnv((2,)), DTypeCastTransform(F32, F64))
+    check_env_specs(env)
+    base = env.base_env
+    assert isinstance(base, RowsEnv)
+    found = dtypes(env.rollout(2))
+    assert found["action"] == F64
+    assert base.given is not None
+    assert base.given.dtype == F32
+    assert {found["next", key] for key in ("observation", "reward", "image", "precise")} == {F64}
+    assert found["next", "pixels"] == torch.uint8
+    assert found["next", "done"] == torch.bool
+
+
+@pytest.mark.parametrize("make", [DTypeCastTransform, None])
+def test_a_cast_of_one_entry_leaves_the_rest_alone(make: Any) -> None:
+    """Reward, done and action are left alone unless asked for."""
+    casting = DoubleToFloat(["precise"]) if make is None else make(F64, F32, ["precise"])
+    env = TransformedEnv(RowsEnv(), casting)
+    before, after = RowsEnv().specs, env.specs
+    changed = [key for key, leaf in after.items(True, True) if leaf.dtype != before[key].dtype]
+    assert [normal_key(key)[-1] for key in changed] == ["precise"]
+
+
+def test_an_env_without_that_dtype_loses_nothing() -> None:
+    plain = GymEnv("Pendulum-v1")
+    env = TransformedEnv(plain, DTypeCastTransform(F64, F16))
+    assert env.output_spec == plain.output_spec
+    assert env.input_spec == plain.input_spec
+    assert env.rollout(3)["next"].keys() == plain.rollout(3)["next"].keys()
+
+
+def test_done_flags_are_never_cast_unasked() -> None:
+    stored = RowsEnv().rollout(2)
+    casting = DTypeCastTransform(torch.bool, torch.int8)
+    flags = [key for key, dtype in dtypes(casting(stored)).items() if dtype == torch.bool]
+    assert len(flags) == 6
+    assert TransformedEnv(RowsEnv(), casting).full_done_spec["done"].dtype == torch.bool
+
+
+def test_bounds_follow_the_values_to_integers() -> None:
+    env = TransformedEnv(RowsEnv(), DTypeCastTransform(F64, I64, ["precise"]))
+    check_env_specs(env)
+    spec = env.observation_spec["precise"]
+    assert spec.dtype == I64
+    assert (spec.low.min(), spec.high.max()) == (-100, 100)
+
+
+def test_both_ways_on_stored_data() -> None:
+    casting = DTypeCastTransform(F64, F32)
+    stored = TensorDict(a=torch.zeros(3, dtype=F64), b=torch.zeros(3, dtype=I64), batch_size=[3])
+    assert dtypes(casting(stored.clone())) == {"a": F32, "b": I64}
+    assert dtypes(casting.inv(casting(stored.clone()))) == {"a": F64, "b": I64}
+    keyed = DTypeCastTransform(F64, F32, in_keys_inv=["a"], out_keys_inv=["c"])
+    given = TensorDict(c=torch.zeros(3), batch_size=[3])
+    assert dtypes(keyed.inv(given))["a"] == F64
+
+
+def test_double_to_float_is_a_cast() -> None:
+    casting = DoubleToFloat()
+    assert isinstance(casting, DTypeCastTransform)
+    assert (casting.dtype_in, casting.dtype_out) == (F64, F32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((cast(Any, "float32"), F64), "dtype_in must be a torch.dtype, got 'float32'"),
+        ((F32, cast(Any, None)), "dtype_out must be a torch.dtype"),
+        ((F32, F64, None, ["a"]), "out_keys are given without in_keys"),
+        ((F32, F64, None, None, None, ["a"]), "out_keys_inv are given without in_keys_inv"),
+        ((F32, F64, ["a"], ["a", "b"]), "1 in-keys and 2 out-keys"),
+    ],
+)
+def test_invalid_arguments(arguments: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        DTypeCastTransform(*arguments)
+
+
+def test_an_entry_of_another_dtype() -> None:
+    env = TransformedEnv(RowsEnv(), DTypeCastTransform(F64, F32, ["observation"]))
+    with pytest.raises(ChainError, match=r"casts float64, but 'observation' is torch.float32"):
+        env.output_spec  # noqa: B018
+
+
+# Devices. To torch a second CPU is the CPU by another name, which is enough to see who moves what.
+
+
+def test_the_env_is_on_the_device_outside() -> None:
+    base = GymEnv("Pendulum-v1")
+    env = TransformedEnv(base, DeviceCastTransform("cpu:1"))
+    assert (env.device, base.device) == (torch.device("cpu:1"), torch.device("cpu"))
+    assert {leaf.device for leaf in env.specs.values(True, True)} == {torch.device("cpu:1")}
+    assert {leaf.device for leaf in base.specs.values(True, True)} == {torch.device("cpu")}
+    rollout = env.rollout(3)
+    assert rollout.device == rollout["next"].device == torch.device("cpu:1")
+    inner = env.transform.inv(rollout)
+    assert inner.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_scans_before_and_behind_it(workers: int | None) -> None:
+    def base() -> EnvBase:
+        single = partial(GymEnv, "CartPole-v1")
+        return single() if workers is None else SerialEnv(workers, single)
+
+    def env(device: str) -> TransformedEnv:
+        return TransformedEnv(
+            base(),
+            Compose(
+                StepCounter(5),
+                RewardSum(),
+                DeviceCastTransform(device),
+                RewardSum(["reward"], ["again"]),
+                CatFrames(2, -1, ["observation"]),
+            ),
+        )
+
+    def fixed_rollout(device: str) -> Any:
+        one = env(device)
+        one.set_seed(3)
+        torch.manual_seed(0)
+        return one.rollout(14, break_when_any_done=False)
+
+    moved, still = fixed_rollout("cpu:1"), fixed_rollout("cpu")
+    assert moved.device == torch.device("cpu:1")
+    assert torch.equal(moved["next", "again"], moved["next", "episode_reward"])
+    for key, value in still.items(True, True):
+        assert torch.equal(moved[key], value), key
+
+
+def test_to_the_same_device_nothing_changes() -> None:
+    plain = RowsEnv((2,))
+    env = TransformedEnv(RowsEnv((2,)), DeviceCastTransform("cpu"))
+    assert env.specs == plain.specs
+    check_env_specs(env)
+
+
+def test_stored_data_moves() -> None:
+    stored = TensorDict(a=torch.zeros(2), b=torch.zeros(2), batch_size=[2])
+    whole = DeviceCastTransform("meta")(stored)
+    assert whole.device == torch.device("meta")
+    assert stored["a"].device.type == "cpu"
+    some = DeviceCastTransform("meta", in_keys=["a"], out_keys=["c"])(stored.to("cpu"))
+    assert {key: value.device.type for key, value in some.items()} == {
+        **{"a": "cpu", "b": "cpu"},
+        "c": "meta",
+    }
+    back = DeviceCastTransform("cpu", "meta").inv(stored)
+    assert back.device == torch.device("meta")
+    assert DeviceCastTransform("meta").inv(stored)["a"].device.type == "cpu"
+    keyed = DeviceCastTransform("cpu", "meta", in_keys_inv=["a"]).inv(stored)
+    assert (keyed["a"].device.type, keyed["b"].device.type) == ("meta", "cpu")
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(DeviceError, match="'gpu' is no device"):
+        DeviceCastTransform("gpu")
+
+
+def test_only_some_keys_of_an_env() -> None:
+    env = TransformedEnv(RowsEnv(), DeviceCastTransform("cpu:1", in_keys=["observation"]))
+    with pytest.raises(ChainError, match="remove the keys"):
+        env.reset()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch_size", [(), (4,)])
+def test_an_env_on_the_cpu_with_its_results_on_an_accelerator(batch_size: tuple[int, ...]) -> None:
+    chain = Compose(RewardSum(), DeviceCastTransform("cuda"), StepCounter(4), DoubleToFloat())
+    base = RowsEnv(batch_size)
+    env = TransformedEnv(base, chain)
+    check_env_specs(env)
+    rollout = env.rollout(9, break_when_any_done=False)
+    assert {value.device.type for value in rollout.values(True, True)} == {"cuda"}
+    assert base.given is not None
+    assert base.device.type == "cpu"
+    assert env.action_spec.rand().device.type == "cuda"
+    some = DeviceCastTransform("cpu", in_keys=["observation"])(rollout)
+    assert (some["observation"].device.type, some["action"].device.type) == ("cpu", "cuda")
+
+
+# Casts
+
+
+def test_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
+    base = RowsEnv((2,))
+    base.action_spec = base.action_spec.to(torch.float64)
+    env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))
+    assert env.observation_spec["precise"].dtype is torch.float32
+    assert env.action_spec.dtype is torch.float64
+    rollout, plain = fixed_rollout(env), fixed_rollout(RowsEnv((2,)))
+    assert rollout["next", "precise"].dtype is torch.float32
+    for key in ("reward", "done", "observation", "pixels"):
+        assert rollout["next", key].dtype == plain["next", key].dtype
+
+
+def test_an_env_without_doubles_loses_no_keys() -> None:
+    plain = TransformedEnv(RowsEnv((2,)), DoubleToFloat())
+    env = TransformedEnv(plain, DoubleToFloat())
+    assert env.output_spec == plain.output_spec
+    assert env.input_spec == plain.input_spec
+    assert env.transform.in_keys == []
+    assert_same(fixed_rollout(env), fixed_rollout(plain))
+
+
+def test_casting_another_dtype_is_refused() -> None:
+    env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
+    with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
+        env.output_spec  # noqa: B018

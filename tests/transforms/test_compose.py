@@ -1,0 +1,88 @@
+"""Traps 13 and 14 of the reference: instances, chains without an env, modes, lies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tdx import (
+    ActionScaling,
+    Bounded,
+    Compose,
+    Composite,
+    InitTracker,
+    ObservationNorm,
+    RewardScaling,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+    check_env_specs,
+)
+from tdx.errors import ChainError, TdxError
+from tdx.transforms import Transform
+from tests.transforms.envs import RowsEnv
+
+# Instances, chains before an env, modes
+
+
+def test_one_instance_cannot_be_in_two_chains() -> None:
+    counter = StepCounter()
+    first = Compose(counter)
+    for put in (Compose, lambda t: TransformedEnv(RowsEnv(), t), Compose(InitTracker()).append):
+        with pytest.raises(ChainError, match="already part of a chain"):
+            put(counter)
+    env = TransformedEnv(RowsEnv(), first)
+    with pytest.raises(ChainError, match="already part of a chain"):
+        env.append_transform(counter)
+    env.append_transform(InitTracker())
+
+
+def test_a_chain_works_before_it_has_an_env() -> None:
+    chain = Compose(RewardScaling(1.0, 2.0), ObservationNorm(0.0, 3.0, ["observation"]))
+    data = chain(TensorDict(reward=torch.ones(1), observation=torch.ones(2)))
+    assert data["reward"].item() == 3.0
+    assert data["observation"].tolist() == [3.0, 3.0]
+    env = TransformedEnv(RowsEnv(), chain)
+    check_env_specs(env)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
+    env = TransformedEnv(RowsEnv(), Compose(StepCounter())).train(training)
+    chain = Compose(StepCounter()).train(training)
+    appended, put = RewardScaling(0.0, 1.0), RewardScaling(0.0, 1.0)
+    env.append_transform(appended)
+    chain.append(put)
+    assert appended.training is training
+    assert put.training is training
+
+
+# Lies
+
+
+class Declares(Transform):
+    """Declares a key that it does not write."""
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        result = observation_spec.clone()
+        result.unlock_()
+        result["promised"] = Bounded(0.0, 1.0, shape=(1,))
+        return result
+
+
+class Writes(Transform):
+    """Writes a key that it does not declare."""
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.set("unannounced", torch.zeros(1))
+
+
+@pytest.mark.parametrize(("lie", "key"), [(Declares, "promised"), (Writes, "unannounced")])
+def test_the_stage_that_violates_its_spec_is_named(lie: type[Transform], key: str) -> None:
+    chain = Compose(StepCounter(), ActionScaling(), lie(), RewardSum())
+    with pytest.raises(TdxError) as caught:
+        check_env_specs(TransformedEnv(RowsEnv(), chain))
+    assert caught.value.where.stage == 2
+    assert caught.value.where.transform == lie.__name__
+    assert key in str(caught.value)
