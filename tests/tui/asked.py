@@ -8,20 +8,16 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tdx.errors import ArgumentError
-from tdx.tui.backend.job import Job
-from tdx.tui.backend.messages import Request
-
-_HERE = "tests.tui.asked"
+from tdx.tui.backend.messages import Job, Request
+from tdx.tui.handlers import register_handler
 
 
 @dataclass(frozen=True)
 class Echo(Request[tuple[int, int]]):
     """Comes back with how many requests this worker has answered."""
 
-    handler: ClassVar[str] = f"{_HERE}:echo"
     value: int
 
 
@@ -29,7 +25,6 @@ class Echo(Request[tuple[int, int]]):
 class Fail(Request[None]):
     """Raises."""
 
-    handler: ClassVar[str] = f"{_HERE}:fail"
     kind: str
 
 
@@ -37,7 +32,6 @@ class Fail(Request[None]):
 class Busy(Request[str]):
     """Pushes numbers until it is cancelled; hears what it is told."""
 
-    handler: ClassVar[str] = f"{_HERE}:busy"
     most: int = 1_000_000
 
 
@@ -45,7 +39,6 @@ class Busy(Request[str]):
 class Noise(Request[None]):
     """Prints so many bytes, and then waits to be cancelled."""
 
-    handler: ClassVar[str] = f"{_HERE}:noise"
     size: int
 
 
@@ -58,13 +51,12 @@ class Hang(Request[None]):
         stuck: whether it hangs in C code that keeps the lock of the interpreter.
     """
 
-    handler: ClassVar[str] = f"{_HERE}:hang"
     child: bool = False
     stuck: bool = False
 
 
 def echo(request: Echo, job: Job) -> tuple[int, int]:
-    count: list[int] = job.kept("count", list)
+    count: list[int] = job.cached("count", list)
     count.append(request.value)
     return request.value, len(count)
 
@@ -84,7 +76,7 @@ def fail(request: Fail, job: Job) -> None:
 def busy(request: Busy, job: Job) -> str:
     heard: list[object] = []
     for number in range(request.most):
-        heard += job.told()
+        heard += job.receive()
         if job.cancelled:
             return f"cancelled, heard {heard}"
         job.push("number", number)
@@ -109,3 +101,10 @@ def hang(request: Hang, job: Job) -> None:
         ctypes.PyDLL(None).sleep(1000)
     while True:
         time.sleep(1000)
+
+
+register_handler(Echo, echo)
+register_handler(Fail, fail)
+register_handler(Busy, busy)
+register_handler(Noise, noise)
+register_handler(Hang, hang)

@@ -20,7 +20,7 @@ from tdx.tui.backend.client import Backend
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.preferences import Preferences
-from tdx.tui.screens.hints import HintBook
+from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
 
@@ -78,12 +78,12 @@ class Driver:
             await self.delivered()
         await self.pilot.pause()
         for _ in range(400):
-            seen, revision = self.app.workspace.seen, self.app.workspace.editor.revision
+            seen, revision = self.app.workspace.status, self.app.workspace.editor.revision
             known = seen.revision == revision and (seen.checked == revision or not seen.overview)
             if self.app.workspace.draft.env is None or known or seen.problems.get(None):
                 break
             await asyncio.sleep(0.01)
-        while not all(tab.is_drawn for tab in self.app.query(TabBody)):
+        while not all(tab.is_up_to_date for tab in self.app.query(TabBody)):
             await asyncio.sleep(0.01)
         await self.pilot.pause()
 
@@ -137,7 +137,7 @@ async def driven(
     backend: Backend | None = None,
     preferences: Preferences | None = None,
     draft: Draft | None = None,
-    hints: HintBook | None = None,
+    hints: HintState | None = None,
     allow_code: bool = False,
 ) -> AsyncIterator[Driver]:
     """The app with a chain, ready and settled."""

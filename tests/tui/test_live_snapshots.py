@@ -32,5 +32,5 @@ async def test_batch_with_pixels_looks_as_it_did(tmp_path: Path) -> None:
         return env
 
     async with playing(make=make, whole=True) as app:
-        await app.press("n", "text:17", "enter", "i", "text:hand", "enter", "right", "s", "left")
+        await app.press("n", "text:17", "enter", "i", "text:manual", "enter", "right", "s", "left")
         assert await all_the_same(app, "live-batch", tmp_path) == []

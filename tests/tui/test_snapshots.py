@@ -8,7 +8,7 @@ import pytest
 
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.screens.status_line import StatusLine
+from tdx.tui.screens.bars import StatusBar
 from tests.tui.driving import Driver, driven
 from tests.tui.goldens import VERSIONS, check_golden, drawn_with
 
@@ -19,7 +19,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "stage": ("down", "down", "down"),
     "specs": ("2", "end", "up"),
     "failing": ("down", "enter", "text:7", "tab", "tab", "end", "text:x", "escape"),
-    "catalogue": ("a", "text:norm"),
+    "catalog": ("a", "text:norm"),
     "help": ("down", "f1"),
 }
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 async def all_the_same(app: Driver, name: str, folder: Path) -> list[str]:
     """What differs from the screens that are kept, in any theme and size."""
     wrong = []
-    for line in app.app.screen_stack[0].query(StatusLine):
+    for line in app.app.screen_stack[0].query(StatusBar):
         line._since = None  # how long something takes is another time each time
     for theme in THEMES:
         app.app.theme = theme

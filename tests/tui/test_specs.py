@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdx.tui.specs.spec_labels import Widths, key_label
-from tdx.tui.specs.spec_lines import place_specs
+from tdx.tui.specs.tree import specs_at
+from tdx.tui.specs.tree_list import ColumnWidths, key_label
 from tests.tui.driving import driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')
@@ -38,12 +38,12 @@ async def test_each_kind_of_change_has_its_colour() -> None:
     rename = 'RenameTransform(["observation"], ["state"])'
     async with driven(rename, "RewardClipping(-1.0, 1.0)") as app:
         await app.press("down")
-        renamed = place_specs(app.app.workspace)
+        renamed = specs_at(app.app.workspace)
         await app.press("down")
-        clipped = place_specs(app.app.workspace)
+        clipped = specs_at(app.app.workspace)
     found = {}
     for specs in (renamed, clipped):
-        widths = Widths.of([20], specs.leaves())
+        widths = ColumnWidths.of([20], specs.leaves())
         for change in specs.changes:
             label = key_label(str(change.key), change, widths, 0)
             found[change.change] = {str(span.style) for span in label.spans}
@@ -162,4 +162,4 @@ async def test_search_goes_from_match_to_match_and_opens_what_is_folded() -> Non
         assert app.app.focused is app.find("#spec-tree")
         assert "matches" not in app.text("#spec-title")
         await app.press("escape", "slash")
-        assert app.app.focused is app.find("#catalogue-search")
+        assert app.app.focused is app.find("#catalog-search")

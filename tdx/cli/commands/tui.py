@@ -45,7 +45,7 @@ def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> in
     options = with_file(pipeline, file)
     config = first_pipeline(options)
     # The faces do not import each other: docs/decisions/0013-the-terminal-app.md.
-    face = cast("_Face", import_module("tdx.tui.open"))
+    face = cast("_Face", import_module("tdx.tui"))
     return face.open_app(config, allow_code=options.allow_code)
 
 

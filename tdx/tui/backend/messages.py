@@ -1,9 +1,12 @@
-"""What goes through the pipe between the app and a worker: plain dataclasses."""
+"""Messages between the app and a worker process, and the context of a request in the worker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tdx.inspection.overview import Problem
 
@@ -11,20 +14,18 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """A question to a worker; a subclass is a frozen dataclass of plain data.
+    """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
 
-    The worker imports the function that ``handler`` names, ``"module:function"``, and calls it with
-    the request and a :class:`~tdx.tui.backend.job.Job`; what it returns is the answer, of type
-    ``T``. So the app needs to import nothing that the function needs.
+    :mod:`tdx.tui.handlers` maps it to the function that answers it. Only the worker imports that
+    function, so the app needs to import nothing that the function needs.
     """
 
-    handler: ClassVar[str]
     endless: ClassVar[bool] = False
-    """Whether the answer comes only when the request is cancelled."""
+    """True if the answer comes only when the request is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Submit:
     """Please answer this."""
 
     number: int
@@ -39,7 +40,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Send:
     """Something for a request that is being answered, such as another rate of stepping."""
 
     number: int
@@ -81,3 +82,89 @@ class Push:
     number: int
     topic: str
     value: Any
+
+
+_TITLES = {
+    "look": "the specs",
+    "live": "the rollout",
+    "profile": "the profile",
+    "dump": "the dump",
+}
+
+
+def worker_title(worker: str) -> str:
+    """What a worker is for, in words."""
+    return _TITLES.get(worker, worker)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """Something that a worker did, or that was done to it.
+
+    Args:
+        worker: its name.
+        kind: ``started``, ``killed`` by the app, ``printed`` something, ``failed`` to answer.
+        text: what is to be said of it; all that it has written, where it has printed.
+        details: a traceback.
+        skipped_bytes: bytes that it has printed before, and that were too many to be read.
+    """
+
+    worker: str
+    kind: Literal["started", "killed", "printed", "failed"]
+    text: str
+    details: str = ""
+    skipped_bytes: int = 0
+
+
+class Job:
+    """One request while it is being answered.
+
+    Args:
+        push: sends something on the way, by topic.
+        cache: what this worker keeps from one request to the next, such as an env.
+    """
+
+    def __init__(self, push: Callable[[str, Any], None], cache: dict[str, Any]) -> None:
+        self.push = push
+        self.cache = cache
+        self._cancelled = threading.Event()
+        self._inbox: deque[Any] = deque()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the answer is no longer wanted; a long job looks now and then."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Let :attr:`cancelled` be true from now on."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until it is cancelled; returns whether it is."""
+        return self._cancelled.wait(seconds)
+
+    def send(self, value: Any) -> None:
+        """Put something where :meth:`told` finds it."""
+        self._inbox.append(value)
+
+    def receive(self) -> list[Any]:
+        """What the app has told this request since the last call."""
+        found = []
+        while self._inbox:
+            found.append(self._inbox.popleft())
+        return found
+
+    def cached(self, name: str, make: Callable[[], T]) -> T:
+        """Something on the cache, made where it is not there yet."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
+
+
+_TRACEBACK_HINT = "F12 shows the traceback"
+
+
+def with_app_hint(problem: Problem) -> Problem:
+    """The problem with a hint that names a key of the app, where its own names Python's."""
+    is_pythons = problem.hint is None or "__cause__" in problem.hint
+    return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_pythons else problem

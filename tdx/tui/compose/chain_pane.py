@@ -1,4 +1,4 @@
-"""The chain and what can be done with its stages."""
+"""The chain pane: the chain with the keys that edit its stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.message import Message
 
 from tdx.tui import bindings
 from tdx.tui.compose.chain_list import ChainList
-from tdx.tui.compose.trouble import fixable
+from tdx.tui.compose.problem_panel import find_fixable
 from tdx.tui.workspace import ENV, Workspace
 
 
@@ -39,7 +39,7 @@ class ChainPane(Vertical):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self._count())
-        self.workspace.looked.subscribe(self, lambda _: self._offer_fix())
+        self.workspace.inspected.subscribe(self, lambda _: self._offer_fix())
         self.workspace.selected.subscribe(self, lambda _: self._offer_fix())
         self._count()
 
@@ -70,7 +70,7 @@ class ChainPane(Vertical):
 
     def _offer_fix(self) -> None:
         """Draw the footer anew, but only where it is another one: it has many parts."""
-        there = fixable(self.workspace) is not None
+        there = find_fixable(self.workspace) is not None
         if there != self._has_fix:
             self._has_fix = there
             self.refresh_bindings()

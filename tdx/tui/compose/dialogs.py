@@ -1,4 +1,4 @@
-"""The questions of the composing part: which env, which preset, which keys, what to copy."""
+"""Dialogs for composing a chain: env, sample pipeline, keys, copy and error details."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.compose.form_row import FormRow
+from tdx.tui.compose.problem_panel import find_fixable, problems_at
 from tdx.tui.compose.requests import EnvChoice, ListEnvs
-from tdx.tui.compose.trouble import fixable, trouble_at
-from tdx.tui.screens.choosing import Choice, ChooseScreen
-from tdx.tui.screens.picking import PickScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 
-class Dialogs:
+class ComposeDialogs:
     """Asks, and does what is answered.
 
     Args:
@@ -41,19 +40,19 @@ class Dialogs:
 
     def choose_env(self) -> None:
         """Ask for the env; ids are completed as soon as they are known."""
-        dialog = ChooseScreen("Choose an env", _env_choices(self._envs), free=True)
+        dialog = ChoiceScreen("Choose an env", _env_choices(self._envs), allow_custom=True)
         self._screen.app.push_screen(dialog, self._env_chosen)
-        self.learn_envs(dialog)
+        self.load_envs(dialog)
 
     @property
     def envs(self) -> tuple[EnvChoice, ...]:
         """The envs that are known; none until they are learnt."""
         return self._envs
 
-    def learn_envs(self, dialog: ChooseScreen | None = None) -> None:
+    def load_envs(self, dialog: ChoiceScreen | None = None) -> None:
         """Ask which envs there are, for a dialog that waits for them or for later."""
         if not self._envs:
-            self._task = asyncio.get_running_loop().create_task(self._offer_envs(dialog))
+            self._task = asyncio.get_running_loop().create_task(self._load_envs(dialog))
 
     def set_env(self, name: str) -> None:
         """Take another env; its seed and its number of copies stay."""
@@ -64,38 +63,40 @@ class Dialogs:
     def choose_preset(self) -> None:
         """Ask for a sample pipeline to begin with."""
         choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
-        dialog = ChooseScreen("Begin with a sample pipeline", choices)
-        self._screen.app.push_screen(dialog, self._preset_chosen)
+        dialog = ChoiceScreen("Begin with a sample pipeline", choices)
+        self._screen.app.push_screen(dialog, self.load_preset)
 
     def pick_keys(self, row: FormRow) -> None:
         """Ask which of the keys that are there a field shall hold, or which one."""
         if not row.field.many:
             choices = [Choice(key, key) for key in row.keys]
-            dialog_of_one = ChooseScreen(f"{row.field.name}: key at this place", choices, free=True)
+            dialog_of_one = ChoiceScreen(
+                f"{row.field.name}: key at this place", choices, allow_custom=True
+            )
 
             def chosen(key: str | None) -> None:
                 if key is not None:
-                    row.give(key)
+                    row.enter_text(key)
 
             self._screen.app.push_screen(dialog_of_one, chosen)
             return
         given = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = PickScreen(f"{row.field.name}: keys at this place", row.keys, given)
+        dialog = MultiChoiceScreen(f"{row.field.name}: keys at this place", row.keys, given)
 
         def picked(keys: list[str] | None) -> None:
             if keys is not None:
-                row.give(", ".join(keys))
+                row.enter_text(", ".join(keys))
 
         self._screen.app.push_screen(dialog, picked)
 
     def fix(self) -> None:
         """Make the first fix that there is for what is selected."""
-        lint = fixable(self._workspace)
+        lint = find_fixable(self._workspace)
         if lint is None or lint.finding.fix is None:
             self._screen.notify("nothing here has a fix", timeout=2)
             return
         fix = lint.finding.fix
-        target = IndexedDraft(self._workspace.draft, lint.left_out)
+        target = IndexedDraft(self._workspace.draft, lint.excluded)
         fix.apply(target)
         self._workspace.edit(f"{lint.finding.code}: {fix.title}", target.draft)
         self._screen.notify(fix.title, timeout=3)
@@ -110,7 +111,7 @@ class Dialogs:
             Choice("yaml", "YAML", "a pipeline file"),
             Choice("python", "Python", "from tdx import …"),
         ]
-        self._screen.app.push_screen(ChooseScreen("Copy as", forms), self._copied)
+        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copied)
 
     def details(self) -> None:
         """Show every error of the chain with its traceback, those of the selection first."""
@@ -120,29 +121,29 @@ class Dialogs:
         said = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
         said += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in trouble_at(workspace)[1]
+            for each in problems_at(workspace)[1]
         ]
         self._read("What is wrong", "\n\n".join(said) or "Nothing is wrong.")
 
     def _read(self, title: str, text: str) -> None:
-        from tdx.tui.screens.reading import ReadScreen
+        from tdx.tui.screens.dialogs import TextScreen
 
-        self._screen.app.push_screen(ReadScreen(title, text))
+        self._screen.app.push_screen(TextScreen(title, text))
 
     def _env_chosen(self, name: str | None) -> None:
         if name is not None:
             self.set_env(name)
 
-    async def _offer_envs(self, dialog: ChooseScreen | None) -> None:
+    async def _load_envs(self, dialog: ChoiceScreen | None) -> None:
         try:
             self._envs = await self._workspace.backend.ask(ListEnvs())
         except RequestError as error:
             self._screen.notify(error.problem.message, severity="error")
             return
         if dialog is not None:
-            dialog.offer(_env_choices(self._envs))
+            dialog.set_choices(_env_choices(self._envs))
 
-    def _preset_chosen(self, name: str | None) -> None:
+    def load_preset(self, name: str | None) -> None:
         preset = next((each for each in presets() if each.name == name), None)
         if preset is None:
             return

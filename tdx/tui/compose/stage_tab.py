@@ -1,4 +1,4 @@
-"""The form of what is selected: a stage, or the env."""
+"""The Stage tab: a form for the arguments of the selected stage or env."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from tdx.pipeline.editing.fields import (
 )
 from tdx.pipeline.entries import catalogue
 from tdx.pipeline.formatting import format_stage
-from tdx.tui.compose.form_row import FormRow
-from tdx.tui.compose.key_offers import keys_before
-from tdx.tui.compose.trouble import Trouble
+from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.compose.problem_panel import ProblemPanel
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import ENV, Workspace
 
@@ -48,7 +47,7 @@ class StageTab(TabBody):
 
     HELP = """## The form
 
-Every argument of the transform, with its default in grey. What is typed is checked at once; the
+Every argument of the transform, with its default in gray. What is typed is checked at once; the
 chain keeps the last value that can be read. `↓` in a field of keys offers those that are there."""
 
     class PickKeys(Message):
@@ -67,13 +66,13 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
 
     def compose(self) -> ComposeResult:
         yield Static("", id="form-title")
-        yield Trouble(self.workspace)
+        yield ProblemPanel(self.workspace)
         yield VerticalScroll(id="form", can_focus=False)
 
     def on_mount(self) -> None:
-        self.workspace.selected.subscribe(self, lambda _: self.changed())
-        self.workspace.edited.subscribe(self, lambda _: self.changed())
-        self.workspace.looked.subscribe(self, lambda _: self.changed())
+        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
+        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
 
     async def open_form(self) -> None:
         """Put the cursor into the first field, once the form is that of the selection."""
@@ -94,7 +93,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
 
     def update(self) -> None:
         """Show what is selected; the rows are made anew only where it is something else."""
-        self.query_one(Trouble).show()
+        self.query_one(ProblemPanel).update_problems()
         shown, title = self._identity(), self._title()
         if title != self._named:
             self._named = title
@@ -145,7 +144,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         stage = self.workspace.stage
         if stage is None or field.kind != "keys":
             return ()
-        return keys_before(self.workspace.seen, stage, inverse=field.name.endswith("_inv"))
+        return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
     def _offer(self) -> None:
         """Bring the rows up to date with the chain and with what is known of it."""
@@ -153,7 +152,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         for row in self.query(FormRow):
             field = fields.get(row.field.name)
             if field is not None and row.is_mounted:
-                row.show(field, self._keys(field))
+                row.set_field(field, self._keys(field))
 
     def _title(self) -> Content:
         stage, env = self.workspace.stage, self.workspace.draft.env

@@ -1,4 +1,4 @@
-"""Asks what to roll out and where to, and shows how far it is."""
+"""Dialog that starts a rollout dump and shows its progress."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.files.dump_job import DumpJob
-from tdx.tui.files.dump_requests import RecordDump
+from tdx.tui.files.dumping import DumpJob, DumpRollout
 from tdx.tui.workspace import Workspace
 
 _FIELDS = (
@@ -44,7 +43,7 @@ class DumpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         pipeline = self._workspace.draft.pipeline()
         values = {
-            "path": _folder_name(pipeline),
+            "path": _default_folder(pipeline),
             "steps": str(pipeline.rollout.max_steps or 1000),
             "seed": "" if pipeline.env.seed is None else str(pipeline.env.seed),
             "policy": pipeline.policy or "random",
@@ -72,13 +71,15 @@ class DumpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._job.on_change = self._update
         self._update()
-        (self.query_one("#dump-stop") if self._job.runs else self.query_one("#dump-path")).focus()
+        (
+            self.query_one("#dump-stop") if self._job.is_running else self.query_one("#dump-path")
+        ).focus()
 
     def on_unmount(self) -> None:
         self._job.on_change = None
 
     def _update(self) -> None:
-        runs, progress = self._job.runs, self._job.progress
+        runs, progress = self._job.is_running, self._job.progress
         self.query_one("#dump-form").display = not runs
         self.query_one("#dump-progress").display = runs
         self.query_one("#dump-start").display = not runs
@@ -99,8 +100,8 @@ class DumpScreen(ModalScreen[None]):
         if wrong:
             self._note(Content.styled(wrong, "$text-error"))
             return
-        self._job.begin(
-            RecordDump(
+        self._job.start(
+            DumpRollout(
                 self._workspace.draft.pipeline(),
                 path,
                 steps=None if episodes else steps,
@@ -137,5 +138,5 @@ class DumpScreen(ModalScreen[None]):
         return int(text) if text.isdecimal() else None
 
 
-def _folder_name(pipeline: Pipeline) -> str:
+def _default_folder(pipeline: Pipeline) -> str:
     return f"{pipeline.env.id.rpartition('/')[2].partition('-v')[0].lower()}-dump"

@@ -1,7 +1,8 @@
-"""What is kept of what happens, within bounds."""
+"""Journal: a bounded list of what happened, cleaned of terminal escape sequences."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -10,19 +11,62 @@ from datetime import datetime
 from heapq import merge
 from typing import Literal
 
-from tdx.tui.log.plain import plain_lines, plain_text
+from tdx.text import is_printable
+from tdx.tui.backend.messages import WorkerEvent
+
+MAX_LINE_LENGTH = 2_000
+"""Characters of a line; what is behind them is left out."""
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursors
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles and links
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+
+
+def clean_lines(text: str) -> list[str]:
+    r"""The lines of a text; of one that was written over and over, as progress is, the last state.
+
+    Args:
+        text: whatever a process has written.
+
+    Example:
+        >>> plain_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
+        ['red', '100 %', '^Gbell']
+    """
+    lines = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")).split("\n")
+    return [clean_line(line.rstrip("\r").rpartition("\r")[2]) for line in lines if line.strip()]
+
+
+def clean_line(line: str) -> str:
+    """A line without anything that is more than a character; tabs become spaces."""
+    if not line.isprintable():
+        line = "".join(map(_visible, _ESCAPE_SEQUENCE.sub("", line).expandtabs(4)))
+    return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
+
+
+def clean_text(text: str) -> str:
+    """A text of several lines, such as a traceback; its lines stay."""
+    return "\n".join(clean_line(line) for line in text.split("\n"))
+
+
+def _visible(sign: str) -> str:
+    if ord(sign) < 0x20:
+        return f"^{chr(0x40 + ord(sign))}"
+    return sign if is_printable(sign) else "�"
+
 
 Severity = Literal["information", "output", "warning", "error"]
-MOST_KEPT, MOST_OUTPUT = 1_000, 1_000
+MAX_ENTRIES, MAX_OUTPUT_ENTRIES = 1_000, 1_000
 """Entries that are kept: of what happened, and of what workers have printed."""
-MOST_AT_ONCE = 200
+MAX_LINES_PER_WRITE = 200
 """Lines that are taken of what was printed at once; of more than that the last ones."""
-MOST_DETAILS = 20_000
+MAX_DETAILS = 20_000
 """Characters of a traceback that are kept: the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One thing that happened.
 
     Args:
@@ -49,7 +93,7 @@ class Entry:
         return datetime.fromtimestamp(self.at).strftime("%H:%M:%S")
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """All of it as text."""
         times = f" (×{self.times})" if self.times > 1 else ""
         head = f"{self.time} {self.severity:<11} {self.source:<8} {self.text}{times}"
@@ -64,7 +108,7 @@ class Journal:
 
     Example:
         >>> journal = Journal()
-        >>> journal.printed("live", "hello\nhello\n")
+        >>> journal.record_output("live", "hello\nhello\n")
         >>> [(entry.source, entry.text, entry.times) for entry in journal.entries]
         [('live', 'hello', 2)]
     """
@@ -72,14 +116,14 @@ class Journal:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._count = 0
-        self._said: deque[Entry] = deque(maxlen=MOST_KEPT)
-        self._printed: deque[Entry] = deque(maxlen=MOST_OUTPUT)
-        self._watchers: list[Callable[[], None]] = []
+        self._events: deque[LogEntry] = deque(maxlen=MAX_ENTRIES)
+        self._output: deque[LogEntry] = deque(maxlen=MAX_OUTPUT_ENTRIES)
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """All that are kept."""
-        return list(merge(self._said, self._printed, key=lambda entry: entry.number))
+        return list(merge(self._events, self._output, key=lambda entry: entry.number))
 
     def record(
         self,
@@ -97,45 +141,53 @@ class Journal:
             severity: how bad it is.
             details: the rest.
         """
-        first, *more = plain_lines(text) or [""]
-        rest = plain_text(details[-MOST_DETAILS:]).strip("\n")
-        told = "\n".join([*more, *([rest] if rest else [])])
-        self._add(self._said, severity, source, first, told)
-        self._changed()
+        first, *more = clean_lines(text) or [""]
+        rest = clean_text(details[-MAX_DETAILS:]).strip("\n")
+        rest = "\n".join([*more, *([rest] if rest else [])])
+        self._add(self._events, severity, source, first, rest)
+        self._notify()
 
-    def printed(self, worker: str, text: str, left_out: int = 0) -> None:
+    def record_output(self, worker: str, text: str, skipped_bytes: int = 0) -> None:
         """Keep what a worker has written to its output.
 
         Args:
             worker: its name.
             text: what it wrote.
-            left_out: how many bytes before that were too many to be read.
+            skipped_bytes: how many bytes before that were too many to be read.
         """
-        lines = plain_lines(text)
-        few = lines[-MOST_AT_ONCE:]
+        lines = clean_lines(text)
+        few = lines[-MAX_LINES_PER_WRITE:]
         gone = len(lines) - len(few)
-        if gone or left_out:
-            much = f"{left_out:,} bytes" if left_out else f"{gone:,} lines"
-            self._add(self._printed, "output", worker, f"… {much} left out …", "")
+        if gone or skipped_bytes:
+            much = f"{skipped_bytes:,} bytes" if skipped_bytes else f"{gone:,} lines"
+            self._add(self._output, "output", worker, f"… {much} left out …", "")
         for line in few:
-            self._add(self._printed, "output", worker, line, "")
-        self._changed()
+            self._add(self._output, "output", worker, line, "")
+        self._notify()
+
+    def record_worker_event(self, event: WorkerEvent) -> None:
+        """Record what a worker has done."""
+        if event.kind == "printed":
+            self.record_output(event.worker, event.text, event.skipped_bytes)
+        else:
+            severity: Severity = "error" if event.kind == "failed" else "information"
+            self.record(event.text, source=event.worker, severity=severity, details=event.details)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._said.clear()
-        self._printed.clear()
-        self._changed()
+        """Delete all entries."""
+        self._events.clear()
+        self._output.clear()
+        self._notify()
 
-    def watch(self, callback: Callable[[], None]) -> None:
+    def subscribe(self, callback: Callable[[], None]) -> None:
         """Call this whenever something has changed."""
-        self._watchers.append(callback)
+        self._callbacks.append(callback)
 
     def _add(
-        self, kept: deque[Entry], severity: Severity, source: str, text: str, details: str
+        self, kept: deque[LogEntry], severity: Severity, source: str, text: str, details: str
     ) -> None:
         self._count += 1
-        entry = Entry(self._count, self._now(), severity, source, text, details)
+        entry = LogEntry(self._count, self._now(), severity, source, text, details)
         last = kept[-1] if kept else None
         same = last is not None and replace(entry, number=0, at=0.0, times=1) == replace(
             last, number=0, at=0.0, times=1
@@ -145,11 +197,11 @@ class Journal:
         else:
             kept.append(entry)
 
-    def _changed(self) -> None:
-        for callback in self._watchers:
+    def _notify(self) -> None:
+        for callback in self._callbacks:
             callback()
 
 
-def as_text(entries: Iterable[Entry]) -> str:
+def format_entries(entries: Iterable[LogEntry]) -> str:
     """Entries as they are copied."""
-    return "\n".join(entry.whole for entry in entries) + "\n"
+    return "\n".join(entry.full_text for entry in entries) + "\n"

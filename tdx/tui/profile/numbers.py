@@ -1,4 +1,4 @@
-"""Numbers as they are shown: few digits, and bars."""
+"""Number formatting and text bars of the Profile tab."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 
 
-def micros(value: float) -> str:
+def format_micros(value: float) -> str:
     """A time in µs with three digits that count.
 
     Example:
@@ -21,17 +21,17 @@ def micros(value: float) -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
 
 
-def signed(value: float) -> str:
+def format_delta(value: float) -> str:
     """A difference in µs, with its sign.
 
     Example:
         >>> signed(-3.14159), signed(0.0)
         ('-3.14', '+0.000')
     """
-    return f"{'-' if value < 0 else '+'}{micros(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{format_micros(abs(value))}"
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """A share as whole per cent, with its sign.
 
     Example:
@@ -41,7 +41,7 @@ def percent(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
 
 
-def few(value: float) -> str:
+def format_count(value: float) -> str:
     """A number of calls, which is often whole.
 
     Example:
@@ -53,7 +53,7 @@ def few(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
 
 
-def memory(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Bytes, in the unit that suits them.
 
     Example:
@@ -69,7 +69,7 @@ def memory(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def bar(share: float, width: int) -> str:
+def draw_bar(share: float, width: int) -> str:
     """A bar that fills a share of a width, exact to an eighth of a cell.
 
     Example:
@@ -81,7 +81,7 @@ def bar(share: float, width: int) -> str:
     return ("█" * full + (_PARTS[rest] if rest else "")).ljust(width)
 
 
-def columns(counts: Sequence[int], width: int, height: int) -> list[str]:
+def draw_histogram(counts: Sequence[int], width: int, height: int) -> list[str]:
     """A histogram as lines of text, the highest first; no bin that has something is empty.
 
     Args:

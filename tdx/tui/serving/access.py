@@ -1,4 +1,4 @@
-"""Who may talk to the server: requests with the token, and from no page of another site."""
+"""Access control of the server: a token, and no requests from other sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PARAMETER = "token"
 _NO_TOKEN = "The token is missing or wrong: open the address that tdx serve printed."
-_FOREIGN = "This request was sent by another site, or for another host name."
+_CROSS_SITE = "This request was sent by another site, or for another host name."
 
 
 def is_loopback(host: str) -> bool:
@@ -62,7 +62,7 @@ class Access:
             HTTPForbidden: It has no token, or comes from another site.
         """
         if not self._is_own(request):
-            raise web.HTTPForbidden(text=_FOREIGN)
+            raise web.HTTPForbidden(text=_CROSS_SITE)
         if request.path == "/" and self._is_token(request.query.get(PARAMETER)):
             welcome = web.HTTPFound("/")
             welcome.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict")

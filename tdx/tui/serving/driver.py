@@ -1,4 +1,4 @@
-"""The app's end of the line: where the server is gone, the app goes as well."""
+"""Textual driver of an app that is served to a browser."""
 
 from __future__ import annotations
 

@@ -1,23 +1,96 @@
-"""The server: the page with what it loads, and a websocket for each app."""
+"""HTTP server and app sessions, built on textual-serve."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
 from textual_serve.app_service import AppService
+from textual_serve.download_manager import DownloadManager
 from textual_serve.server import Server, to_int
 
 from tdx.tui.serving.access import Access
-from tdx.tui.serving.session import Session
+from tdx.tui.serving.driver import NAME
+
+STOP_TIMEOUT = 5.0
+"""Seconds that an app has to end by itself."""
+
+
+class AppSession(AppService):
+    """An app process that is started without a shell, and does not outlive its page.
+
+    Args:
+        command: the words of the command.
+        write_bytes: sends bytes to the page.
+        write_str: sends text to the page.
+        close: ends the line to the page.
+        download_manager: passes files on to the browser.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        write_bytes: Callable[[bytes], Awaitable[None]],
+        write_str: Callable[[str], Awaitable[None]],
+        close: Callable[[], Awaitable[None]],
+        download_manager: DownloadManager,
+    ) -> None:
+        super().__init__(
+            "",
+            write_bytes=write_bytes,
+            write_str=write_str,
+            close=close,
+            download_manager=download_manager,
+        )
+        self._words = tuple(command)
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
+        environment = self._build_environment(width=width, height=height)
+        # NO_COLOR speaks of the terminal in which the server runs.
+        environment.pop("NO_COLOR", None)
+        environment["TEXTUAL_DRIVER"] = NAME
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        self._stdin = self._process.stdin
+        return self._process
+
+    async def run(self) -> None:
+        """Pass on what the app says; where it ends, so does the line to the page."""
+        with suppress(ConnectionError):
+            await super().run()
+        await self.remote_close()
+
+    async def stop(self) -> None:
+        """Ask the app to end, and end it where it does not."""
+        if self._process is None:
+            return
+        stopping = asyncio.create_task(super().stop())
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(stopping), STOP_TIMEOUT)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        await stopping
+
 
 _PAGE = Path(__file__).parent / "page"
-_MOST_CELLS = 1000
-_FOR_A_PLACE = 2.0
-MOST_PAGES = 8
+_MAX_CELLS = 1000
+_SLOT_TIMEOUT = 2.0
+MAX_PAGES = 8
 """Pages that may be open at once; each has an app with processes of its own behind it."""
 _HEADERS = {
     # Whatever the page or a library of it would load, it is not loaded from elsewhere.
@@ -38,7 +111,7 @@ class AppServer(Server):
         most: how many pages may be open at once; each has processes of its own.
     """
 
-    def __init__(self, command: Sequence[str], access: Access, most: int = MOST_PAGES) -> None:
+    def __init__(self, command: Sequence[str], access: Access, most: int = MAX_PAGES) -> None:
         super().__init__("", templates_path=_PAGE)
         self._words = tuple(command)
         self._access = access
@@ -61,7 +134,7 @@ class AppServer(Server):
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         # A page that is loaded anew comes before the line of the old one has ended.
-        end = asyncio.get_running_loop().time() + _FOR_A_PLACE
+        end = asyncio.get_running_loop().time() + _SLOT_TIMEOUT
         while self._is_full and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
         if self._is_full:
@@ -103,14 +176,17 @@ class AppServer(Server):
         async def close() -> None:
             await page.close()
 
-        session = Session(
+        session = AppSession(
             self._words,
             write_bytes=page.send_bytes,
             write_str=page.send_str,
             close=close,
             download_manager=self.download_manager,
         )
-        size = (_cells(request.query.get("width"), 80), _cells(request.query.get("height"), 24))
+        size = (
+            _parse_cells(request.query.get("width"), 80),
+            _parse_cells(request.query.get("height"), 24),
+        )
         try:
             await session.start(*size)
             await self._process_messages(page, session)
@@ -126,15 +202,17 @@ class AppServer(Server):
                     kind, data = [*message.json(), None][:2]
                 except (ValueError, TypeError):
                     continue
-                await _pass_on(kind, data, websocket, app_service)
+                await _handle_message(kind, data, websocket, app_service)
 
 
-async def _pass_on(kind: Any, data: Any, page: web.WebSocketResponse, session: AppService) -> None:
+async def _handle_message(
+    kind: Any, data: Any, page: web.WebSocketResponse, session: AppService
+) -> None:
     """Do what a page asks for; what cannot be understood is left out."""
     if kind == "stdin" and isinstance(data, str):
         await session.send_bytes(data.encode(errors="replace"))
     elif kind == "resize" and isinstance(data, dict):
-        width, height = (_cells(data.get(name), 0) for name in ("width", "height"))
+        width, height = (_parse_cells(data.get(name), 0) for name in ("width", "height"))
         if width and height:
             await session.set_terminal_size(width, height)
     elif kind == "ping":
@@ -145,6 +223,6 @@ async def _pass_on(kind: Any, data: Any, page: web.WebSocketResponse, session: A
         await session.focus()
 
 
-def _cells(given: Any, otherwise: int) -> int:
+def _parse_cells(given: Any, otherwise: int) -> int:
     number = to_int(str(given), otherwise)
-    return number if 0 < number <= _MOST_CELLS else otherwise
+    return number if 0 < number <= _MAX_CELLS else otherwise

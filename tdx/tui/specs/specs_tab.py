@@ -1,4 +1,4 @@
-"""The specs where the selection is: both lanes, what changed, and the lineage of a key."""
+"""The Specs tab: specs after the selected stage, what changed, and the lineage of a key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from textual.widgets import Input, Static
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import key_parts
-from tdx.tui.compose.trouble import Trouble
-from tdx.tui.specs.lineage_text import lineage_text
-from tdx.tui.specs.spec_labels import Widths
-from tdx.tui.specs.spec_lines import PlaceSpecs, place_specs
-from tdx.tui.specs.spec_list import SpecList
-from tdx.tui.specs.spec_search import SpecSearch
-from tdx.tui.specs.spec_tree import Line, Path, spec_tree
+from tdx.tui.compose.problem_panel import ProblemPanel
+from tdx.tui.specs.tree import LinePath, PlaceSpecs, SpecLine, build_spec_lines, specs_at
+from tdx.tui.specs.tree_list import ColumnWidths, SpecList, SpecSearch, lineage_text
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import ENV, Workspace
 
@@ -54,20 +50,20 @@ searches the keys; `n` and `N` go from match to match."""
         super().__init__(workspace)
         self.only_changed = False
         self.is_whole = False
-        self._folds: dict[Path, bool] = {}
+        self._folds: dict[LinePath, bool] = {}
         self._search = SpecSearch()
 
     def compose(self) -> ComposeResult:
         yield Static("", id="spec-title")
         yield Input(placeholder="search the keys …", id="spec-search", compact=True)
-        yield Trouble(self.workspace)
+        yield ProblemPanel(self.workspace)
         yield SpecList()
         yield Static("", id="lineage")
 
     def on_mount(self) -> None:
         self.query_one("#spec-search").display = False
-        self.workspace.selected.subscribe(self, lambda _: self.changed())
-        self.workspace.looked.subscribe(self, lambda _: self.changed())
+        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
 
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
@@ -89,7 +85,7 @@ searches the keys; `n` and `N` go from match to match."""
 
     def update(self) -> None:
         """Show the specs where the selection is, or all of them."""
-        self.query_one(Trouble).show()
+        self.query_one(ProblemPanel).update_problems()
         places = self._places()
         specs = places[self._here]
         listed = self.query_one(SpecList)
@@ -100,7 +96,7 @@ searches the keys; `n` and `N` go from match to match."""
         lines = [each for one in places for each in self._tree(one, places[one], True)]
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
-        widths = Widths.of((_width(each) for each in keys), leaves)
+        widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
         self._trace(listed.line)
@@ -113,17 +109,17 @@ searches the keys; `n` and `N` go from match to match."""
 
     def _places(self) -> dict[str, PlaceSpecs]:
         if not self.is_whole:
-            return {_HERE: place_specs(self.workspace)}
+            return {_HERE: specs_at(self.workspace)}
         count = len(self.workspace.draft.stages)
-        return {str(at): place_specs(self.workspace, at) for at in range(ENV, count + 1)}
+        return {str(at): specs_at(self.workspace, at) for at in range(ENV, count + 1)}
 
-    def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[Line]:
-        def is_folded(path: Path) -> bool:
+    def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[SpecLine]:
+        def is_folded(path: LinePath) -> bool:
             return folds and self._is_folded(path)
 
-        return spec_tree(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
+        return build_spec_lines(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
 
-    def _is_folded(self, path: Path) -> bool:
+    def _is_folded(self, path: LinePath) -> bool:
         if path in self._search.opened:
             return False
         first = self.is_whole and len(path) == 1 and path[0] != self._here
@@ -140,7 +136,7 @@ searches the keys; `n` and `N` go from match to match."""
 
     # ------------------------------------------------------------------ search
 
-    def begin_search(self) -> bool:
+    def start_search(self) -> bool:
         box = self.query_one("#spec-search", Input)
         box.display = True
         self.screen.set_focus(box)
@@ -185,8 +181,8 @@ searches the keys; `n` and `N` go from match to match."""
         event.stop()
         self._trace(event.line)
 
-    def _trace(self, line: Line | None) -> None:
-        overview = self.workspace.seen.overview
+    def _trace(self, line: SpecLine | None) -> None:
+        overview = self.workspace.status.overview
         text = Content("")
         key = None if line is None else line.key
         if line is not None and key and overview is not None and overview.lineage is not None:
@@ -201,12 +197,12 @@ searches the keys; `n` and `N` go from match to match."""
 
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {
-            "old": "as it was last seen",
+            "old": "as it was last status",
             "none": "nothing is known yet",
             "fresh": "only what changed" if self.only_changed else "",
         }
         note = notes[specs.freshness]
-        if specs.freshness == "none" and self.workspace.seen.status == "looking":
+        if specs.freshness == "none" and self.workspace.status.phase == "inspecting":
             note = "looking …"
         search = self._search.note(self.query_one(SpecList).wanted)
         if search:
@@ -215,6 +211,6 @@ searches the keys; `n` and `N` go from match to match."""
         return Content.assemble((title, "bold"), (f"  {note}" if note else "", "dim"))
 
 
-def _width(line: Line) -> int:
+def _key_width(line: SpecLine) -> int:
     assert line.change is not None
     return 2 * (len(key_parts(line.change.key)) - 1) + len(line.text)

@@ -22,10 +22,10 @@ from tdx.pipeline.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
-from tdx.tui.compose.requests import Check, Look
-from tdx.tui.files.files import Files, Kept
-from tdx.tui.files.keys import FILES
-from tdx.tui.screens.status_line import StatusLine
+from tdx.tui.bindings import FILES
+from tdx.tui.compose.requests import CheckChain, InspectChain
+from tdx.tui.files.files import Files, Storage
+from tdx.tui.screens.bars import StatusBar
 from tdx.tui.workspace import Workspace
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
@@ -41,12 +41,12 @@ class StillBackend(InlineBackend):
         request: Request[T],
         *,
         worker: str = "look",
-        line: str | None = None,
+        slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        if isinstance(request, Look | Check):
+        if isinstance(request, InspectChain | CheckChain):
             return Ticket(0, asyncio.get_running_loop().create_future())
-        return super().ask(request, worker=worker, line=line, on_push=on_push)
+        return super().ask(request, worker=worker, slot=slot, on_push=on_push)
 
 
 class FilesApp(App[None]):
@@ -55,13 +55,13 @@ class FilesApp(App[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*FILES, ("ctrl+q", "quit", "quit")]
 
-    def __init__(self, draft: Draft | None, kept: Kept | None) -> None:
+    def __init__(self, draft: Draft | None, kept: Storage | None) -> None:
         super().__init__()
         self.workspace = Workspace(self, Editor(draft), StillBackend())
         self.files = Files(self, self.workspace, kept)
 
     def compose(self) -> ComposeResult:
-        yield StatusLine(self.workspace)
+        yield StatusBar(self.workspace)
         yield Static("nothing", id="body")
 
     def on_mount(self) -> None:
@@ -125,9 +125,9 @@ class Filer:
         return " ".join(" ".join(rows[region.y : region.bottom]).split())
 
 
-def kept_in(folder: Path) -> Kept:
+def kept_in(folder: Path) -> Storage:
     """What outlives an app, in a folder."""
-    return Kept(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
+    return Storage(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from tests.tui.tmux import PATIENCE, all_gone, family
 
 _START = """
 import os, sys
-from tdx.tui.open import open_app
+from tdx.tui import open_app
 if os.environ.get("TDX_TEST_FAULT"):
     from tdx.tui.files.files import Files
     Files.new = lambda files: 1 / 0

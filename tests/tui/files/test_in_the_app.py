@@ -25,7 +25,7 @@ async def test_palette_keymap_and_leaving(file: Path, tmp_path: Path) -> None:
         draft,
         backend=StillBackend(),
         preferences=Preferences(keymap=keys),
-        kept=kept_in(tmp_path),
+        storage=kept_in(tmp_path),
     )
     async with app.run_test(size=(100, 30)) as pilot:
         main = app.screen_stack[0]

@@ -16,7 +16,7 @@ async def kept(app: Filer) -> None:
     """Wait until what was edited is on the disk."""
     await asyncio.sleep(0.15)
     for _ in range(100):
-        writing = app.app.files.keeper._writing
+        writing = app.app.files.autosave._writing
         if writing is not None and writing.done():
             return
         await asyncio.sleep(0.01)
@@ -33,7 +33,7 @@ async def killed(state: Path, file: Path | None) -> None:
         await app.edit("RewardSum", "InitTracker", "StepCounter(max_steps=7)")
         app.workspace.undo()
         await kept(app)
-        store = app.app.files.keeper._store
+        store = app.app.files.autosave._store
         assert store is not None
         said = [entry.text for entry in app.workspace.journal.entries]
         assert said.count("the edits of this session are kept from now on") == 1
@@ -63,7 +63,7 @@ async def test_what_was_changed_on_disk_meanwhile_is_noticed(file: Path, tmp_pat
     await killed(tmp_path, file)
     file.write_text(TEXT.replace("RewardSum", "RewardClipping"))
     async with filing(tmp_path) as app:
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
         assert "a.yaml was changed on disk" in app.text()
         await app.press("escape")

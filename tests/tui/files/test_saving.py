@@ -118,7 +118,7 @@ async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
         await app.press("escape")
         file.unlink()
         os.mkfifo(file)
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
         assert "was changed on disk" in app.text()
 
@@ -187,10 +187,10 @@ async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "StepCounter")
         file.write_text(TEXT.replace("RewardSum", "InitTracker"))
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
         assert "a.yaml was changed on disk" in app.text()
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.press("s")
         assert "- - InitTracker" in app.text()
         await app.press("escape", "r")
@@ -203,7 +203,7 @@ async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
 async def test_keeping_mine_writes_over_it_with_the_next_save(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         file.write_text(TEXT.replace("swing up", "by hand").replace("RewardSum", "InitTracker"))
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
         await app.press("k")
         assert app.workspace.editor.is_modified
@@ -226,8 +226,8 @@ async def test_saving_asks_where_the_change_was_not_noticed_yet(file: Path, tmp_
 async def test_a_file_that_was_removed_is_said_and_written_anew(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         file.unlink()
-        app.app.files.watch.look()
-        app.app.files.watch.look()
+        app.app.files.watch.check()
+        app.app.files.watch.check()
         await app.settle()
         assert app.notices.count("was removed") == 1
         await app.press("ctrl+l")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdx.tui.profile.cost_table import CostTable
 from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.table import CostTable
 from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 
@@ -11,19 +11,19 @@ from tests.tui.profile.test_profile_tab import CHAIN, cut
 async def test_a_part_is_found_by_its_name() -> None:
     async with profiling(*CHAIN) as app:
         tab = app.app.query_one(ProfileTab)
-        tab.begin_search()
+        tab.start_search()
         await app.settle()
         assert "nothing is measured yet; r measures" in app.messages
         await app.press("r")
         app.app.screen.set_focus(app.app.query_one(CostTable))
-        tab.begin_search()
+        tab.start_search()
         await app.type("for step")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
-        assert "1 match" in app.text("SearchLine")
+        assert "1 match" in app.text("SearchBar")
         await app.type("forward")
         await app.press("enter", "n")
         assert "2 InitTracker forward" in app.text("#profile-histogram")
-        assert "3 of 3 matches" in app.text("SearchLine")
+        assert "3 of 3 matches" in app.text("SearchBar")
         await app.press("n", "N", "N")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
         await app.press("escape", "n")

@@ -10,8 +10,8 @@ from textual.widgets import Button, Input
 from tdx.inspection.overview import Problem
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.profile import measuring
-from tdx.tui.profile.cost_table import CostTable
+from tdx.tui.profile import measurement
+from tdx.tui.profile.table import CostTable
 from tests.tui.driving import driven
 from tests.tui.profile.measured import Profiler, StandIn, costs, profiling
 from tests.tui.test_snapshots import all_the_same
@@ -117,7 +117,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
 
 
 async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "PATIENCE", 0.05)
+    monkeypatch.setattr(measurement, "PATIENCE", 0.05)
     async with profiling(*CHAIN) as app:
         app.backend.waits = True
         app.backend.partly = costs(app.workspace.draft.pipeline())
@@ -218,10 +218,10 @@ async def test_colours_follow_the_theme() -> None:
         await app.press("r", "s")
         table = app.app.query_one(CostTable)
 
-        def colours() -> list[object]:
+        def colors() -> list[object]:
             return [cell.style for n in range(table.row_count) for cell in table.get_row_at(n)]
 
-        before = colours()
+        before = colors()
         app.app.theme = "textual-light"
         await app.settle()
-        assert colours() != before
+        assert colors() != before

@@ -1,0 +1,198 @@
+"""Rollout dumps: the request, the worker function, and the job that survives its dialog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.client import RequestError, Ticket
+from tdx.tui.backend.messages import Job, Request
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from tdx.rollouts.streaming import Progress
+    from tdx.tui.workspace import Workspace
+
+
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class DumpProgress:
+    """How far it is.
+
+    Args:
+        steps: made by each env.
+        episodes: that ended.
+        goal_steps: how many steps there shall be; none where episodes are counted.
+        goal_episodes: how many episodes, otherwise.
+    """
+
+    steps: int
+    episodes: int
+    goal_steps: int | None
+    goal_episodes: int | None
+
+    @property
+    def share(self) -> float:
+        """How much is done, from 0 to 1."""
+        if self.goal_steps is not None:
+            return min(1.0, self.steps / max(self.goal_steps, 1))
+        return min(1.0, self.episodes / max(self.goal_episodes or 1, 1))
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        steps = f"{self.steps:,}" + (f" of {self.goal_steps:,}" if self.goal_steps else "")
+        of = f" of {self.goal_episodes:,}" if self.goal_episodes else ""
+        return f"{steps} steps, {self.episodes:,}{of} episodes"
+
+
+@dataclass(frozen=True, slots=True)
+class DumpResult:
+    """What is in the dump in the end.
+
+    Args:
+        path: its folder.
+        progress: how far it went.
+        complete: whether it reached its goal.
+        seed: with which it can be made again.
+    """
+
+    path: str
+    progress: DumpProgress
+    complete: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRollout(Request[DumpResult]):
+    """Roll the pipeline out into a folder; pushes :class:`DumpProgress` after each chunk."""
+
+    pipeline: Pipeline
+    path: str
+    steps: int | None = None
+    episodes: int | None = None
+    seed: int | None = None
+    policy: str | None = None
+    force: bool = False
+    allow_code: bool = False
+
+
+WORKER = "dump"
+CANCEL_TIMEOUT = 3.0
+"""Seconds that a rollout has to end at the end of a chunk, before its worker is killed."""
+
+
+class DumpJob:
+    """Asks the worker, and tells of its progress.
+
+    Args:
+        app: shows how it ended.
+        workspace: the state of the app.
+    """
+
+    def __init__(self, app: App[None], workspace: Workspace) -> None:
+        self._app, self._workspace = app, workspace
+        self._ticket: Ticket[DumpResult] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.progress: DumpProgress | None = None
+        self.path = ""
+        self.on_change: Callable[[], Any] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one is being made."""
+        return self._ticket is not None
+
+    def start(self, request: DumpRollout) -> None:
+        """Make a dump."""
+        self.progress, self.path = None, request.path
+        self._ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
+        self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
+        self._changed()
+
+    def cancel(self) -> None:
+        """End it after its chunk, or kill its worker where that takes too long."""
+        if self._ticket is not None:
+            ticket = self._ticket
+            self._workspace.backend.cancel(ticket)
+            self._app.set_timer(CANCEL_TIMEOUT, lambda: self._kill(ticket))
+
+    def _kill(self, ticket: Ticket[DumpResult]) -> None:
+        if self._ticket is ticket:
+            self._workspace.backend.restart(WORKER)
+
+    def _pushed(self, topic: str, value: Any) -> None:
+        self.progress = value
+        # What is pushed comes from a thread, in which no app is the active one.
+        self._app.call_later(self._changed)
+
+    async def _wait(self, ticket: Ticket[DumpResult]) -> None:
+        try:
+            done = await ticket
+        except RequestError as error:
+            hint = f" ({error.problem.hint})" if error.problem.hint else ""
+            kept = f"; {self.progress.text} are in it" if self.progress else ""
+            text = f"{error.problem.message}{hint}{kept}"
+            self._app.notify(text, title="Not dumped", severity="error", timeout=10)
+        else:
+            title = "Dumped" if done.complete else "Dump cancelled: what was finished is there"
+            text = f"{done.path}: {done.progress.text}, seed {done.seed}"
+            self._app.notify(text, title=title, timeout=8)
+        finally:
+            self._ticket = None
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+class _CancelledError(Exception):
+    """Nobody wants the rest."""
+
+
+def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
+    """Roll out; what is finished when it is cancelled stays in the dump."""
+    from tdx.rollouts.manifest import Goal
+    from tdx.rollouts.run import DumpRequest, roll_out
+
+    def on_chunk(progress: Progress) -> None:
+        goal = progress.goal
+        told = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
+        job.push(PROGRESS, told)
+        if job.cancelled:
+            raise _CancelledError
+
+    goal = None
+    if request.steps is not None or request.episodes is not None:
+        goal = Goal(request.steps, request.episodes)
+    asked = DumpRequest(
+        request.pipeline,
+        goal,
+        seed=request.seed,
+        # What the form offers is the name that the pipeline file has, not one that the user typed.
+        policy=None if request.policy == request.pipeline.policy else request.policy,
+        chunk_steps=None,
+        allow_code=request.allow_code,
+    )
+    folder = Path(request.path)
+    with suppress(_CancelledError):
+        roll_out(asked, folder, force=request.force, on_chunk=on_chunk)
+    return _load_result(folder)
+
+
+def _load_result(folder: Path) -> DumpResult:
+    from tdx.rollouts.manifest import Manifest
+
+    manifest = Manifest.load(folder)
+    goal = manifest.goal
+    progress = DumpProgress(manifest.steps, len(manifest.episodes), goal.steps, goal.episodes)
+    return DumpResult(str(folder), progress, manifest.complete, manifest.seed)

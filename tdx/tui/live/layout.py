@@ -1,0 +1,102 @@
+"""Layout of the Live tab: which panes have room, and the style sheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Pane = Literal["values", "plots", "images", "episodes", "manual"]
+ArrangementForm = Literal["broad", "middle", "slim"]
+PANES: tuple[Pane, ...] = ("values", "plots", "images", "episodes", "manual")
+TITLES: dict[Pane, str] = {
+    "values": "values",
+    "plots": "plots",
+    "images": "images",
+    "episodes": "episodes",
+    "manual": "manual",
+}
+_BROAD_SIZE = (92, 20)
+_TALL_HEIGHT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class PaneArrangement:
+    """What is shown.
+
+    Args:
+        form: ``broad`` with the values beside the others, ``middle`` with one more below them,
+            ``slim`` with one alone.
+        shown: the panes.
+    """
+
+    form: ArrangementForm
+    shown: frozenset[Pane]
+
+
+def arrange_panes(
+    width: int, height: int, front: Pane, *, has_images: bool, is_manual: bool
+) -> PaneArrangement:
+    """The panes that there is room for.
+
+    Args:
+        width: of the tab.
+        height: likewise.
+        front: the one that the user wants to see.
+        pixels: whether there are images.
+        by_hand: whether actions are chosen by hand.
+
+    Example:
+        >>> sorted(arranged(50, 20, "plots", has_images=False, is_manual=False).shown)
+        ['plots']
+        >>> sorted(arranged(50, 40, "plots", has_images=False, is_manual=False).shown)
+        ['plots', 'values']
+    """
+    if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
+        shown: set[Pane] = {"values", "plots", "episodes", front}
+        shown |= {"images"} if has_images else set()
+        shown |= {"manual"} if is_manual else set()
+        return PaneArrangement("broad", frozenset(shown))
+    if height >= _TALL_HEIGHT:
+        second: Pane = "plots" if front == "values" else front
+        return PaneArrangement("middle", frozenset({"values", second}))
+    return PaneArrangement("slim", frozenset({front}))
+
+
+CSS = """
+LiveTab {
+    height: 1fr;
+
+    #live-choose { height: 1; width: 1fr; }
+    #live-choose ActionLabel { margin-right: 2; }
+    #live-body { height: 1fr; layout: vertical; }
+    #live-main, #live-side { height: 1fr; }
+
+    .live-pane {
+        border-top: solid $foreground 25%;
+        border-title-color: $text-muted;
+        border-subtitle-color: $text-disabled;
+    }
+    .live-pane:focus {
+        border-top: solid $primary;
+        border-title-color: $text-primary;
+        border-title-style: bold;
+    }
+
+    &.-slim .live-pane { border-top: none; }
+    &.-middle {
+        #live-side, #live-images { height: 14; }
+        &.-small-side #live-side, &.-small-side #live-manual { height: auto; max-height: 14; }
+    }
+
+    &.-broad {
+        #live-choose { display: none; }
+        #live-body { layout: horizontal; }
+        #live-main { width: 5fr; margin-right: 2; }
+        #live-side { width: 3fr; }
+        #live-episodes { height: 1fr; }
+        #live-plots { height: 2fr; }
+        #live-images { height: 1fr; min-height: 12; }
+        #live-manual { height: auto; max-height: 10; }
+    }
+}
+"""
