@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 KeyboardEvent = events.Key | events.Paste
 KEY_TIMEOUT = 5.0
-"""Seconds after which the next key is delivered whatever has become of the one before."""
+"""Seconds after which the next key is delivered even if the previous one is not complete."""
 
 
 class KeyQueue:
-    """Keeps the keys that are typed while the effect of an earlier one is not complete.
+    """Delays keys until the effect of the previous key is complete.
 
-    Textual hands a key to the widget that has the focus when the key arrives, and that widget
-    acts on it when its queue gets there. Under load a key that is to move the focus, such as
-    ``Tab``, has not been acted on when the next keys arrive, and these go to the wrong widget.
+    Textual hands a key to the widget that has the focus when the key arrives, and that widget acts
+    on it when its queue gets there. Under load, a key that moves the focus, such as ``Tab``, may
+    not have been handled when the next keys arrive, which then go to the wrong widget.
 
-    A key passes through the queues of the widget, of each widget around it, of the screen and of
-    the app, which runs what is bound to it; messages that come of that pass through the same
-    queues again. So a key is complete once a callback behind it has passed through them twice.
+    A key passes through the queues of the widget, of its ancestors, of the screen and of the app,
+    which runs the bound action; messages posted by the action pass through the same queues again.
+    So a key is complete when a callback queued after it has passed through them twice.
 
     Args:
         app: The app.
@@ -48,21 +48,21 @@ class KeyQueue:
 
     @property
     def is_idle(self) -> bool:
-        """True if every key was delivered and is complete."""
+        """True if all keys are delivered and complete."""
         return not self._is_busy and not self._waiting
 
     def hold(self) -> None:
-        """Keep all keys until :meth:`release`, because what they are meant for does not exist."""
+        """Delay all keys until :meth:`release`, because their target does not exist yet."""
         self._is_held = True
 
     async def release(self) -> None:
-        """Deliver the keys that were kept, and all later ones."""
+        """Deliver the delayed keys, and all later ones."""
         self._is_held = False
         if not self._is_busy:
             await self._next()
 
     async def put(self, event: KeyboardEvent) -> None:
-        """Deliver a key, now or once those before it are complete."""
+        """Deliver a key now, or when the previous keys are complete."""
         self._waiting.append(event)
         if not self._is_busy:
             await self._next()
@@ -82,7 +82,7 @@ class KeyQueue:
         self._follow([*path, *path], lambda: self._settle(serial, screen))
 
     def _follow(self, path: Sequence[MessagePump], then: Callable[[], Awaitable[None]]) -> None:
-        """Pass through the queues of a path, one after the other; closed ones are left out."""
+        """Pass a callback through the queues of a path, skipping closed ones."""
         for at, node in enumerate(path):
             rest = path[at + 1 :]
             step = partial(self._follow, rest, then) if rest else then
@@ -90,7 +90,7 @@ class KeyQueue:
                 return
 
     async def _settle(self, serial: int, screen: MessagePump) -> None:
-        """Wait for a dialog that the key has opened or closed, which then has the focus."""
+        """Wait for a dialog that the key has opened or closed."""
         if serial != self._serial:
             return
         now = self._app.screen
@@ -109,7 +109,7 @@ class KeyQueue:
 
 
 def is_displayed(widget: Widget) -> bool:
-    """True if a widget and everything around it is displayed; does not wait for a layout."""
+    """Return True if a widget and its ancestors are displayed, without waiting for a layout."""
     if not widget.is_attached:
         return False
     for node in widget.ancestors_with_self:
@@ -121,22 +121,22 @@ def is_displayed(widget: Widget) -> bool:
 
 
 class FocusGuard(Screen[None]):
-    """A screen on which a widget that is not displayed never has the focus.
+    """A screen on which only displayed widgets get the focus.
 
-    All focus moves of Textual end in :meth:`set_focus`, also those after a widget was hidden or
-    removed, so this is the place that decides.
+    All focus changes of Textual end in :meth:`set_focus`, also those after a widget is hidden or
+    removed.
     """
 
     AUTO_FOCUS = ""  # it would take the first widget, displayed or not
 
     def fallback_focus(self) -> Widget | None:
-        """The widget that has the focus when the one that should have it is not displayed."""
+        """Return the widget to focus if the intended one is not displayed."""
         return None
 
     def set_focus(
         self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
     ) -> None:
-        """Give the focus to a widget; to another one where that is not displayed.
+        """Focus a widget; use the fallback if it is not displayed.
 
         Args:
             widget: The widget; ``None``: no focus.

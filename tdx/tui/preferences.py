@@ -16,7 +16,7 @@ from tdx.settings import load_keymap, load_settings, load_themes
 
 
 def _theme_variables(line: str, key: str, back: str) -> dict[str, str]:
-    """Quiet lines and scrollbars; keys that stand out."""
+    """Return variables for unobtrusive lines and scrollbars, and visible keys."""
     bars = {f"scrollbar-background{state}": back for state in ("", "-hover", "-active")}
     return {
         **bars,
@@ -69,10 +69,10 @@ _FIELDS = (*_COLOR_FIELDS, *_BOOL_FIELDS, *_NUMBER_FIELDS, "variables")
 
 
 def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]]:
-    """The themes that can be used, and a notice for each other one.
+    """Parse custom themes; return the valid ones and a notice for each invalid one.
 
     Args:
-        tables: by the names of the themes, Textual's fields of a theme.
+        tables: Fields of Textual's ``Theme`` by theme name.
 
     Example:
         >>> read_themes({"mine": {"primary": "#12345"}})[1]
@@ -131,13 +131,13 @@ _NAMED_KEYS = {key.value.rpartition("+")[2] for key in Keys} | set(KEY_NAME_REPL
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """How the app shall be.
+    """User settings of the app.
 
     Args:
-        theme: name of the theme.
-        keymap: keys by the ids of their bindings.
-        themes: themes of the user's own.
-        notices: what could not be read, for the user.
+        theme: Name of the theme.
+        keymap: Keys by binding id.
+        themes: Custom themes.
+        notices: Problems with the settings, for the user.
     """
 
     theme: str = DEFAULT_THEME
@@ -147,7 +147,7 @@ class Preferences:
 
 
 def load_preferences() -> Preferences:
-    """What is set; defaults where that cannot be read."""
+    """Load the settings; use defaults for what cannot be read."""
     notices: list[str] = []
     theme, keymap = DEFAULT_THEME, {}
     try:
@@ -171,11 +171,11 @@ def load_preferences() -> Preferences:
 def check_keymap(
     keymap: Mapping[str, str], known: Iterable[Sequence[Binding]]
 ) -> tuple[dict[str, str], str | None]:
-    """Split a keymap into the part that can be used and one notice about the rest.
+    """Split a keymap into its valid part and one notice about the rest.
 
     Args:
-        keymap: Keys by the ids of bindings; several keys are separated by commas.
-        known: The bindings that there are, those of one widget together.
+        keymap: Keys by binding id; several keys are separated by commas.
+        known: All bindings, grouped by widget.
 
     Example:
         >>> checked_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
@@ -204,7 +204,7 @@ def check_keymap(
 def _find_clashes(
     keymap: Mapping[str, str], groups: Iterable[Sequence[Binding]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Each command of a keymap whose key another command of the same widget has."""
+    """Find commands of a keymap whose key belongs to another command of the same widget."""
     for group in groups:
         before = {str(each.id): _split_keys(each.key) for each in group}
         now = {name: _split_keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}

@@ -15,19 +15,19 @@ from textual.widgets import Input, Static, TabPane
 from tdx.tui.workspace import Workspace
 
 DRAW_DELAY = 0.04
-"""Seconds for which a tab waits for more to change before it draws, so that keys go first."""
+"""Seconds that a tab waits for further changes before it draws, so that keys come first."""
 
 
 class TabBody(Vertical):
-    """The widget of a tab.
+    """Base class of the content of a tab.
 
-    A subclass draws in :meth:`update`, and calls :meth:`invalidate` whenever something is another
-    way than it was drawn; many changes in a row are drawn once, and none while another tab is in
-    front. One whose keys are to be at hand as soon as it is seen names its :attr:`default_focus`.
+    A subclass draws in :meth:`update` and calls :meth:`invalidate` when its content is outdated.
+    Several changes in a row are drawn once, and none while another tab is in front.
+    :attr:`default_focus` gets the focus when the tab comes to the front.
 
     Args:
-        workspace: the state of the app.
-        id: of the widget.
+        workspace: State of the app.
+        id: Widget id.
     """
 
     def __init__(self, workspace: Workspace, *, id: str | None = None) -> None:
@@ -38,32 +38,32 @@ class TabBody(Vertical):
         self._is_activated = False
 
     def update(self) -> None:
-        """Draw what is to be seen now; one that draws by itself has nothing to do here."""
+        """Draw the current state."""
 
     @property
     def default_focus(self) -> Widget | None:
-        """What has the focus when the tab comes to the front; None leaves it where it is."""
+        """Widget to focus when the tab comes to the front. ``None``: keep the focus."""
         return None
 
     def activate(self) -> None:
-        """Take the focus, from whatever has it, now or as soon as the tab is seen."""
+        """Take the focus, now or as soon as the tab is in front."""
         self._is_activated = True
         if self.is_in_front and self.is_mounted:
             self._take_focus()
 
     def start_search(self) -> bool:
-        """Put the cursor into the search field; whether there is one."""
+        """Focus the search field; return False if there is none."""
         return False
 
     @property
     def is_in_front(self) -> bool:
-        """Whether this tab is the one in front."""
+        """True if this tab is in front."""
         pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
         return pane is None or pane.display
 
     @property
     def is_up_to_date(self) -> bool:
-        """Whether nothing waits to be drawn."""
+        """True if nothing is waiting to be drawn."""
         return not (self._stale and self.is_in_front)
 
     def invalidate(self) -> None:
@@ -84,7 +84,7 @@ class TabBody(Vertical):
             self.focus_default()
 
     def focus_default(self) -> None:
-        """Put the focus where it is when the tab comes to the front."""
+        """Focus the default widget."""
         if self.default_focus is not None:
             self.screen.set_focus(self.default_focus)
 
@@ -96,10 +96,10 @@ class TabBody(Vertical):
 
 
 def search_bindings(area: str) -> tuple[Binding, ...]:
-    """Keys that do something while something is searched for; put them before the tab's own.
+    """Return the bindings of a search; put them before the bindings of the tab.
 
     Args:
-        area: the first half of their ids.
+        area: First part of their ids.
     """
     return (
         Binding("n", "match(1)", "next match", id=f"{area}.next_match", show=False),
@@ -109,10 +109,10 @@ def search_bindings(area: str) -> tuple[Binding, ...]:
 
 
 class SearchBar(Horizontal):
-    """The field, and which of how many matches the cursor is on; hidden until it is needed.
+    """Search field with the number of matches; hidden until a search starts.
 
     Args:
-        what: what is searched, for the empty field.
+        what: What is searched, for the placeholder.
     """
 
     DEFAULT_CSS = """
@@ -132,33 +132,36 @@ class SearchBar(Horizontal):
 
     @property
     def input(self) -> Input:
-        """The field."""
+        """The search field."""
         return self.query_one(Input)
 
     def show_note(self, text: str) -> None:
-        """Say something beside the field."""
+        """Show a text next to the field."""
         self.query_one(Static).update(text)
 
 
 class SearchableTab(TabBody):
-    """A tab with lines that are searched; it has a :class:`SearchLine` and :func:`search_keys`."""
+    """A tab whose lines can be searched.
+
+    It contains a :class:`SearchBar` and has the bindings of :func:`search_bindings`.
+    """
 
     def search_lines(self) -> Sequence[str]:
-        """The text of each line, from the first to the last."""
+        """Return the text of each line."""
         raise NotImplementedError
 
     @property
     def cursor_line(self) -> int:
-        """Which line the cursor is on; -1 for none."""
+        """Line of the cursor; -1 if there is none."""
         raise NotImplementedError
 
     def go_to_line(self, line: int) -> None:
-        """Put the cursor on a line."""
+        """Move the cursor to a line."""
         raise NotImplementedError
 
     @property
     def search_words(self) -> list[str]:
-        """What is searched for, in any order and any case."""
+        """Words to find, in any order and case."""
         return self._search_bar.input.value.casefold().split()
 
     @property
@@ -166,7 +169,7 @@ class SearchableTab(TabBody):
         return self.query_one(SearchBar)
 
     def find_matches(self) -> list[int]:
-        """The lines that have all the words."""
+        """Return the lines that contain all words."""
         words = self.search_words
         found = (line.casefold() for line in self.search_lines()) if words else ()
         return [n for n, line in enumerate(found) if all(word in line for word in words)]
@@ -178,12 +181,12 @@ class SearchableTab(TabBody):
         return True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let other keys have theirs where nothing is searched for."""
+        """Disable the search bindings while no search is active."""
         searches = self.is_mounted and bool(self._search_bar.display)
         return searches if action in ("match", "end_search") else True
 
     def action_match(self, by: int) -> None:
-        """Go to the next match, or back, around the end; 0 stays on one."""
+        """Go to the next or previous match and wrap around; 0 stays on a match."""
         found, at = self.find_matches(), self.cursor_line
         if found and not (by == 0 and at in found):
             after = [line for line in found if line > at] or found
@@ -192,13 +195,13 @@ class SearchableTab(TabBody):
         self.show_match_count()
 
     def action_end_search(self) -> None:
-        """Leave the search; the cursor stays on what was found."""
+        """End the search; keep the cursor."""
         self._search_bar.input.value = ""
         self._search_bar.display = False
         self.focus_default()
 
     def show_match_count(self) -> None:
-        """Say beside the field which match the cursor is on."""
+        """Show the number of matches and the current one."""
         found, at = self.find_matches(), self.cursor_line
         if not self.search_words:
             self._search_bar.show_note("")

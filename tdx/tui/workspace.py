@@ -34,11 +34,11 @@ _SOURCES: tuple[Source, ...] = ("look", "live", "profile")
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """One error.
+    """An error of a stage or the env.
 
     Args:
-        source: Who met it: the look at the specs, the rollout, a measurement.
-        number: Number of the stage of the draft; ``None``: the env.
+        source: Who found it: the specs worker, the rollout or a measurement.
+        number: Number of the stage in the draft. ``None``: the env.
         problem: What is wrong.
     """
 
@@ -48,7 +48,7 @@ class StageError:
 
 
 class ErrorStore:
-    """The errors of each source; what a source no longer reports is gone everywhere.
+    """Current errors of each source.
 
     Example:
         >>> store = ErrorStore()
@@ -64,13 +64,13 @@ class ErrorStore:
         self._problems: dict[Source, dict[int | None, Problem]] = {}
 
     def put(self, source: Source, problems: Mapping[int | None, Problem]) -> bool:
-        """Replace the errors of a source; returns True if they were others."""
+        """Replace the errors of a source; return True if they have changed."""
         before = self._problems.get(source, {})
         self._problems[source] = {at: with_app_hint(each) for at, each in problems.items()}
         return before != self._problems[source]
 
     def all(self) -> tuple[StageError, ...]:
-        """Every error; of those that two sources report of one stage alike, the first."""
+        """Return all errors; of equal errors of a stage, only the first."""
         found: dict[tuple[int | None, str], StageError] = {}
         for source in _SOURCES:
             for number, problem in self._problems.get(source, {}).items():
@@ -79,23 +79,23 @@ class ErrorStore:
         return tuple(found.values())
 
     def at(self, number: int | None) -> tuple[StageError, ...]:
-        """The errors of a stage, or of the env."""
+        """Return the errors of a stage, or of the env (``None``)."""
         return tuple(each for each in self.all() if each.number == number)
 
 
 Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
 _POLL_INTERVAL = 0.05
 ENV = -1
-"""The place of the env in the chain; stages follow from 0, and the output is behind the last."""
+"""Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """What a rule found, and in which part of the chain.
+    """A finding of a rule.
 
     Args:
-        finding: what it found.
-        excluded: the numbers of the stages that were not looked at, since they fail.
+        finding: The finding.
+        excluded: Numbers of the failing stages that were left out of the check.
     """
 
     finding: Finding
@@ -108,13 +108,15 @@ class ChainStatus:
 
     Args:
         status: whether it is what the chain is now.
-        revision: the revision of the draft that it speaks of.
-        overview: the last one in which the env could be made; none before that.
-        numbers: the numbers of the stages that the overview speaks of.
-        problems: what is wrong now, by the number of the stage; the env's under none.
+        revision: Revision of the draft that was inspected.
+        overview: Last overview with a working env. ``None``: there was none yet.
+        numbers: Numbers of the stages in the overview.
+        problems: Current problems by stage number; those of the env under ``None``.
         good: the last good look at every stage, by its number.
-        lints: what the rules found, by the number of the stage; of no stage under none.
-        checked: the revision that the lints speak of.
+        lints: Findings of the rules by stage number; those without a stage under ``None``.
+        checked: Revision that the lints belong to.
+        phase: What is being done, or how it ended.
+        last_good: Last overview of each stage in which it worked, by stage number.
     """
 
     phase: Phase = "empty"
@@ -128,13 +130,13 @@ class ChainStatus:
 
 
 class Workspace:
-    """The state that the parts of the app share; parts subscribe to the signals.
+    """State that the parts of the app share; they subscribe to its signals.
 
     Args:
-        app: the app, which owns the signals.
-        editor: the chain under edit.
-        backend: whoever answers what needs torch.
-        allow_code: whether Python objects that the pipeline names may be imported.
+        app: Owner of the signals.
+        editor: Chain being edited.
+        backend: Answers requests that need torch.
+        allow_code: Allow the pipeline to import Python objects.
     """
 
     def __init__(
@@ -160,12 +162,12 @@ class Workspace:
 
     @property
     def stage(self) -> DraftStage | None:
-        """The selected stage; none where the env or the output is selected."""
+        """The selected stage. ``None``: the env or the output is selected."""
         stages = self.draft.stages
         return stages[self.place] if 0 <= self.place < len(stages) else None
 
     def select(self, place: int) -> None:
-        """Select the env (-1), a stage, or the output (behind the last stage)."""
+        """Select the env (-1), a stage, or the output (after the last stage)."""
         place = max(ENV, min(place, len(self.draft.stages)))
         if place != self.place:
             self.editor.seal()
@@ -175,13 +177,13 @@ class Workspace:
     def edit(
         self, label: str, draft: Draft, *, place: int | None = None, merge: str | None = None
     ) -> bool:
-        """Take a draft as the result of an edit; see :meth:`Editor.apply`.
+        """Apply an edit, see :meth:`Editor.apply`.
 
         Args:
-            label: what was done.
-            draft: the result.
-            place: what is selected then; the selection follows its stage where it is not given.
-            merge: edits in a row that have the same are undone together.
+            label: Description of the edit.
+            draft: The new draft.
+            place: Place to select. ``None``: the selection follows its stage.
+            merge: Consecutive edits with the same key are undone together.
         """
         number = None if self.stage is None else self.stage.number
         if not self.editor.apply(label, draft, merge):
@@ -190,21 +192,21 @@ class Workspace:
         return True
 
     def undo(self) -> Change | None:
-        """Take the last edit back."""
+        """Undo the last edit."""
         return self._apply_change(self.editor.undo())
 
     def redo(self) -> Change | None:
-        """Make the last edit again that was taken back."""
+        """Redo the last edit that was undone."""
         return self._apply_change(self.editor.redo())
 
     def load(self, draft: Draft) -> None:
-        """Begin anew with another chain."""
+        """Replace the chain and discard the edit history."""
         self.editor.load(draft)
         self.status = ChainStatus()
         self._apply(draft, None, ENV)
 
     def refresh(self) -> None:
-        """Ask the worker what the chain does now; an older question is dropped."""
+        """Ask the worker to inspect the chain; an older request is dropped."""
         revision, draft = self.editor.revision, self.draft
         if draft.env is None:
             self._show(ChainStatus())
@@ -213,27 +215,30 @@ class Workspace:
         self._run_task(self._inspect(revision, draft))
 
     def retry(self) -> None:
-        """Look again after the worker has died, but not where the chain may have ended it."""
+        """Inspect the chain again after the worker has died, unless the chain may be the cause."""
         at_work = self.status.phase in ("inspecting", "checking")
         if not at_work and self._retried_revision != self.editor.revision:
             self._retried_revision = self.editor.revision
             self.refresh()
 
     def cancel(self) -> bool:
-        """Kill the worker that looks at the chain, whatever it does.
+        """Kill the worker that inspects the chain.
+
+        The next :meth:`refresh` starts another.
 
         Returns:
-            whether it was at work; nobody looks then until :meth:`refresh` is called.
+            True if the worker was busy.
         """
         busy = self.status.phase in ("inspecting", "checking")
         self.backend.restart("look")
         return busy
 
     def check_with_steps(self, then: Callable[[Problem | None], None]) -> None:
-        """Let the rules look at some steps too.
+        """Check the chain with rules that make steps.
 
         Args:
-            then: called with what went wrong, or nothing; not where another question came first.
+            then: Called with what went wrong, or ``None``. Not called if another request came
+                first.
         """
         if self.draft.env is None:
             return
@@ -267,7 +272,7 @@ class Workspace:
         return change
 
     def _apply(self, draft: Draft, number: int | None, place: int | None) -> None:
-        """Keep the selection on its stage, or where it is told, and tell everyone."""
+        """Move the selection and publish the signals after an edit."""
         if place is None and number is not None:
             place = draft.place_of(number)
         if place is None:
@@ -299,13 +304,14 @@ class Workspace:
                 await self._check(revision, draft)
 
     async def _check(self, revision: int, draft: Draft, steps: bool = False) -> Problem | None:
-        """Ask what the rules find in the stages that work, and at those that fail.
+        """Check the working stages, and then the failing ones.
 
         Returns:
-            why they could not be asked.
+            Why the check failed. ``None``: it did not.
 
         Raises:
             StaleError: there was a newer question.
+            SupersededError: A newer request came first.
         """
         failed = frozenset(number for number in self.status.problems if number is not None)
         try:
@@ -327,7 +333,7 @@ class Workspace:
     async def _find_lints(
         self, draft: Draft, excluded: frozenset[int], steps: bool
     ) -> list[tuple[int | None, LintFinding]]:
-        """What is found without some stages, with the number of the stage that it is about."""
+        """Check the chain without some stages; return findings with stage numbers."""
         kept = [stage for stage in draft.stages if stage.enabled and stage.number not in excluded]
         pipeline = draft.pipeline().with_stages(*(stage.config for stage in kept))
         asked = CheckChain(pipeline, self.allow_code, steps)
@@ -337,17 +343,17 @@ class Workspace:
         ]
 
     def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
-        """Take the errors that the rollout or a measurement has met; none where it works.
+        """Set the errors that the rollout or a measurement has found.
 
         Args:
-            source: Who met them.
-            problems: What is wrong, by the number of the stage; the env's under ``None``.
+            source: Who found them.
+            problems: Problems by stage number; those of the env under ``None``. Empty: no errors.
         """
         if self.errors.put(source, problems):
             self.inspected.publish(self.status)
 
     def name_of(self, number: int | None) -> str:
-        """What a stage is called, with its number in the chain pane; the env under ``None``."""
+        """Return the name of a stage with its number in the chain pane; the env for ``None``."""
         place = None if number is None else self.draft.place_of(number)
         if place is None:
             return "env" if self.draft.env is None else f"env {self.draft.env.id}"
@@ -362,7 +368,7 @@ class Workspace:
 def _merge_overview(
     before: ChainStatus, revision: int, draft: Draft, overview: ChainOverview
 ) -> ChainStatus:
-    """What is known after a look; what was known of stages that fail now stays."""
+    """Return the status after an inspection; keep the last good state of failing stages."""
     numbers = tuple(stage.number for stage in draft.stages if stage.enabled)
     problems: dict[int | None, Problem] = {}
     good = dict(before.last_good)
@@ -387,7 +393,7 @@ def _merge_overview(
 
 
 def _inspection_problem(error: RequestError) -> Problem:
-    """What is shown where nobody could look at the chain."""
+    """Return the problem to show if the chain could not be inspected."""
     hint = "Ctrl+K looks again, and so does the next edit"
     if error.problem is CANCELLED:
         return replace(CANCELLED, hint=hint)
@@ -398,7 +404,7 @@ def _inspection_problem(error: RequestError) -> Problem:
 
 
 def _changed_place(change: Change, now: Draft) -> int | None:
-    """The first place at which two drafts differ, for the eye to follow."""
+    """Return the first place at which two drafts differ."""
     other = change.after if now is change.before else change.before
     if now.env != other.env:
         return ENV

@@ -25,15 +25,15 @@ from tdx.tui.backend.process import WorkerProcess
 
 T = TypeVar("T")
 CANCELLED = Problem("TDX000", "cancelled", "another worker is started when it is needed")
-"""What becomes of a request whose worker was killed by the user."""
+"""Problem of a request whose worker the user has killed."""
 
 
 class RequestError(Exception):
-    """A request that was not answered.
+    """A request that failed.
 
     Args:
-        problem: why, for the user.
-        details: a traceback, or the last words of the worker.
+        problem: What went wrong, for the user.
+        details: Traceback, or the end of the worker's output.
     """
 
     def __init__(self, problem: Problem, details: str = "") -> None:
@@ -43,21 +43,22 @@ class RequestError(Exception):
 
 
 class SupersededError(RequestError):
-    """A request whose answer is no longer wanted."""
+    """A request that a newer one in the same slot has replaced."""
 
 
 class WorkerDiedError(RequestError):
-    """A request whose worker ended by itself."""
+    """A request whose worker has died."""
 
 
 @dataclass
 class Ticket(Generic[T]):
-    """A request that is under way; await it for the answer.
+    """A running request; await it for the answer.
 
     Args:
-        number: tells it from all others.
-        future: the answer.
-        on_push: called with topic and value of what comes on the way.
+        number: Number of the request.
+        future: The answer.
+        on_push: Called with topic and value of each intermediate value.
+        slot: Slot of the request, see :meth:`Backend.ask`.
     """
 
     number: int
@@ -70,7 +71,7 @@ class Ticket(Generic[T]):
 
 
 class Backend(Protocol):
-    """Whoever answers requests; tests have one without a process."""
+    """Answers requests; tests use one without processes."""
 
     def ask(
         self,
@@ -80,31 +81,31 @@ class Backend(Protocol):
         slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        """Ask something; await the ticket for the answer.
+        """Submit a request; await the ticket for the answer.
 
         Args:
-            request: what is asked.
-            worker: which worker is asked; each name is a process of its own.
-            slot: of requests in the same line only the last counts: those before it are
-                cancelled, and their tickets raise :class:`StaleError`.
-            on_push: called with topic and value of what comes on the way, at most 30 times a
+            request: The request.
+            worker: Name of the worker. Each name is a separate process.
+            slot: A request cancels earlier ones in the same slot; their tickets raise
+                :class:`SupersededError`.
+            on_push: Called with topic and value of each intermediate value, at most 30 times per
                 second.
         """
 
     def cancel(self, ticket: Ticket[Any]) -> None:
-        """Tell the worker that an answer is no longer wanted; it may look, or not."""
+        """Tell the worker that an answer is no longer needed; it may ignore that."""
 
     def send(self, ticket: Ticket[Any], value: Any) -> None:
-        """Send something to a request that is being answered."""
+        """Send a value to a running request."""
 
     def restart(self, worker: str) -> None:
-        """Kill a worker whatever it does; its requests raise, and the next one finds a new one."""
+        """Kill a worker; its requests raise, and the next request starts a new one."""
 
     def hold(self) -> None:
-        """Keep back for a moment what is pushed: the user has pressed a key."""
+        """Delay intermediate values for a moment, because the user has pressed a key."""
 
     def close(self) -> None:
-        """End all workers; nothing is left behind."""
+        """Kill all workers."""
 
 
 __all__ = [
@@ -118,18 +119,18 @@ __all__ = [
 ]
 
 PUSH_INTERVAL = 1 / 30
-"""Seconds between two deliveries of what is pushed; in between only the latest is kept."""
+"""Seconds between two deliveries of intermediate values; only the latest are delivered."""
 HOLD_SECONDS = 0.06
-"""Seconds after a key in which nothing is delivered, so that its answer is drawn alone."""
+"""Seconds after a key press without deliveries, so that its effect is drawn first."""
 MAX_HOLD_SECONDS = 0.25
-"""Seconds between two deliveries however many keys are pressed."""
+"""Maximum number of seconds between two deliveries, however many keys are pressed."""
 TRIM_INTERVAL = 1.0
-"""Seconds between two looks at how much the workers have written."""
+"""Seconds between two checks of the size of the workers' output."""
 
 
 @dataclass
 class _WorkerHandle:
-    """A worker and what it was asked."""
+    """A worker with its requests."""
 
     process: WorkerProcess
     tickets: dict[int, Ticket[Any]] = field(default_factory=dict)
@@ -140,11 +141,12 @@ class _WorkerHandle:
 
 
 class ProcessBackend:
-    """Workers that are processes, each started when it is first asked.
+    """Worker processes, each started by its first request.
 
     Args:
-        on_exit: called with the name of a worker that ended by itself, how, and what it last said.
-        on_event: called with all else that is worth a line in a log.
+        on_exit: Called with the name of a worker that has died, the reason and the end of its
+            output.
+        on_event: Called with everything else that is worth a log entry.
     """
 
     def __init__(
@@ -211,11 +213,11 @@ class ProcessBackend:
             self._trim_timer.cancel()
 
     def pids(self) -> dict[str, int]:
-        """The process id of each worker that runs."""
+        """Return the process id of each running worker."""
         return {name: handle.process.pid for name, handle in self._workers.items()}
 
     def is_ready(self, worker: str = "look") -> bool:
-        """Whether a worker has started and listens."""
+        """Return True if a worker has started."""
         return worker in self._workers and self._workers[worker].ready
 
     def _start_worker(self, name: str) -> _WorkerHandle:
@@ -239,7 +241,7 @@ class ProcessBackend:
         return handle
 
     def _trim_outputs(self) -> None:
-        """See that an env that prints without end does not fill the disk."""
+        """Keep the output small, even if an env prints endlessly."""
         for name, handle in self._workers.items():
             self._forward_output(name, handle)
             handle.process.output.trim()
@@ -250,7 +252,7 @@ class ProcessBackend:
             )
 
     def _forward_output(self, name: str, handle: _WorkerHandle, *, last: bool = False) -> None:
-        """Pass on what a worker has printed."""
+        """Report what a worker has printed."""
         text, skipped_bytes = handle.process.output.read_new(last=last)
         if text:
             self._report(WorkerEvent(name, "printed", text, skipped_bytes=skipped_bytes))
@@ -285,7 +287,7 @@ class ProcessBackend:
             handle.delivery = loop.call_at(due, self._deliver_unless_held, handle)
 
     def _hold_end(self, handle: _WorkerHandle) -> float:
-        """The time before which nothing is to be delivered."""
+        """Return the time before which nothing is delivered."""
         return min(self._hold_until, handle.delivered + MAX_HOLD_SECONDS)
 
     def _deliver_unless_held(self, handle: _WorkerHandle) -> None:
@@ -296,7 +298,7 @@ class ProcessBackend:
             self._deliver(handle)
 
     def _deliver(self, handle: _WorkerHandle) -> None:
-        """Hand the latest of every topic to whoever asked."""
+        """Deliver the latest value of each topic."""
         if handle.delivery is not None:
             handle.delivery.cancel()
             handle.delivery = None

@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class InlineBackend:
-    """Answers in this process, one request after the other, in the next turn of the loop.
+    """Answers requests in this process, one after the other, in the next turn of the event loop.
 
-    A request without an end would not let the loop go on, so it is refused.
+    It refuses requests without an end, which would block the loop.
     """
 
     def __init__(self) -> None:
@@ -101,4 +101,4 @@ _ENDLESS = Problem("TDX000", "this goes on until it is ended, and needs a proces
 
 
 def _ignore_push(topic: str, value: Any) -> None:
-    """Nobody listens."""
+    """Ignore an intermediate value."""

@@ -26,7 +26,7 @@ class Request(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Please answer this."""
+    """Asks the worker to answer a request."""
 
     number: int
     request: Request[Any]
@@ -34,14 +34,14 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The answer is no longer wanted."""
+    """Tells the worker that an answer is no longer needed."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Something for a request that is being answered, such as another rate of stepping."""
+    """Sends a value to a running request, such as a new step rate."""
 
     number: int
     value: Any
@@ -49,12 +49,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has started."""
+    """Reports that the worker has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a request."""
+    """Result of a request."""
 
     number: int
     value: Any
@@ -62,12 +62,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a request that went wrong.
+    """Failure of a request.
 
     Args:
-        number: the request.
-        problem: what is wrong, for the user.
-        details: the traceback.
+        number: Number of the request.
+        problem: What went wrong, for the user.
+        details: Traceback.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Something on the way to the answer; of one topic only the latest counts."""
+    """Intermediate value of a running request; only the latest of each topic counts."""
 
     number: int
     topic: str
@@ -93,20 +93,20 @@ _TITLES = {
 
 
 def worker_title(worker: str) -> str:
-    """What a worker is for, in words."""
+    """Return what a worker is for, in words."""
     return _TITLES.get(worker, worker)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """Something that a worker did, or that was done to it.
+    """Something that happened to a worker.
 
     Args:
-        worker: its name.
-        kind: ``started``, ``killed`` by the app, ``printed`` something, ``failed`` to answer.
-        text: what is to be said of it; all that it has written, where it has printed.
-        details: a traceback.
-        skipped_bytes: bytes that it has printed before, and that were too many to be read.
+        worker: Name of the worker.
+        kind: ``started``, ``killed`` by the app, ``printed`` output, or ``failed`` to answer.
+        text: Description, or the output if the worker has printed.
+        details: Traceback.
+        skipped_bytes: Number of bytes of earlier output that were too many to read.
     """
 
     worker: str
@@ -117,11 +117,11 @@ class WorkerEvent:
 
 
 class Job:
-    """One request while it is being answered.
+    """One request while it is being answered, as seen by the function that answers it.
 
     Args:
-        push: sends something on the way, by topic.
-        cache: what this worker keeps from one request to the next, such as an env.
+        push: Sends an intermediate value by topic.
+        cache: What the worker keeps between requests, such as an env.
     """
 
     def __init__(self, push: Callable[[str, Any], None], cache: dict[str, Any]) -> None:
@@ -132,30 +132,30 @@ class Job:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the answer is no longer wanted; a long job looks now and then."""
+        """True if the answer is no longer needed; long jobs check it regularly."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Let :attr:`cancelled` be true from now on."""
+        """Set :attr:`cancelled`."""
         self._cancelled.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but no longer than until it is cancelled; returns whether it is."""
+        """Sleep until the time is over or the job is cancelled; return True if it is cancelled."""
         return self._cancelled.wait(seconds)
 
     def send(self, value: Any) -> None:
-        """Put something where :meth:`told` finds it."""
+        """Queue a value for :meth:`receive`."""
         self._inbox.append(value)
 
     def receive(self) -> list[Any]:
-        """What the app has told this request since the last call."""
+        """Return the values that the app has sent since the last call."""
         found = []
         while self._inbox:
             found.append(self._inbox.popleft())
         return found
 
     def cached(self, name: str, make: Callable[[], T]) -> T:
-        """Something on the cache, made where it is not there yet."""
+        """Return a value of the cache; create it if it is missing."""
         if name not in self.cache:
             self.cache[name] = make()
         return self.cache[name]
@@ -165,6 +165,6 @@ _TRACEBACK_HINT = "F12 shows the traceback"
 
 
 def with_app_hint(problem: Problem) -> Problem:
-    """The problem with a hint that names a key of the app, where its own names Python's."""
+    """Replace a hint about Python's ``__cause__`` by the key that shows the traceback."""
     is_pythons = problem.hint is None or "__cause__" in problem.hint
     return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_pythons else problem

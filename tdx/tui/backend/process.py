@@ -17,13 +17,13 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 TAIL_BYTES = 64 * 1024
-"""Bytes of the end that are kept."""
+"""Number of bytes at the end of the output that are kept."""
 MAX_BYTES = 1024 * 1024
-"""Bytes above which what came before the end is thrown away."""
+"""Size above which everything but the end is deleted."""
 
 
 class Output:
-    """A file without a name that processes write to, for as long as somebody holds it."""
+    """An unnamed file that a worker writes its output to; only the end is kept."""
 
     def __init__(self) -> None:
         self._position = 0
@@ -33,10 +33,11 @@ class Output:
         fcntl.fcntl(self.file, fcntl.F_SETFL, flags | os.O_APPEND)
 
     def tail(self, max_bytes: int = TAIL_BYTES) -> str:
-        """The end of what was written.
+        """Return the end of the output.
 
         Args:
             most: how many bytes of it.
+            max_bytes: Maximum number of bytes.
 
         Example:
             >>> output = Output()
@@ -48,13 +49,14 @@ class Output:
         return self._read_end(max_bytes).decode(errors="replace").strip()
 
     def read_new(self, *, last: bool = False) -> tuple[str, int]:
-        """What was written since this was asked before, in whole lines.
+        """Return the complete lines written since the last call.
 
         Args:
-            last: whether nothing more will come, so that a line need not be whole.
+            last: Also return an incomplete last line, because no more output will follow.
 
         Returns:
-            The text, and how many bytes before it are left out because they are too many.
+            The text, and the number of bytes before it that were skipped because they were too
+            many.
 
         Example:
             >>> output = Output()
@@ -73,7 +75,7 @@ class Output:
         return whole.decode(errors="replace"), skipped_bytes
 
     def trim(self) -> None:
-        """Throw away all but the end where it has become much: a disk is not without end."""
+        """Delete everything but the end if the file has become large."""
         if self._size() > MAX_BYTES:
             end = self._read_end(TAIL_BYTES)
             os.ftruncate(self.file.fileno(), 0)
@@ -82,7 +84,7 @@ class Output:
             self._position = self._size()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.file.close()
 
     def _size(self) -> int:
@@ -103,21 +105,23 @@ _QUIET_ENVIRONMENT = {
     "KINETO_LOG_LEVEL": "99",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-"""What libraries say of themselves is none of what the log is for."""
+"""Silences start-up messages of libraries, which do not belong in the log."""
 _MAX_OUTPUT_TAIL = 4000
 _CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 class WorkerProcess:
-    """One process, from its start to its end.
+    """A worker process, from start to exit.
 
-    Its output goes to a file that nobody sees unless it dies: an env that prints would write into
-    the middle of the screen. It has a process group of its own, so that what it starts ends with
-    it; and it ends by itself when the app is gone.
+    Its output goes to a file, since an env that prints would garble the screen. It has its own
+    process group, so that its child processes are killed with it, and it exits when the app is
+    gone.
 
     Args:
         received: called, in a thread of its own, with each message.
         ended: called, in that thread, when the process has ended.
+        on_message: Called with each message, in a separate thread.
+        on_exit: Called when the process has exited, in the same thread.
     """
 
     def __init__(self, on_message: Callable[[Any], None], on_exit: Callable[[], None]) -> None:
@@ -140,30 +144,30 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Process id."""
         return self._process.pid
 
     def send(self, message: object) -> None:
-        """Send a message; nothing happens where the process has ended."""
+        """Send a message; do nothing if the process has exited."""
         with suppress(OSError):
             self._pipe.send(message)
 
     def kill(self) -> None:
-        """End the process and all that it has started, at once."""
+        """Kill the process and its child processes."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def output_tail(self) -> str:
-        """The end of what it wrote to its output."""
+        """Return the end of the output."""
         return self.output.tail(_MAX_OUTPUT_TAIL)
 
     def exit_reason(self) -> str:
-        """What became of it, where it is no longer there.
+        """Return why the process has exited.
 
         Returns:
-            ``"exit code 3"``, ``"crashed (SIGSEGV)"``, ``"killed (SIGKILL)"``; nothing where it
-            ended in good order.
+            ``"exit code 3"``, ``"crashed (SIGSEGV)"`` or ``"killed (SIGKILL)"``; empty if it exited
+            normally.
         """
         code = self._process.returncode
         if code is None or code >= 0:
@@ -175,7 +179,7 @@ class WorkerProcess:
         return f"{'crashed' if number in _CRASH_SIGNALS else 'killed'} ({number.name})"
 
     def close(self) -> None:
-        """Let it end: kill it, and give back what it held."""
+        """Kill the process and release its resources."""
         self.kill()
         self._listener.join(timeout=1)
         self.output.close()

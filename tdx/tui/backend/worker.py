@@ -34,7 +34,7 @@ from tdx.tui.handlers import find_handler
 
 
 def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
-    """Run the function that a request names."""
+    """Call the handler of a request."""
     try:
         return Answer(number, find_handler(type(request))(request, job))
     except TdxError as error:
@@ -53,10 +53,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int) -> None:
-    """Answer what comes through the pipe until its other end is closed.
+    """Answer requests until the other end of the pipe is closed.
 
     Args:
-        descriptor: this end of the pipe.
+        descriptor: File descriptor of this end of the pipe.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -73,10 +73,10 @@ def main(descriptor: int) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Have the kernel end this process when the app is gone.
+    """Have the kernel kill this process when the app exits.
 
-    The listening thread does so too, but cannot while a library that is stuck holds the lock of
-    the interpreter. Only Linux knows how.
+    The listening thread does so too, but not while a stuck library holds the interpreter lock.
+    Works on Linux only.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
@@ -84,7 +84,7 @@ def _exit_with_parent() -> None:
 
 
 def _exit_group() -> NoReturn:
-    """End this process and all that it has started: there is nobody to answer any more."""
+    """Exit this process and all that it has started, because the app is gone."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -109,7 +109,7 @@ class _Worker:
             del self._jobs[message.number]
 
     def _listen(self) -> None:
-        """Sort what comes in; where nothing can come any more the process ends, busy or not."""
+        """Sort incoming messages; exit when the pipe is closed, even if a request is running."""
         with suppress(EOFError, OSError):
             while True:
                 message = self._pipe.recv()

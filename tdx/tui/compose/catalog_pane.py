@@ -17,19 +17,19 @@ from tdx.tui.screens.dialogs import fuzzy_sort
 
 
 class CatalogPane(Vertical):
-    """The pane on the left."""
+    """The left pane."""
 
     BINDINGS = [*bindings.CATALOG]
 
     class Chosen(Message):
-        """A transform is to be added."""
+        """A transform was chosen."""
 
         def __init__(self, info: TransformInfo) -> None:
             super().__init__()
             self.info = info
 
     class Left(Message):
-        """The user is done with the catalogue."""
+        """The user has left the catalog."""
 
     def __init__(self) -> None:
         super().__init__(id="catalog-pane", classes="pane")
@@ -65,7 +65,7 @@ class CatalogPane(Vertical):
             self.post_message(self.Left())
 
     def start_search(self) -> None:
-        """Put the cursor into the search field."""
+        """Focus the search field."""
         # At once, for what is typed quickly after the key must not be taken for other keys.
         self.screen.set_focus(self.query_one("#catalog-search", Input))
 
@@ -96,7 +96,7 @@ class CatalogPane(Vertical):
         self.action_add()
 
     def on_key(self, event: object) -> None:
-        """Let the arrow keys walk through the list while the search field has the focus."""
+        """Move through the list with the arrow keys while the search field has the focus."""
         key = getattr(event, "key", "")
         if key in ("down", "up") and self.query_one("#catalog-search", Input).has_focus:
             options = self.query_one("#catalog", OptionList)
@@ -125,7 +125,7 @@ def _category_options() -> list[Option]:
 
 
 def _search_options(words: str) -> list[Option]:
-    """The transforms whose names match, then those whose summaries do."""
+    """Return transforms whose names match, then those whose summaries do."""
     by_name = fuzzy_sort(words, catalogue().transforms, lambda info: info.name)
     options = []
     for info, positions in by_name:

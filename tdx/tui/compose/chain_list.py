@@ -24,14 +24,14 @@ Badge = Literal["", "failed", "error", "warning", "advice", "off", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class ChainRow:
-    """One line.
+    """A row of the chain list.
 
     Args:
-        kind: what it shows.
-        place: the place that it belongs to.
-        title: its name.
-        detail: what stands behind the name.
-        badge: what its mark says.
+        kind: What the row shows.
+        place: Place in the chain.
+        title: Name.
+        detail: Text after the name.
+        badge: Status of the stage.
     """
 
     kind: RowKind
@@ -42,7 +42,7 @@ class ChainRow:
 
 
 def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
-    """The lines for a chain and what is known of it."""
+    """Return the rows for a chain and its status."""
     rows = [*_env_rows(draft, status, errors), *_stage_rows(draft, status, errors)]
     return [*rows, _output_row(draft, status)]
 
@@ -120,10 +120,10 @@ _MARKS = {
 
 
 class ChainList(ScrollView, can_focus=True):
-    """Draws the env, the stages and the output, a line each.
+    """Draws the env, the stages and the output, one row each.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -146,10 +146,10 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             self.to = to
 
     class Opened(Message):
-        """A place was clicked twice."""
+        """A row was double-clicked."""
 
     class Marked(Message):
-        """The mark in front of a stage was clicked."""
+        """The status mark of a stage was clicked."""
 
         def __init__(self, place: int) -> None:
             super().__init__()
@@ -170,7 +170,7 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Draw what is known now."""
+        """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
         if rows != self.rows:
@@ -180,7 +180,7 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             self.follow()
 
     def follow(self) -> None:
-        """Keep the cursor in sight; what it leaves and what it comes to is drawn anew."""
+        """Redraw the cursor and scroll to it."""
         before, self._cursor = self._cursor, self.workspace.place
         for n, row in enumerate(self.rows):
             if row.place in (before, self._cursor):
@@ -299,7 +299,7 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
 
 
 def _truncate(text: str, width: int) -> str:
-    """The text, or its beginning with an ellipsis."""
+    """Shorten a text with an ellipsis."""
     if len(text) <= width:
         return text
     return f"{text[: max(0, width - 1)]}…" if width > 0 else ""

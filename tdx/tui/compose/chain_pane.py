@@ -14,19 +14,19 @@ from tdx.tui.workspace import ENV, Workspace
 
 
 class ChainPane(Vertical):
-    """The pane in the middle.
+    """The middle pane.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [*bindings.CHAIN]
 
     class Edit(Message):
-        """The form of what is selected is wanted."""
+        """The form of the selected stage should open."""
 
     class Fix(Message):
-        """The fix of what is selected is wanted."""
+        """The fix for the selected stage should be applied."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="chain-pane", classes="pane")
@@ -65,11 +65,11 @@ class ChainPane(Vertical):
         self.post_message(self.Fix())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let the footer speak of a fix only where there is one."""
+        """Show the key for a fix only if there is one."""
         return action != "fix" or self._has_fix
 
     def _offer_fix(self) -> None:
-        """Draw the footer anew, but only where it is another one: it has many parts."""
+        """Update the key bar if the availability of a fix has changed."""
         there = find_fixable(self.workspace) is not None
         if there != self._has_fix:
             self._has_fix = there

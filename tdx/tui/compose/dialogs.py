@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class ComposeDialogs:
-    """Asks, and does what is answered.
+    """Shows dialogs and applies their results.
 
     Args:
-        screen: the screen under the dialogs.
-        workspace: the state of the app.
+        screen: Screen below the dialogs.
+        workspace: State of the app.
     """
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
@@ -39,35 +39,35 @@ class ComposeDialogs:
         self._task: asyncio.Task[None] | None = None
 
     def choose_env(self) -> None:
-        """Ask for the env; ids are completed as soon as they are known."""
+        """Ask for the env; entries appear as soon as the envs are known."""
         dialog = ChoiceScreen("Choose an env", _env_choices(self._envs), allow_custom=True)
         self._screen.app.push_screen(dialog, self._env_chosen)
         self.load_envs(dialog)
 
     @property
     def envs(self) -> tuple[EnvChoice, ...]:
-        """The envs that are known; none until they are learnt."""
+        """Known envs; empty until they are loaded."""
         return self._envs
 
     def load_envs(self, dialog: ChoiceScreen | None = None) -> None:
-        """Ask which envs there are, for a dialog that waits for them or for later."""
+        """Request the list of envs, for a dialog that waits or for later."""
         if not self._envs:
             self._task = asyncio.get_running_loop().create_task(self._load_envs(dialog))
 
     def set_env(self, name: str) -> None:
-        """Take another env; its seed and its number of copies stay."""
+        """Use another env; keep the seed and the number of copies."""
         draft = self._workspace.draft
         env = EnvConfig(name) if draft.env is None else replace(draft.env, id=name, kwargs={})
         self._workspace.edit(f"choose {name}", draft.with_env(env))
 
     def choose_preset(self) -> None:
-        """Ask for a sample pipeline to begin with."""
+        """Ask for a sample pipeline."""
         choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
         dialog = ChoiceScreen("Begin with a sample pipeline", choices)
         self._screen.app.push_screen(dialog, self.load_preset)
 
     def pick_keys(self, row: FormRow) -> None:
-        """Ask which of the keys that are there a field shall hold, or which one."""
+        """Ask for the key or keys of a form field."""
         if not row.field.many:
             choices = [Choice(key, key) for key in row.keys]
             dialog_of_one = ChoiceScreen(
@@ -90,7 +90,7 @@ class ComposeDialogs:
         self._screen.app.push_screen(dialog, picked)
 
     def fix(self) -> None:
-        """Make the first fix that there is for what is selected."""
+        """Apply the first fix for the selected stage."""
         lint = find_fixable(self._workspace)
         if lint is None or lint.finding.fix is None:
             self._screen.notify("nothing here has a fix", timeout=2)
@@ -102,7 +102,7 @@ class ComposeDialogs:
         self._screen.notify(fix.title, timeout=3)
 
     def copy(self) -> None:
-        """Put the pipeline on the clipboard, in one of its forms."""
+        """Ask for a format, and copy the pipeline to the clipboard."""
         if self._workspace.draft.env is None:
             self._screen.notify("there is no pipeline yet", timeout=2)
             return
@@ -114,7 +114,7 @@ class ComposeDialogs:
         self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copied)
 
     def details(self) -> None:
-        """Show every error of the chain with its traceback, those of the selection first."""
+        """Show all errors with tracebacks, those of the selected stage first."""
         workspace = self._workspace
         here = None if workspace.stage is None else workspace.stage.number
         errors = sorted(workspace.errors.all(), key=lambda each: each.number != here)
@@ -144,6 +144,7 @@ class ComposeDialogs:
             dialog.set_choices(_env_choices(self._envs))
 
     def load_preset(self, name: str | None) -> None:
+        """Replace the chain by a sample pipeline."""
         preset = next((each for each in presets() if each.name == name), None)
         if preset is None:
             return

@@ -23,12 +23,12 @@ from tdx.tui.workspace import ChainStatus
 def available_keys(
     status: ChainStatus, stage: DraftStage, *, inverse: bool = False
 ) -> tuple[str, ...]:
-    """The keys that a stage is given, as far as the last look tells.
+    """Return the keys that a stage receives, according to the last inspection.
 
     Args:
-        status: what is known of the chain.
-        stage: the stage.
-        inverse: whether the keys on the way in are meant: actions and states.
+        status: What is known of the chain.
+        stage: The stage.
+        inverse: Put the keys of the inverse path first: actions and states.
     """
     if status.overview is None:
         return ()
@@ -42,11 +42,11 @@ _LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 
 
 class WordSuggester(Suggester):
-    """Completes a word, or the last of several keys with commas or quotes around them.
+    """Completes a word, or the last word of a list.
 
     Args:
-        words: the words there are.
-        many: whether there can be several.
+        words: Known words.
+        many: True if the field holds a list.
     """
 
     def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
@@ -65,15 +65,15 @@ class WordSuggester(Suggester):
 
 
 class FormRow(Widget):
-    """Asks for one argument.
+    """Form field for one argument.
 
     Args:
-        field: what is asked.
-        keys: the keys that can be offered here.
+        field: Description of the argument.
+        keys: Keys to suggest.
     """
 
     class Edited(Message):
-        """Something else was given."""
+        """The text was edited."""
 
         def __init__(self, row: FormRow, text: str) -> None:
             super().__init__()
@@ -86,7 +86,7 @@ class FormRow(Widget):
             return self.row
 
     class PickKeys(Message):
-        """A choice among the keys is wanted."""
+        """The dialog for keys should open."""
 
         def __init__(self, row: FormRow) -> None:
             super().__init__()
@@ -110,14 +110,14 @@ class FormRow(Widget):
 
     @property
     def text(self) -> str:
-        """What is given now."""
+        """The current text."""
         return self._text
 
     def set_field(self, field: FormField, keys: tuple[str, ...]) -> None:
-        """Follow the chain, where something else than this row has changed the argument.
+        """Show a new value of the argument that did not come from this row.
 
-        What is typed stays: a field that has the focus, that holds text which the row has not
-        taken yet, or whose text cannot be read, is left as it is.
+        Typed text stays: nothing changes while the field has the focus, holds an uncommitted text,
+        or holds an invalid text.
         """
         self.field, self.keys = field, keys
         if not self.query(".form-help"):
@@ -134,11 +134,11 @@ class FormRow(Widget):
         self.show_error(None)
 
     def accept(self, field: FormField) -> None:
-        """Remember what the chain holds now that it has taken the text of this row."""
+        """Remember the value that the chain has taken from this row."""
         self.field, self._chain_text = field, field.text
 
     def set_text(self, text: str) -> None:
-        """Write a text into the field without a word to anyone."""
+        """Set the text without posting a message."""
         self._text = text
         if self.field.kind == "flag":
             self.query_one(Switch).value = (text or self.field.default) == "True"
@@ -148,12 +148,12 @@ class FormRow(Widget):
             self.query_one(Input).value = text
 
     def enter_text(self, text: str) -> None:
-        """Take a text as if it had been typed."""
+        """Set the text as if it was typed."""
         self.set_text(text)
         self.post_message(self.Edited(self, text))
 
     def show_error(self, text: str | None) -> None:
-        """Say what is wrong with what is typed; none where nothing is."""
+        """Show an error instead of the help text. ``None``: show the help text."""
         self.set_class(text is not None, "-wrong")
         said = self._help() if text is None else Content.styled(text, "$error")
         for line in self.query(".form-help").results(Static):  # none in a row that is going away
@@ -207,7 +207,7 @@ class FormRow(Widget):
         self.post_message(self.PickKeys(self))
 
     def on_key(self, event: events.Key) -> None:
-        """The arrow down in a field of keys opens the choice among them."""
+        """Open the dialog for keys with the down key."""
         asked = event.key == "down" and self.field.kind == "keys"
         if asked and self.query_one(Input).has_focus:
             event.stop()
@@ -220,5 +220,5 @@ class FormRow(Widget):
 
 
 def _placeholder(field: FormField) -> str:
-    """What stands where nothing is given."""
+    """Return the placeholder of an empty field."""
     return "needed" if field.default is None else field.default

@@ -18,10 +18,10 @@ _SIGNS = {
 
 
 class ProblemPanel(Static):
-    """A few lines that are there only where something is wrong.
+    """Problems of the selected stage; hidden if there are none.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -35,7 +35,7 @@ class ProblemPanel(Static):
         self.update_problems()
 
     def update_problems(self) -> None:
-        """Say what is wrong now, where it can be status: each change lays out the whole screen."""
+        """Show the current problems, if the tab is in front: each change lays out the whole screen."""
         problems, lints = problems_at(self.workspace)
         if (problems, lints) == self._shown or not self.query_ancestor(TabBody).is_in_front:
             return
@@ -46,7 +46,7 @@ class ProblemPanel(Static):
 
 
 def problems_at(workspace: Workspace) -> tuple[tuple[Problem, ...], tuple[LintFinding, ...]]:
-    """What is wrong with what is selected: the errors, and what rules found besides."""
+    """Return the errors and the findings of rules for the selected stage."""
     stage, status = workspace.stage, workspace.status
     if (stage is None and workspace.place != ENV) or (stage is not None and not stage.enabled):
         return (), ()
@@ -62,12 +62,12 @@ def problems_at(workspace: Workspace) -> tuple[tuple[Problem, ...], tuple[LintFi
 
 
 def _is_from_steps(lint: LintFinding) -> bool:
-    """Whether only steps have shown it, which no look at the specs would."""
+    """Return True if only steps can reveal the finding."""
     return lint.finding.check == "steps"
 
 
 def find_fixable(workspace: Workspace) -> LintFinding | None:
-    """The first of what is found there that has a fix."""
+    """Return the first finding with a fix."""
     _, lints = problems_at(workspace)
     return next((lint for lint in lints if lint.finding.fix is not None), None)
 

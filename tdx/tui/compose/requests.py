@@ -12,7 +12,7 @@ from tdx.tui.backend.messages import Job, Request
 
 @dataclass(frozen=True, slots=True)
 class InspectChain(Request[ChainOverview]):
-    """What does each stage do?"""
+    """Inspect the specs of each stage."""
 
     pipeline: Pipeline
     allow_code: bool = False
@@ -20,7 +20,7 @@ class InspectChain(Request[ChainOverview]):
 
 @dataclass(frozen=True, slots=True)
 class CheckChain(Request[tuple[Finding, ...]]):
-    """What does ``tdx check`` find?"""
+    """Check the chain as ``tdx check`` does."""
 
     pipeline: Pipeline
     allow_code: bool = False
@@ -32,9 +32,9 @@ class EnvChoice:
     """An env that can be chosen.
 
     Args:
-        id: its id.
-        package: where it comes from.
-        hint: what to install first; none where it is there.
+        id: Id of the env.
+        package: Package that provides it.
+        hint: What to install first. ``None``: it is installed.
     """
 
     id: str
@@ -44,23 +44,23 @@ class EnvChoice:
 
 @dataclass(frozen=True, slots=True)
 class ListEnvs(Request[tuple[EnvChoice, ...]]):
-    """Which envs are there?"""
+    """List the envs."""
 
 
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
-    """Look at the specs of a pipeline as far as it works."""
+    """Inspect the chain up to the first failing stage."""
     bench = job.cached("bench", lambda: EnvBench(request.allow_code))
     return overview(request.pipeline, bench)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
-    """Hold a pipeline against the rules, with steps where they are asked for."""
+    """Check the chain with the rules, and with steps if requested."""
     report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
     return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
 
 
 def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
-    """Count the stage of a finding from the draft's first; stages of the env are the env's."""
+    """Renumber the stage of a finding from the first stage of the draft."""
     stage = finding.where.stage
     if stage is None or not env_stages:
         return finding
@@ -69,7 +69,7 @@ def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
 
 
 def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
-    """Every env, those that can be made first."""
+    """Return all envs, the installed ones first."""
     from tdx.inspection.env_list import list_envs
 
     found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]

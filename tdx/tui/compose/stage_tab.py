@@ -39,10 +39,10 @@ _WELCOME = """Nothing here yet.
 
 
 class StageTab(TabBody):
-    """Shows and edits the arguments of what is selected.
+    """Shows and edits the arguments of the selected stage or env.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     HELP = """## The form
@@ -51,7 +51,7 @@ Every argument of the transform, with its default in gray. What is typed is chec
 chain keeps the last value that can be read. `↓` in a field of keys offers those that are there."""
 
     class PickKeys(Message):
-        """A choice among keys is wanted for a row."""
+        """The dialog for keys should open for a row."""
 
         def __init__(self, row: FormRow) -> None:
             super().__init__()
@@ -75,7 +75,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
 
     async def open_form(self) -> None:
-        """Put the cursor into the first field, once the form is that of the selection."""
+        """Focus the first field, after the form of the selected stage is built."""
         self.update()
         await self._built()
         self._focus_form()
@@ -92,7 +92,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             self.screen.set_focus(fields.first())
 
     def update(self) -> None:
-        """Show what is selected; the rows are made anew only where it is something else."""
+        """Show the selected stage; rebuild the rows only if it is another one."""
         self.query_one(ProblemPanel).update_problems()
         shown, title = self._identity(), self._title()
         if title != self._named:
@@ -147,7 +147,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
     def _offer(self) -> None:
-        """Bring the rows up to date with the chain and with what is known of it."""
+        """Update the rows with the current values and keys."""
         fields = {field.name: field for field in self._fields()}
         for row in self.query(FormRow):
             field = fields.get(row.field.name)

@@ -24,11 +24,11 @@ _FIELDS = (
 
 
 class DumpScreen(ModalScreen[None]):
-    """A form while nothing is dumped, else a progress bar; closing it ends nothing.
+    """A form, or a progress bar while a dump is running; closing it stops nothing.
 
     Args:
-        job: the dump that is being made, if any.
-        workspace: the state of the app.
+        job: The dump.
+        workspace: State of the app.
     """
 
     BINDINGS = [

@@ -25,13 +25,13 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """How far it is.
+    """Progress of a dump.
 
     Args:
-        steps: made by each env.
-        episodes: that ended.
-        goal_steps: how many steps there shall be; none where episodes are counted.
-        goal_episodes: how many episodes, otherwise.
+        steps: Steps made by each env.
+        episodes: Completed episodes.
+        goal_steps: Number of steps to make. ``None``: episodes are counted.
+        goal_episodes: Number of episodes to complete. ``None``: steps are counted.
     """
 
     steps: int
@@ -41,14 +41,14 @@ class DumpProgress:
 
     @property
     def share(self) -> float:
-        """How much is done, from 0 to 1."""
+        """Completed share, from 0 to 1."""
         if self.goal_steps is not None:
             return min(1.0, self.steps / max(self.goal_steps, 1))
         return min(1.0, self.episodes / max(self.goal_episodes or 1, 1))
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Description for the user."""
         steps = f"{self.steps:,}" + (f" of {self.goal_steps:,}" if self.goal_steps else "")
         of = f" of {self.goal_episodes:,}" if self.goal_episodes else ""
         return f"{steps} steps, {self.episodes:,}{of} episodes"
@@ -56,13 +56,13 @@ class DumpProgress:
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """What is in the dump in the end.
+    """What a finished dump contains.
 
     Args:
-        path: its folder.
-        progress: how far it went.
-        complete: whether it reached its goal.
-        seed: with which it can be made again.
+        path: Folder of the dump.
+        progress: Final progress.
+        complete: True if the goal was reached.
+        seed: Seed with which the dump can be reproduced.
     """
 
     path: str
@@ -73,7 +73,7 @@ class DumpResult:
 
 @dataclass(frozen=True, slots=True)
 class DumpRollout(Request[DumpResult]):
-    """Roll the pipeline out into a folder; pushes :class:`DumpProgress` after each chunk."""
+    """Dump a rollout; pushes :class:`DumpProgress` after each chunk."""
 
     pipeline: Pipeline
     path: str
@@ -87,15 +87,15 @@ class DumpRollout(Request[DumpResult]):
 
 WORKER = "dump"
 CANCEL_TIMEOUT = 3.0
-"""Seconds that a rollout has to end at the end of a chunk, before its worker is killed."""
+"""Seconds that a rollout has to finish its chunk before its worker is killed."""
 
 
 class DumpJob:
-    """Asks the worker, and tells of its progress.
+    """Runs a dump in the worker and reports its progress.
 
     Args:
-        app: shows how it ended.
-        workspace: the state of the app.
+        app: Shows the result.
+        workspace: State of the app.
     """
 
     def __init__(self, app: App[None], workspace: Workspace) -> None:
@@ -108,18 +108,18 @@ class DumpJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether one is being made."""
+        """True if a dump is running."""
         return self._ticket is not None
 
     def start(self, request: DumpRollout) -> None:
-        """Make a dump."""
+        """Start a dump."""
         self.progress, self.path = None, request.path
         self._ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
         self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
         self._changed()
 
     def cancel(self) -> None:
-        """End it after its chunk, or kill its worker where that takes too long."""
+        """Stop after the current chunk; kill the worker if that takes too long."""
         if self._ticket is not None:
             ticket = self._ticket
             self._workspace.backend.cancel(ticket)
@@ -156,11 +156,11 @@ class DumpJob:
 
 
 class _CancelledError(Exception):
-    """Nobody wants the rest."""
+    """The dump was cancelled."""
 
 
 def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
-    """Roll out; what is finished when it is cancelled stays in the dump."""
+    """Roll out in the worker; keep what is complete if the job is cancelled."""
     from tdx.rollouts.manifest import Goal
     from tdx.rollouts.run import DumpRequest, roll_out
 

@@ -24,13 +24,13 @@ MAX_ENTRIES = 300
 
 @dataclass(frozen=True, slots=True)
 class PathEntry:
-    """Something that can be chosen.
+    """An entry of the list.
 
     Args:
-        text: what the field holds when it is chosen.
-        name: what is shown.
-        note: what stands behind it.
-        is_folder: whether there is more inside it.
+        text: Text of the field after the entry is chosen.
+        name: Text that is shown.
+        note: Remark after the name.
+        is_folder: True for folders.
     """
 
     text: str
@@ -40,11 +40,11 @@ class PathEntry:
 
 
 def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
-    """What there is for what was typed: recent files before anything is, then the folder's.
+    """List files and folders that match a typed path; recent files if nothing is typed.
 
     Args:
-        typed: a path that is not finished.
-        recent: files that were opened last.
+        typed: Incomplete path.
+        recent: Recently opened files.
     """
     found: list[PathEntry] = []
     if not typed:
@@ -68,13 +68,13 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
 
 
 class PathScreen(ModalScreen[str | None]):
-    """Returns a path, or none.
+    """Asks for a path; returns it, or ``None``.
 
     Args:
-        title: what is asked.
-        purpose: ``open`` takes what is there, ``save`` any name.
-        text: what stands in the field at first.
-        recent: files to offer while nothing is typed.
+        title: Question.
+        purpose: ``open`` accepts existing files, ``save`` any name.
+        text: Initial text.
+        recent: Files to offer while nothing is typed.
     """
 
     BINDINGS = [
@@ -184,7 +184,7 @@ def _entry_label(entry: PathEntry) -> Content:
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """The letters that all names begin with."""
+    """Return the longest common prefix."""
     if not names:
         return ""
     first, last = min(names), max(names)

@@ -15,7 +15,7 @@ from tdx.text import is_printable
 from tdx.tui.backend.messages import WorkerEvent
 
 MAX_LINE_LENGTH = 2_000
-"""Characters of a line; what is behind them is left out."""
+"""Maximum number of characters of a line."""
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursors
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles and links
@@ -25,10 +25,12 @@ _ESCAPE_SEQUENCE = re.compile(
 
 
 def clean_lines(text: str) -> list[str]:
-    r"""The lines of a text; of one that was written over and over, as progress is, the last state.
+    r"""Return the lines of a text without escape sequences.
+
+    Of a line that was overwritten, such as a progress bar, the last state is returned.
 
     Args:
-        text: whatever a process has written.
+        text: Output of a process.
 
     Example:
         >>> plain_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
@@ -39,14 +41,14 @@ def clean_lines(text: str) -> list[str]:
 
 
 def clean_line(line: str) -> str:
-    """A line without anything that is more than a character; tabs become spaces."""
+    """Escape control characters and expand tabs."""
     if not line.isprintable():
         line = "".join(map(_visible, _ESCAPE_SEQUENCE.sub("", line).expandtabs(4)))
     return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
 
 
 def clean_text(text: str) -> str:
-    """A text of several lines, such as a traceback; its lines stay."""
+    """Escape control characters in a text of several lines."""
     return "\n".join(clean_line(line) for line in text.split("\n"))
 
 
@@ -58,25 +60,25 @@ def _visible(sign: str) -> str:
 
 Severity = Literal["information", "output", "warning", "error"]
 MAX_ENTRIES, MAX_OUTPUT_ENTRIES = 1_000, 1_000
-"""Entries that are kept: of what happened, and of what workers have printed."""
+"""Maximum number of entries: events, and output of workers."""
 MAX_LINES_PER_WRITE = 200
-"""Lines that are taken of what was printed at once; of more than that the last ones."""
+"""Maximum number of lines taken from one write; the last ones are kept."""
 MAX_DETAILS = 20_000
-"""Characters of a traceback that are kept: the last ones."""
+"""Maximum number of characters of a traceback; the last ones are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One thing that happened.
+    """An entry of the log.
 
     Args:
-        number: from 1; the order in which they happened.
-        at: when, in seconds since the epoch; the last time where it happened several times.
-        severity: how bad it is; ``output`` is what a worker has printed.
-        source: who says so: ``app``, or the name of a worker.
-        text: what it was, on one line.
-        details: the rest: a hint, a traceback.
-        times: how often it happened in a row.
+        number: Position in time, from 1.
+        at: Time in seconds since the epoch; the last time if it happened repeatedly.
+        severity: Severity; ``output`` is what a worker has printed.
+        source: ``app``, or the name of a worker.
+        text: What happened, on one line.
+        details: Hint and traceback.
+        times: Number of consecutive repetitions.
     """
 
     number: int
@@ -89,22 +91,22 @@ class LogEntry:
 
     @property
     def time(self) -> str:
-        """When it was, on the clock."""
+        """Time of day."""
         return datetime.fromtimestamp(self.at).strftime("%H:%M:%S")
 
     @property
     def full_text(self) -> str:
-        """All of it as text."""
+        """The entry as text."""
         times = f" (×{self.times})" if self.times > 1 else ""
         head = f"{self.time} {self.severity:<11} {self.source:<8} {self.text}{times}"
         return "\n".join([head, *(f"    {line}" for line in self.details.splitlines())])
 
 
 class Journal:
-    r"""The entries, the oldest first; the oldest are dropped.
+    r"""Entries, the oldest first; the oldest are dropped if there are too many.
 
     Args:
-        now: gives the time.
+        now: Returns the time.
 
     Example:
         >>> journal = Journal()
@@ -122,7 +124,7 @@ class Journal:
 
     @property
     def entries(self) -> list[LogEntry]:
-        """All that are kept."""
+        """All entries."""
         return list(merge(self._events, self._output, key=lambda entry: entry.number))
 
     def record(
@@ -133,13 +135,13 @@ class Journal:
         severity: Severity = "information",
         details: str = "",
     ) -> None:
-        """Keep something that happened.
+        """Record an event.
 
         Args:
-            text: what it was; lines behind the first one are details.
-            source: who says so.
-            severity: how bad it is.
-            details: the rest.
+            text: What happened; lines after the first one are details.
+            source: Who reports it.
+            severity: Severity.
+            details: Hint and traceback.
         """
         first, *more = clean_lines(text) or [""]
         rest = clean_text(details[-MAX_DETAILS:]).strip("\n")
@@ -148,12 +150,12 @@ class Journal:
         self._notify()
 
     def record_output(self, worker: str, text: str, skipped_bytes: int = 0) -> None:
-        """Keep what a worker has written to its output.
+        """Record the output of a worker.
 
         Args:
-            worker: its name.
-            text: what it wrote.
-            skipped_bytes: how many bytes before that were too many to be read.
+            worker: Name of the worker.
+            text: The output.
+            skipped_bytes: Number of earlier bytes that were too many to read.
         """
         lines = clean_lines(text)
         few = lines[-MAX_LINES_PER_WRITE:]
@@ -180,7 +182,7 @@ class Journal:
         self._notify()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call this whenever something has changed."""
+        """Call a function after each change."""
         self._callbacks.append(callback)
 
     def _add(
@@ -203,5 +205,5 @@ class Journal:
 
 
 def format_entries(entries: Iterable[LogEntry]) -> str:
-    """Entries as they are copied."""
+    """Return entries as text for the clipboard."""
     return "\n".join(entry.full_text for entry in entries) + "\n"

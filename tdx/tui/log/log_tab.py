@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class ChainRecorder:
-    """Records each error of the chain once, as long as it stays the same.
+    """Records each error of the chain once, as long as it does not change.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -41,7 +41,7 @@ class ChainRecorder:
         self._known: dict[tuple[str, int | None], Problem] = {}
 
     def record_changes(self, status: ChainStatus) -> None:
-        """Record what is wrong now and was not, and what no longer is."""
+        """Record new errors, and stages that work again."""
         if status.phase == "empty":
             self._known = {}
             return
@@ -65,11 +65,11 @@ class ChainRecorder:
 
 _MARKS = {"information": "·", "output": "»", "warning": "▲", "error": "✕"}
 _SOURCE_WIDTH = 56
-"""Columns from which on a line says who said it."""
+"""Minimum width at which the source is shown."""
 
 
 class LogView(ScrollView, can_focus=True):
-    """Draws entries; the cursor stays at the end while it is there."""
+    """Draws entries; the cursor follows new ones while it is at the end."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"log--{name}" for name in ("time", "source", "cursor", "match")),
@@ -96,7 +96,7 @@ shown, `x` forgets it. `End` follows what comes."""
         """The cursor is on another entry."""
 
     class Opened(Message):
-        """An entry is to be read."""
+        """An entry should open."""
 
     def __init__(self) -> None:
         super().__init__(id="log-view")
@@ -107,7 +107,7 @@ shown, `x` forgets it. `End` follows what comes."""
 
     @property
     def at(self) -> int:
-        """Which entry the cursor is on; -1 where there is none."""
+        """Index of the entry under the cursor; -1 if there is none."""
         if self._follows:
             return len(self.entries) - 1
         later = (n for n, entry in enumerate(self.entries) if entry.number >= self._number)
@@ -119,18 +119,18 @@ shown, `x` forgets it. `End` follows what comes."""
         return self.entries[self.at] if self.entries else None
 
     def show_entries(self, entries: Sequence[LogEntry], words: list[str]) -> None:
-        """Show these from now on.
+        """Replace the entries.
 
         Args:
-            entries: the entries.
-            words: what is searched for in them.
+            entries: Entries.
+            words: Words to highlight.
         """
         self.entries, self.words = list(entries), words
         self._measure()
         self._keep_in_sight()
 
     def go_to(self, at: int) -> None:
-        """Put the cursor on an entry; on the last one it follows what comes."""
+        """Move the cursor; on the last entry it follows new ones."""
         if self.entries:
             at = max(0, min(at, len(self.entries) - 1))
             self._number = self.entries[at].number
@@ -200,7 +200,7 @@ shown, `x` forgets it. `End` follows what comes."""
             yield self._part(tail, "source")
 
     def _marked(self, text: str, name: str) -> Iterator[Segment]:
-        """The text, with what is searched for in it marked."""
+        """Highlight the search words in a text."""
         low, at = text.casefold(), 0
         while len(low) == len(text):
             found = [(low.find(word, at), word) for word in self.words]
@@ -232,16 +232,16 @@ _EMPTY_TEXT = {
 }
 _TONES = {"warning": "$text-warning", "error": "$text-error"}
 _NARROW_WIDTH = 44
-"""Columns below which there is room for the filters alone."""
+"""Width below which only the filters fit."""
 _LOW_HEIGHT = 18
-"""Rows below which there is no room for the rest of an entry."""
+"""Height below which the details of an entry do not fit."""
 
 
 class LogTab(SearchableTab):
     """Shows the journal.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [
@@ -290,7 +290,7 @@ class LogTab(SearchableTab):
         self.show_only(names[(names.index(self.filter_name) + 1) % len(names)])
 
     def show_only(self, name: str) -> None:
-        """Show what a filter lets through: ``all``, ``warnings`` or ``output``."""
+        """Apply a filter: ``all``, ``warnings`` or ``output``."""
         self.filter_name = name
         self._show_filter()
         self.update()
@@ -361,7 +361,7 @@ class LogTab(SearchableTab):
         self._show_unread()
 
     def _show_unread(self) -> None:
-        """Mark the tab while there are errors that nobody has looked at."""
+        """Mark the tab while it has unread errors."""
         entries = self.workspace.journal.entries
         if self.is_in_front and entries:
             self._read = entries[-1].number
@@ -372,7 +372,7 @@ class LogTab(SearchableTab):
             tabs.get_tab(pane).set_class(unread, "-unread")
 
     def update(self) -> None:
-        """Show the entries that the filter lets through."""
+        """Show the entries that pass the filter."""
         shown = self._entries()
         view = self.query_one(LogView)
         view.display = bool(shown)
@@ -394,7 +394,7 @@ class LogTab(SearchableTab):
             self.query_one(f"#log-{name}", Button).set_class(name == self.filter_name, "-on")
 
     def _count(self) -> None:
-        """Say on the filter how much is wrong."""
+        """Show the number of warnings and errors on the filter."""
         wrong = FILTERS["warnings"]
         count = sum(each.severity in wrong for each in self.workspace.journal.entries)
         label = f"warnings {count:,}" if count else "warnings"

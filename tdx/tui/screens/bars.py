@@ -20,15 +20,15 @@ from tdx.pipeline.editing.state_files import read_json, write_json
 from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
 
 SLOW_SECONDS = 5.0
-"""Seconds after which it is said how long the worker has been at work."""
+"""Seconds after which the status bar shows how long the worker has been busy."""
 _BUSY = ("inspecting", "checking")
 
 
 class StatusBar(Static):
-    """One line that follows the workspace.
+    """Shows the file, unsaved edits, problems and what the worker does.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -49,7 +49,7 @@ class StatusBar(Static):
         self.refresh()
 
     def _long(self) -> str:
-        """For how long the worker has been at it, where that is unusual, and what ends it."""
+        """Return for how long the worker has been busy, if that is unusually long."""
         seconds = 0.0 if self._since is None else time.monotonic() - self._since
         return f" for {seconds:.0f} s · Ctrl+K ends it" if seconds > SLOW_SECONDS else ""
 
@@ -105,12 +105,12 @@ def _problem_counts(status: ChainStatus, errors: ErrorStore) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One thing to try.
+    """A first step to try.
 
     Args:
-        name: what it is kept by; that of a tab is done when the tab was status.
-        command: the id of the key that does it.
-        text: what it is good for.
+        name: Key under which completion is stored; the id of a tab is completed when it is opened.
+        command: Id of the binding.
+        text: What the command does.
     """
 
     name: str
@@ -129,10 +129,10 @@ _ALL_DONE = "That is all. Ctrl+P finds every command, F1 helps with what has the
 
 
 class HintState:
-    """Which hints are done, and whether they are wanted, from one run to the next.
+    """Which hints are done, and whether they are hidden; stored between runs.
 
     Args:
-        path: the file; none for nowhere, and then no hints unless they are asked for.
+        path: File to store them in. ``None``: nothing is stored, and hints are hidden.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -144,7 +144,7 @@ class HintState:
                 self._read(read_json(path))
 
     def mark_done(self, name: str) -> bool:
-        """Take a hint as done; whether it was not."""
+        """Mark a hint as done; return True if it was not."""
         if name in self.done:
             return False
         self.done.add(name)
@@ -152,13 +152,13 @@ class HintState:
         return True
 
     def toggle(self) -> None:
-        """Hide them for good, or show them again."""
+        """Hide the hints for good, or show them again."""
         self.is_hidden = not self.is_hidden
         self._write()
 
     @property
     def next(self) -> Hint | None:
-        """The first that is not done."""
+        """The first hint that is not done."""
         return next((hint for hint in HINTS if hint.name not in self.done), None)
 
     def _read(self, kept: object) -> None:
@@ -176,11 +176,11 @@ class HintState:
 
 
 class HintBar(Static):
-    """Shows the hint that is due.
+    """Shows the next hint.
 
     Args:
-        workspace: the state of the app.
-        book: what is done.
+        workspace: State of the app.
+        book: State of the hints.
     """
 
     def __init__(self, workspace: Workspace, book: HintState) -> None:
@@ -194,7 +194,7 @@ class HintBar(Static):
         self.call_after_refresh(self._edited)
 
     def mark_visited(self, tab: str) -> None:
-        """A tab was brought to the front."""
+        """Mark the hint of a tab as done."""
         if any(hint.name == tab for hint in HINTS) and self.book.mark_done(tab):
             self.refresh()
 
@@ -233,19 +233,19 @@ class HintBar(Static):
 
 
 _TRAILING_IDS = ("app.palette", "app.help")
-"""What is shown at the end whatever else has to go."""
+"""Bindings at the right end, shown even if there is little room."""
 _GAP = "  "
 _DIVIDER = " │ "
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHint:
-    """What is said of a key, or of some that belong together.
+    """A key, or several that belong together.
 
     Args:
-        area: where it belongs to, as the first half of its id.
-        keys: each key as it is shown, with the one to be pressed.
-        text: what it does.
+        area: Part of the app, the first part of the binding id.
+        keys: Each key as it is shown, and as it is pressed.
+        text: What the keys do.
     """
 
     area: str
@@ -254,17 +254,17 @@ class KeyHint:
 
     @property
     def shown(self) -> str:
-        """The keys as they are written."""
+        """The keys as text."""
         return "".join(shown for shown, _ in self.keys)
 
     @property
     def width(self) -> int:
-        """Of the whole."""
+        """Width in cells."""
         return Content(f"{self.shown} {self.text}").cell_length
 
 
 class KeyBar(Static):
-    """Follows the focus; a click on a key presses it."""
+    """Shows the keys of the focused widget; a click on a key presses it."""
 
     def __init__(self) -> None:
         super().__init__(id="keys")
@@ -320,7 +320,7 @@ class KeyBar(Static):
 
 
 class _BarLayout:
-    """What stands on the line so far."""
+    """Texts and clickable ranges of the bar."""
 
     def __init__(self) -> None:
         self.width = 0
@@ -328,7 +328,7 @@ class _BarLayout:
         self.spots: list[tuple[int, int, str]] = []
 
     def add(self, apart: str, part: KeyHint) -> None:
-        """Put a part behind what is there; its text belongs to its last key."""
+        """Append a key hint; a click on its text presses its last key."""
         self._put(apart, "dim")
         for shown, key in part.keys:
             start = self.width

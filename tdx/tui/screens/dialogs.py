@@ -21,17 +21,17 @@ T = TypeVar("T")
 _FUZZY_SEARCH = FuzzySearch()
 MAX_CHOICES = 400
 _MAX_COMPACT_CHOICES = 8
-"""Choices up to which the dialog is no higher than they need."""
+"""Number of choices up to which the dialog is as high as its list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing to choose.
+    """An entry of a list.
 
     Args:
-        id: what is returned.
-        text: what is searched and shown.
-        note: what stands behind it.
+        id: Returned by the dialog.
+        text: Text that is shown and searched.
+        note: Remark after the text.
     """
 
     id: str
@@ -66,13 +66,13 @@ def fuzzy_sort(
 
 
 class ChoiceScreen(ModalScreen[str | None]):
-    """Returns the id of what is chosen, or none.
+    """Searchable list; returns the id of the chosen entry, or ``None``.
 
     Args:
-        title: what is asked.
-        choices: what there is; more can be given later by :meth:`set_choices`.
-        allow_custom: whether what is typed may be taken as it is, where nothing matches.
-        is_verbatim: says of what is typed whether it is taken as it is, whatever matches.
+        title: Question.
+        choices: Entries; :meth:`set_choices` replaces them.
+        allow_custom: Return the typed text if no entry matches it.
+        is_verbatim: Returns True for texts that are returned as typed, even if entries match.
     """
 
     BINDINGS = [
@@ -110,7 +110,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         self.query_one("#choose-search").focus()
 
     def set_choices(self, choices: Sequence[Choice]) -> None:
-        """Take these choices from now on."""
+        """Replace the entries."""
         self._choices = list(choices)
         if self.is_mounted:
             self._fill()
@@ -175,12 +175,12 @@ def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Conte
 
 
 class MultiChoiceScreen(ModalScreen[list[str] | None]):
-    """Returns what is ticked, or none.
+    """List with check boxes; returns the checked entries, or ``None``.
 
     Args:
-        title: what is asked.
-        options: what there is.
-        chosen: what is ticked at first; what is not offered is offered too.
+        title: Question.
+        options: Entries.
+        chosen: Entries that are checked initially; unknown ones are added.
     """
 
     BINDINGS = [
@@ -213,12 +213,13 @@ class MultiChoiceScreen(ModalScreen[list[str] | None]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer.
+    """A button of a question.
 
     Args:
-        id: what is returned.
-        text: what stands on it; its first letter chooses it.
+        id: Returned by the dialog.
+        text: Label; its first letter is the key.
         harms: whether something is lost by it.
+        is_destructive: True if the choice loses data.
     """
 
     id: str
@@ -227,17 +228,17 @@ class Reply:
 
     @property
     def key(self) -> str:
-        """The letter that chooses it."""
+        """Key that chooses the reply."""
         return self.text[0].lower()
 
 
 class QuestionScreen(ModalScreen[str | None]):
-    """Returns the id of the answer, or none.
+    """Question with buttons; returns the id of the reply, or ``None``.
 
     Args:
-        title: the question.
-        text: what one should know.
-        replies: the answers, each with another first letter; the first one has the focus.
+        title: Question.
+        text: Explanation.
+        replies: Buttons with different first letters; the first one gets the focus.
     """
 
     BINDINGS = [
@@ -282,9 +283,9 @@ class TextScreen(ModalScreen[None]):
     """Shows a text until a key closes it.
 
     Args:
-        title: what it is.
-        text: the text.
-        markdown: whether it is Markdown.
+        title: Title.
+        text: Text.
+        markdown: Render the text as Markdown.
     """
 
     BINDINGS = [Binding("escape,q,f1,enter", "dismiss", "back", id="read.back", key_display="esc")]
@@ -315,10 +316,10 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 class JumpScreen(ModalScreen[Widget | None]):
-    """Returns the widget whose letter is pressed.
+    """Shows a letter on each target; returns the widget whose letter is pressed.
 
     Args:
-        targets: the widgets.
+        targets: Widgets.
     """
 
     def __init__(self, targets: list[Widget]) -> None:

@@ -28,15 +28,16 @@ from tdx.tui.tabs import TABS
 from tdx.tui.workspace import Workspace
 
 MIN_SIZE = (60, 16)
-"""Columns and rows below which nothing useful can be shown."""
+"""Minimum columns and rows of the terminal."""
 
 
 class MainScreen(FocusGuard):
-    """Puts the panes together and passes what one of them wants on to another.
+    """Contains the panes and connects them.
 
     Args:
-        workspace: the state of the app.
-        hints: what to do first.
+        workspace: State of the app.
+        hints: State of the hints.
+        keys: Queue that is held until all tabs exist.
     """
 
     BINDINGS = [*bindings.SCREEN]
@@ -75,7 +76,7 @@ class MainScreen(FocusGuard):
         self.call_after_refresh(self._fill_tabs)
 
     async def _fill_tabs(self) -> None:
-        """Make the tabs that are not in front: the first screen does not wait for them."""
+        """Create the tabs that are not in front, after the first screen is drawn."""
         try:
             for tab in TABS[1:]:
                 pane = self.query_one(f"#{tab.id}", TabPane)
@@ -103,7 +104,7 @@ class MainScreen(FocusGuard):
             self.set_focus(self._focused_before or self.query_one(ChainList))
 
     def fallback_focus(self) -> Widget | None:
-        """The chain, or else the tab in front, or else the catalogue."""
+        """Return the chain, else the front tab, else the catalog."""
         tabs = (tab.default_focus for tab in self.query(TabBody) if tab.is_in_front)
         homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
         return next((each for each in homes if each is not None and is_displayed(each)), None)
@@ -115,7 +116,7 @@ class MainScreen(FocusGuard):
         self.query_one(CatalogPane).start_search()
 
     def action_search(self) -> None:
-        """Search in the tab that has the focus, where it can be searched, else in the catalogue."""
+        """Search the focused tab if it can be searched, else the catalog."""
         above = self.focused.ancestors_with_self if self.focused is not None else []
         tab = next((each for each in above if isinstance(each, TabBody)), None)
         if tab is None or not tab.start_search():
@@ -134,7 +135,7 @@ class MainScreen(FocusGuard):
             tab.activate()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a tab is as good as its key, which puts the focus into it."""
+        """Focus the content of a tab whose title is clicked, as its key does."""
         for tab in TABS:
             if event.widget is self.query_one(TabbedContent).get_tab(tab.id):
                 self.show_tab(tab.id)
@@ -171,7 +172,7 @@ class MainScreen(FocusGuard):
         self.notify(f"done again: {change.label}" if change else "nothing to redo", timeout=2)
 
     def add_transform(self, info: TransformInfo) -> None:
-        """Insert a transform after the selected stage, or at the end where none is selected."""
+        """Insert a transform after the selected stage, or at the end."""
         draft, place = self.workspace.draft, len(self.workspace.draft.stages)
         if self.workspace.stage is not None:
             place = self.workspace.place + 1
@@ -240,7 +241,7 @@ class MainScreen(FocusGuard):
         self.dialogs.details()
 
     def action_home(self) -> None:
-        """Bring back the panes that an expanded one hides; else leave the focus for the chain."""
+        """Restore the panes that an expanded one hides; else focus the chain."""
         was_expanded = self.panes.is_expanded
         self.panes.shrink()
         if not was_expanded or self.focused is None:

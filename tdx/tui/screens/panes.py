@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 THREE_PANES = 116
-"""Columns from which there is room for three panes; the names of all tabs must be seen."""
+"""Minimum width for three panes; the titles of all tabs must fit."""
 CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
 
@@ -21,10 +21,10 @@ _MIN_WIDTH = 18
 class PaneLayout:
     """Shows, expands and resizes the panes of the main screen.
 
-    On a narrow screen the catalogue takes the place of the tabs while it is open.
+    On a narrow screen the catalog replaces the tabs while it is open.
 
     Args:
-        screen: The screen.
+        screen: The main screen.
     """
 
     def __init__(self, screen: FocusGuard) -> None:
@@ -35,42 +35,42 @@ class PaneLayout:
         self._is_narrow = True
 
     def fit(self, width: int) -> None:
-        """Display the panes that a screen of this width has room for."""
+        """Display the panes that fit on a screen of this width."""
         self._is_narrow = width < THREE_PANES
         self._display()
 
     def show_catalog(self) -> None:
-        """Display the catalogue."""
+        """Display the catalog."""
         self._has_catalog = True
         if self._expanded != CATALOG_PANE:
             self.shrink()
         self._display()
 
     def hide_catalog_if_narrow(self) -> None:
-        """Display the tabs in the place of the catalogue."""
+        """On a narrow screen, display the tabs instead of the catalog."""
         self._has_catalog = False
         self._display()
 
     def reveal(self, name: str) -> None:
-        """Bring all panes back where an expanded one hides the pane with this id."""
+        """Restore the other panes if an expanded one hides the pane with this id."""
         if self._expanded not in (None, name):
             self.shrink()
         if name == TABS_PANE:
             self.hide_catalog_if_narrow()
 
     def reveal_around(self, node: DOMNode) -> None:
-        """Bring all panes back where an expanded one hides the pane that a node is in."""
+        """Restore the other panes if an expanded one hides a node."""
         pane = next((each for each in node.ancestors_with_self if each.has_class("pane")), None)
         if pane is not None and pane.id is not None and not pane.display:
             self.reveal(pane.id)
 
     @property
     def is_expanded(self) -> bool:
-        """True if one pane has the whole width."""
+        """True if one pane has the full width."""
         return self._expanded is not None
 
     def expand(self) -> None:
-        """Give the focused pane the whole width, or bring the others back."""
+        """Give the focused pane the full width, or restore the others."""
         pane = self._focused_pane()
         if self._expanded is not None:
             self.shrink()
@@ -81,7 +81,7 @@ class PaneLayout:
             self._display()
 
     def shrink(self) -> None:
-        """Bring back the panes that an expanded one hides."""
+        """Restore the panes that an expanded one hides."""
         if self._expanded is None:
             return
         pane = self._screen.query_one(f"#{self._expanded}")
@@ -109,9 +109,10 @@ class PaneLayout:
         return {CATALOG_PANE, CHAIN_PANE, TABS_PANE}
 
     def _display(self) -> None:
-        """Set ``display`` on each pane; styles of classes would follow only with the next refresh.
+        """Set ``display`` on each pane.
 
-        Whoever moves the focus right after this must see which panes are displayed.
+        Style classes would take effect only after the next refresh, but a caller may move the focus
+        at once.
         """
         displayed = self._displayed()
         for pane in self._screen.query(".pane"):

@@ -9,7 +9,7 @@ NAME = "tdx.tui.serving.driver:ServedDriver"
 
 
 class ServedDriver(WebDriver):
-    """Has the focus from the start, as its page has, and ends when nothing can come in any more."""
+    """Has the focus from the start, as its page has; exits when the server is gone."""
 
     def start_application_mode(self) -> None:
         super().start_application_mode()

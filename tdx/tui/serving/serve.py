@@ -34,22 +34,22 @@ def serve(
     pages: int,
     say: Callable[[str], None],
 ) -> int:
-    """Serve the app until the process is told to end.
+    """Serve the app until the process is asked to exit.
 
     Args:
-        arguments: what stands behind ``tdx tui`` for the app.
-        host: the address to listen at.
-        port: the port; any that is free where it is 0.
-        token: Secret that a browser must send. ``None`` or ``"random"``: a fresh one is drawn.
-        pages: how many may be open at once.
-        say: tells the user the address.
+        arguments: Arguments of ``tdx tui`` for the app.
+        host: Address to listen on.
+        port: Port. ``0``: any free port.
+        token: Secret that a browser must send. ``None`` or ``"random"``: a new one is drawn.
+        pages: Maximum number of open pages.
+        say: Called with the URL.
 
     Returns:
-        The exit code of the process.
+        Exit code of the process.
 
     Raises:
-        MissingPackageError: textual-serve is not there.
-        ArgumentError: it cannot listen there.
+        MissingPackageError: textual-serve is not installed.
+        ArgumentError: The address cannot be used.
     """
     try:
         from tdx.tui.serving.access import Access, is_loopback, random_token

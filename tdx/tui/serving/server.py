@@ -20,18 +20,18 @@ from tdx.tui.serving.access import Access
 from tdx.tui.serving.driver import NAME
 
 STOP_TIMEOUT = 5.0
-"""Seconds that an app has to end by itself."""
+"""Seconds that an app has to exit."""
 
 
 class AppSession(AppService):
-    """An app process that is started without a shell, and does not outlive its page.
+    """An app process that is started without a shell and exits with its page.
 
     Args:
-        command: the words of the command.
-        write_bytes: sends bytes to the page.
-        write_str: sends text to the page.
-        close: ends the line to the page.
-        download_manager: passes files on to the browser.
+        command: Command line of the app.
+        write_bytes: Sends bytes to the page.
+        write_str: Sends text to the page.
+        close: Closes the connection to the page.
+        download_manager: Serves files to the browser.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class AppSession(AppService):
         return self._process
 
     async def run(self) -> None:
-        """Pass on what the app says; where it ends, so does the line to the page."""
+        """Forward the output of the app; close the page when it exits."""
         with suppress(ConnectionError):
             await super().run()
         await self.remote_close()
 
     async def stop(self) -> None:
-        """Ask the app to end, and end it where it does not."""
+        """Ask the app to exit, and kill it if it does not."""
         if self._process is None:
             return
         stopping = asyncio.create_task(super().stop())
@@ -91,7 +91,7 @@ _PAGE = Path(__file__).parent / "page"
 _MAX_CELLS = 1000
 _SLOT_TIMEOUT = 2.0
 MAX_PAGES = 8
-"""Pages that may be open at once; each has an app with processes of its own behind it."""
+"""Maximum number of open pages; each has its own app and worker processes."""
 _HEADERS = {
     # Whatever the page or a library of it would load, it is not loaded from elsewhere.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -103,12 +103,12 @@ _HEADERS = {
 
 
 class AppServer(Server):
-    """Serves the app; textual-serve's own page loads a font from elsewhere, so this has its own.
+    """Serves the app on a page of its own, because textual-serve's page loads a font from a third party.
 
     Args:
-        command: the words that start the app.
-        access: who may talk to it.
-        most: how many pages may be open at once; each has processes of its own.
+        command: Command line of the app.
+        access: Authorizes requests.
+        most: Maximum number of open pages.
     """
 
     def __init__(self, command: Sequence[str], access: Access, most: int = MAX_PAGES) -> None:
@@ -150,14 +150,14 @@ class AppServer(Server):
         return len(self._pages) >= self._most
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """End every page's line, and with it the app behind it."""
+        """Close all pages, and with them their apps."""
         await asyncio.gather(*(page.close() for page in self._pages))
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Run an app for as long as the page is open.
 
         Raises:
-            HTTPServiceUnavailable: as many pages as may be are open.
+            HTTPServiceUnavailable: The maximum number of pages is open.
         """
         if self._is_full:
             raise web.HTTPServiceUnavailable(text=f"{self._most} pages are open, which is the most")
@@ -171,7 +171,7 @@ class AppServer(Server):
         return page
 
     async def _run(self, request: web.Request, page: web.WebSocketResponse) -> None:
-        """Start an app, and end it where its page is closed."""
+        """Start an app, and stop it when its page is closed."""
 
         async def close() -> None:
             await page.close()
@@ -208,7 +208,7 @@ class AppServer(Server):
 async def _handle_message(
     kind: Any, data: Any, page: web.WebSocketResponse, session: AppService
 ) -> None:
-    """Do what a page asks for; what cannot be understood is left out."""
+    """Handle a message of a page; ignore malformed ones."""
     if kind == "stdin" and isinstance(data, str):
         await session.send_bytes(data.encode(errors="replace"))
     elif kind == "resize" and isinstance(data, dict):

@@ -22,10 +22,10 @@ _HERE = "here"
 
 
 class SpecsTab(TabBody):
-    """Shows the specs after the selected stage beside those before it, or those of the whole chain.
+    """Shows specs before and after the selected stage, or those of the whole chain.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [
@@ -84,7 +84,7 @@ searches the keys; `n` and `N` go from match to match."""
         self.update()
 
     def update(self) -> None:
-        """Show the specs where the selection is, or all of them."""
+        """Show the specs of the selected place, or of all places."""
         self.query_one(ProblemPanel).update_problems()
         places = self._places()
         specs = places[self._here]
@@ -156,18 +156,18 @@ searches the keys; `n` and `N` go from match to match."""
         self.query_one(SpecList).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let Escape leave the tab where there is no search to be left."""
+        """Pass Escape on while no search is active."""
         return action != "end_search" or self.query_one("#spec-search").display
 
     def action_end_search(self) -> None:
-        """Leave the search; the cursor stays on what was found."""
+        """End the search; keep the cursor."""
         box = self.query_one("#spec-search", Input)
         box.value = ""
         box.display = False
         self.query_one(SpecList).focus()
 
     def action_match(self, by: int) -> None:
-        """Go to the next match, or back; 0 stays on one."""
+        """Go to the next or previous match; 0 stays on a match."""
         listed = self.query_one(SpecList)
         path = self._search.next(listed.wanted, by)
         if path is not None:

@@ -19,13 +19,14 @@ DIRECTIONS = {"forward": "from the env to the outside", "inverse": "from the out
 
 @dataclass(frozen=True, slots=True)
 class PlaceSpecs:
-    """The specs at one place.
+    """Specs at a place of the chain.
 
     Args:
-        title: what the place is called.
-        changes: every key there, beside what it was before.
-        freshness: whether it is what the chain does now, or what was status of it before.
-        index: its stage in the overview's lineage; none for the env and the output.
+        title: Title of the place.
+        changes: All keys, with their specs before and after.
+        freshness: ``fresh`` if the specs are current, ``old`` if they are from an earlier
+            inspection.
+        index: Index in the lineage. ``None`` for the env and the output.
     """
 
     title: str
@@ -34,19 +35,19 @@ class PlaceSpecs:
     index: int | None = None
 
     def lane(self, name: str) -> list[KeyChange]:
-        """The keys of one direction, part after part."""
+        """Return the keys of one direction, sorted by part."""
         inverse = name == "inverse"
         found = [each for each in self.changes if (each.part in INPUT_PARTS) is inverse]
         return sorted(found, key=lambda change: PARTS.index(change.part))
 
     def leaves(self) -> Iterator[LeafSpec]:
-        """Every spec on both sides."""
+        """Return all specs, before and after."""
         for change in self.changes:
             yield from (side for side in (change.before, change.after) if side is not None)
 
 
 def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
-    """What is known of the specs at a place, by default where the selection is."""
+    """Return the specs at a place. ``None``: the selected place."""
     status = workspace.status
     place = workspace.place if at is None else at
     if status.overview is None:
@@ -92,16 +93,16 @@ LANES: tuple[LaneName, ...] = ("forward", "inverse")
 
 @dataclass(frozen=True, slots=True)
 class SpecLine:
-    """One line of the tree.
+    """A line of the tree.
 
     Args:
-        path: what it stands for: the place, the lane, the part, the names of a nested key.
-        kind: what it is.
-        depth: how far it stands to the right.
-        text: its name.
-        change: the key, where it is one.
-        members: the keys below it, where it can be folded.
-        is_folded: whether they are hidden.
+        path: Identity: place, lane, part and names of a nested key.
+        kind: What the line shows.
+        depth: Indentation level.
+        text: Label.
+        change: The key, if the line is one.
+        members: Keys below a foldable line.
+        is_folded: True if the members are hidden.
     """
 
     path: LinePath
@@ -114,17 +115,17 @@ class SpecLine:
 
     @property
     def lane(self) -> LaneName:
-        """The direction that it belongs to."""
+        """Direction of the line."""
         return "inverse" if "inverse" in self.path[:2] else "forward"
 
     @property
     def counts(self) -> Counter[str]:
-        """How many of the keys below are added, gone, changed or the same."""
+        """Number of members that are added, gone, changed or the same."""
         return Counter(change.change for change in self.members)
 
     @property
     def key(self) -> str | None:
-        """The key, with dots."""
+        """The key as text, with dots."""
         return None if self.change is None else format_key(self.change.key)
 
 
@@ -136,14 +137,14 @@ def build_spec_lines(
     *,
     with_place: bool = False,
 ) -> Iterator[SpecLine]:
-    """The lines for one place of the chain.
+    """Yield the lines for a place of the chain.
 
     Args:
-        specs: what is known of it.
-        place: its name in the paths.
-        is_shown: which keys are wanted.
-        is_folded: whether what is below a path is hidden.
-        with_place: whether the place has a line of its own, over all others.
+        specs: Specs at the place.
+        place: Name of the place in the paths.
+        is_shown: Returns True for keys to show.
+        is_folded: Returns True if the lines below a path are hidden.
+        with_place: Yield a heading for the place.
     """
     lanes = {name: tuple(filter(is_shown, specs.lane(name))) for name in LANES}
     if with_place:

@@ -30,13 +30,13 @@ _COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnWidths:
-    """The widths of the columns.
+    """Widths of the columns.
 
     Args:
-        key: of the keys, with their indentation.
-        shape: of the shapes.
-        dtype: of the dtypes.
-        device: of the devices; nothing where they are all the same.
+        key: Width of the keys with their indentation.
+        shape: Width of the shapes.
+        dtype: Width of the dtypes.
+        device: Width of the devices; 0 if all are equal.
     """
 
     key: int
@@ -46,7 +46,7 @@ class ColumnWidths:
 
     @classmethod
     def of(cls, keys: Iterable[int], leaves: Iterable[LeafSpec]) -> ColumnWidths:
-        """Wide enough for everything."""
+        """Return widths that fit all keys and specs."""
         known = list(leaves)
         devices = {leaf.device for leaf in known}
         return cls(
@@ -60,14 +60,14 @@ class ColumnWidths:
 def key_label(
     name: str, change: KeyChange, widths: ColumnWidths, indent: int, *, found: bool = False
 ) -> Content:
-    """One key: its sign, its name, its spec; a changed one with what it was before.
+    """Return the label of a key; a changed key shows its previous spec too.
 
     Args:
-        name: what stands for the key.
-        change: its specs on both sides.
-        widths: the widths of the columns.
-        indent: how far the name stands to the right.
-        found: whether it is among what is searched for.
+        name: Text for the key.
+        change: Specs before and after.
+        widths: Widths of the columns.
+        indent: Indentation of the name.
+        found: True if the key matches the search.
     """
     color = _COLORS[change.change]
     struck = " strike" if change.change == "gone" else ""
@@ -89,7 +89,7 @@ def key_label(
 def _changed_columns(
     change: KeyChange, widths: ColumnWidths
 ) -> Iterable[Content | tuple[str, str]]:
-    """The new spec with what differs in color, and behind it what that was before."""
+    """Yield the new spec with its changes highlighted, then the previous values."""
     before, after = change.before, change.after
     assert before is not None
     assert after is not None
@@ -122,7 +122,7 @@ _ARROWS = {"forward": "↓ ", "inverse": "↑ "}
 
 
 def heading(line: SpecLine) -> Content:
-    """The name with a sign for whether it is open; a folded one says what is below it."""
+    """Return the label of a foldable line; a folded one shows counts."""
     if line.kind == "nothing":
         return Content.styled("  nothing", "dim")
     sign = "▸ " if line.is_folded else "▾ "
@@ -148,14 +148,14 @@ def _member_counts(line: SpecLine) -> list[tuple[str, str]]:
 def lineage_text(
     lineage: Lineage, key: str, lane: LaneName, places: Sequence[int | None]
 ) -> Content:
-    """The versions of a key, one a line, in the order in which the data flow.
+    """Return the versions of a key, one per line, in data-flow order.
 
     Args:
-        lineage: the lineage of the whole chain.
-        key: the key, with dots.
-        lane: the direction.
-        places: for each stage of the lineage, its place in the chain that the user sees; ``None``
-            for a stage that the env itself has.
+        lineage: Lineage of the whole chain.
+        key: The key, with dots.
+        lane: Direction.
+        places: Place in the chain for each stage of the lineage; ``None`` for stages of the env
+            itself.
     """
     known = lineage.only([key]).versions if key in lineage.keys() else ()
     versions = [version for version in known if version.lane == lane]
@@ -192,7 +192,7 @@ def _place_name(place: Place, places: Sequence[int | None]) -> str:
 
 
 class SpecSearch:
-    """What is searched for, and the lines where it stands."""
+    """Search words and the lines that match them."""
 
     def __init__(self) -> None:
         self.words = ""
@@ -201,11 +201,11 @@ class SpecSearch:
 
     @property
     def found(self) -> frozenset[LinePath]:
-        """The lines that match."""
+        """Matching lines."""
         return frozenset(self.matches)
 
     def look(self, lines: Iterable[SpecLine]) -> None:
-        """Look for it in all lines, also in those that are folded away."""
+        """Search all lines, folded ones included."""
         words = self.words.casefold().split()
         self.matches = [
             line.path
@@ -215,7 +215,7 @@ class SpecSearch:
         self.opened = frozenset(path[:n] for path in self.matches for n in range(1, len(path)))
 
     def next(self, path: LinePath | None, by: int) -> LinePath | None:
-        """The match that comes ``by`` after a line, around the end; none where nothing matches."""
+        """Return the next or previous match after a line, with wrap-around; ``None`` without matches."""
         if not self.matches:
             return None
         if path not in self.matches:
@@ -223,7 +223,7 @@ class SpecSearch:
         return self.matches[(self.matches.index(path) + by) % len(self.matches)]
 
     def note(self, path: LinePath | None) -> str:
-        """Which match of how many the cursor is on."""
+        """Return the number of matches and the current one as text."""
         if not self.words.strip():
             return ""
         if not self.matches:
@@ -236,7 +236,7 @@ _INDENT = 2
 
 
 class SpecList(OptionList):
-    """Shows the lines; says which are to be folded, and which line the cursor is on."""
+    """Shows the lines; posts messages for folding and cursor moves."""
 
     BINDINGS = [
         Binding("enter,space", "select", "fold", id="spec_tree.fold", key_display="⏎"),
@@ -245,7 +245,7 @@ class SpecList(OptionList):
     ]
 
     class Folded(Message):
-        """A line is to be closed, or opened."""
+        """A line should be folded or unfolded."""
 
         def __init__(self, path: LinePath, closed: bool) -> None:
             super().__init__()
@@ -253,7 +253,7 @@ class SpecList(OptionList):
             self.closed = closed
 
     class Moved(Message):
-        """The cursor is on a line."""
+        """The cursor is on another line."""
 
         def __init__(self, line: SpecLine) -> None:
             super().__init__()
@@ -272,7 +272,7 @@ class SpecList(OptionList):
     def fill(
         self, lines: Sequence[SpecLine], widths: ColumnWidths, found: frozenset[LinePath]
     ) -> None:
-        """Show these lines, with the cursor where it was as far as that is there."""
+        """Replace the lines; keep the cursor on its line if possible."""
         self.lines = list(lines)
         with self.prevent(OptionList.OptionHighlighted):
             self.clear_options()
@@ -280,14 +280,14 @@ class SpecList(OptionList):
             self.highlighted = self._place_again()
 
     def go_to(self, path: LinePath) -> None:
-        """Put the cursor on a line."""
+        """Move the cursor to a line."""
         self.wanted = path
         at = next((n for n, line in enumerate(self.lines) if line.path == path), None)
         if at is not None:
             self.highlighted = at
 
     def action_close(self) -> None:
-        """Fold what is under the cursor; from what cannot be folded go to what is above it."""
+        """Fold the line under the cursor, or go to its parent."""
         line = self.line
         if line is None:
             return
@@ -300,7 +300,7 @@ class SpecList(OptionList):
             self.go_to(parent.path)
 
     def action_open(self) -> None:
-        """Unfold what is under the cursor; what is open is gone into."""
+        """Unfold the line under the cursor, or go to its first member."""
         line = self.line
         if line is None or line.kind == "key":
             return
