@@ -15,7 +15,7 @@ _REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_upd
 
 
 class PartialCompositor(Compositor):
-    """Asks widgets for the lines that are drawn, from the front, until nothing is left to draw."""
+    """Renders the visible lines of each changed region, front to back."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
@@ -28,7 +28,7 @@ class PartialCompositor(Compositor):
         return ChopsUpdate(chops, spans, [cuts[1:] for cuts in self.cuts])
 
     def _chops(self, spans: Sequence[Span]) -> list[dict[int, Strip | None]]:
-        """The pieces of each line, by where they begin; none for those that are not drawn."""
+        """Return the pieces of each line by their start; ``None`` if not drawn."""
         cuts = self.cuts
         chops: list[dict[int, Strip | None]] = [{} for _ in cuts]
         left: dict[int, set[int]] = {}
@@ -52,7 +52,7 @@ class PartialCompositor(Compositor):
 
 
 def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
-    """The lines of a region in which something is left to draw, as ranges."""
+    """Yield ranges of lines of a region in which something is left to draw."""
     x, right, begin = seen.x, seen.right, None
     for y in range(seen.y, seen.bottom):
         is_wanted = any(x <= cut < right for cut in left.get(y, ()))
@@ -66,7 +66,7 @@ def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int,
 
 
 def use_partial_compositor(screen: Screen[Any]) -> None:
-    """Let a screen draw so, unless this version of Textual draws otherwise."""
+    """Replace the compositor of a screen, unless this version of Textual differs."""
     known = type(getattr(screen, "_compositor", None)) is Compositor
     if known and all(hasattr(Compositor, name) for name in _REQUIRED):
         screen._compositor = PartialCompositor()

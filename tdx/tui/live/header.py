@@ -14,12 +14,12 @@ from tdx.tui.live.messages import LiveState
 
 
 class ActionLabel(Static):
-    """Something to click; its action has a key as well, so it takes no focus.
+    """Clickable text that runs an action of the tab; it takes no focus, as the action has a key.
 
     Args:
-        text: what stands on it.
-        action: what it runs, an action of the tab.
-        id: its id.
+        text: Text.
+        action: Action of the tab.
+        id: Widget id.
     """
 
     DEFAULT_CSS = """
@@ -51,7 +51,7 @@ _MEGA = 2**20
 
 
 def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> Content:
-    """Where a session stands, as much of it as the width takes."""
+    """Return the figures of a session, as many as fit."""
     if state.status == "running":
         sign = Content.assemble(("▶ ", "bold $text-success"), f"{state.speed:.0f}/s")
     elif state.status == "ended":
@@ -81,7 +81,7 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
 
 
 def problem_text(problem: Problem) -> Content:
-    """What is wrong, and what to do about it."""
+    """Return a problem with its hint."""
     stage, name = problem.where.stage, problem.where.transform or problem.where.env
     key = "" if problem.where.key is None else f", {format_key(problem.where.key)}"
     place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}{key}: "
@@ -92,7 +92,7 @@ def problem_text(problem: Problem) -> Content:
 
 
 def message_text(message: str) -> Content:
-    """Why a run stopped, and the like."""
+    """Return a message, such as why a run has stopped."""
     return Content.assemble(("■ ", "$text-accent"), message)
 
 
@@ -103,7 +103,7 @@ def _format_size(nbytes: int) -> str:
 
 
 class LiveHeader(Vertical):
-    """Shows what it is told; a click on it runs an action of the tab."""
+    """Shows the session; a click on a label runs an action of the tab."""
 
     DEFAULT_CSS = """
     LiveHeader {
@@ -139,7 +139,7 @@ class LiveHeader(Vertical):
         yield Static("", id="live-note")
 
     def show_state(self, state: LiveState, cell: EnvCell | None, max_bytes: int) -> None:
-        """Say where the session stands."""
+        """Show the figures of the session."""
         text = header_text(state, cell, max_bytes, self.size.width)
         self.query_one("#live-head", Static).update(text, layout=False)
 
@@ -151,7 +151,7 @@ class LiveHeader(Vertical):
         rate: float | None,
         action_source: str,
     ) -> None:
-        """Say how it is set; the words are laid out anew only where they are others."""
+        """Show the settings; lay out the labels only if they have changed."""
         settings = (is_running, stop_condition, rate, action_source)
         if settings == self._settings:
             return
@@ -167,11 +167,11 @@ class LiveHeader(Vertical):
         self.query_one("#live-source", ActionLabel).update(f"action: {action_source}")
 
     def show_message(self, text: str) -> None:
-        """Say something, or nothing any more."""
+        """Show a message. Empty: show none."""
         self._show_note(text, message_text(text) if text else None)
 
     def show_problem(self, problem: Problem) -> None:
-        """Say what is wrong."""
+        """Show a problem."""
         self._show_note(problem, problem_text(problem))
 
     def _show_note(self, key: object, content: Content | None) -> None:

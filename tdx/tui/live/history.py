@@ -17,11 +17,11 @@ from tdx.tui.live.messages import LiveState
 _TIMELINE_STYLES = ("past", "future", "start", "problem", "cursor", "mark", "text")
 _MARKS = {"┿": "start", "✕": "problem", "◆": "mark"}
 TimelineRow = tuple[tuple[str, str], ...]
-"""Parts of the line: a text, and its style."""
+"""Parts of the line: text and style."""
 
 
 class Timeline(RowWidget[TimelineRow]):
-    """One line that is a slider; begins of episodes and troubles are marked on it."""
+    """Slider over the history, with marks for episode starts and problems."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"time--{name}" for name in _TIMELINE_STYLES}
     DEFAULT_CSS = """
@@ -38,7 +38,7 @@ class Timeline(RowWidget[TimelineRow]):
     """
 
     class Scrubbed(Message):
-        """Another trace is wanted; none for the latest."""
+        """Another trace was chosen. ``None``: the latest one."""
 
         def __init__(self, index: int | None) -> None:
             super().__init__()
@@ -51,7 +51,7 @@ class Timeline(RowWidget[TimelineRow]):
         self._texts = ("", "")
 
     def show(self, state: LiveState) -> None:
-        """Draw this from now on."""
+        """Show a state."""
         self.state = state
         width = len(str(max(state.last, 0)))
         live = " ◉ live" if state.follows_latest else f" ◀ {state.shown - state.last}"
@@ -60,7 +60,7 @@ class Timeline(RowWidget[TimelineRow]):
 
     @property
     def _track(self) -> tuple[int, int]:
-        """Where the slider begins, and how wide it is."""
+        """Start and width of the slider."""
         begin = len(self._texts[0])
         return begin, max(4, self.size.width - begin - len(self._texts[1]))
 
@@ -121,7 +121,7 @@ class Timeline(RowWidget[TimelineRow]):
 
 
 def _track(begin: int, end: int, at: int) -> tuple[str, str]:
-    """A stretch of the line, before what is shown or behind it."""
+    """Return a piece of the slider, before or after the shown trace."""
     if begin < at:
         return "━" * (end - begin), "past"
     return "─" * (end - begin), "future"
@@ -131,7 +131,7 @@ _END_STYLES = {"terminated": "warn", "truncated": "secondary", "done": "warn", "
 
 
 class EpisodeList(LineList):
-    """One line for each episode, the newest on top; Enter goes to where it begins."""
+    """Episodes, the newest first; Enter shows the start of an episode."""
 
     HELP = """## The episodes
 
@@ -146,7 +146,7 @@ episode."""
         self.first = 1
 
     def show_episodes(self, episodes: Sequence[EpisodeView], *, is_batched: bool) -> None:
-        """Show these from now on."""
+        """Replace the episodes."""
         self.episodes, self._is_batched = tuple(reversed(episodes)), is_batched
         totals = [each.total for each in episodes if each.steps]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
@@ -169,7 +169,7 @@ episode."""
         )
 
     def at(self, line: int) -> EpisodeView | None:
-        """The episode on a line."""
+        """Return the episode on a line."""
         return self.episodes[line - 1] if 0 < line <= len(self.episodes) else None
 
 
@@ -178,11 +178,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 _RETURN_WIDTH = 6
 EnvPart = tuple[str, str, bool]
 EnvRow = tuple[EnvPart, ...]
-"""Parts of the line: a text, its style, and whether it belongs to the env in focus."""
+"""Parts of the line: text, style, and whether it belongs to the env in focus."""
 
 
 class EnvStrip(RowWidget[EnvRow]):
-    """A cell for each env: its number, how its return stands to that of the others, its steps."""
+    """A cell for each env: its number, return relative to the others, and steps."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"env--{name}" for name in _ENV_STYLES}
     DEFAULT_CSS = """
@@ -197,7 +197,7 @@ class EnvStrip(RowWidget[EnvRow]):
     """
 
     class Picked(Message):
-        """An env was clicked; none for all of them together."""
+        """An env was clicked. ``None``: the whole batch."""
 
         def __init__(self, row: int | None) -> None:
             super().__init__()
@@ -211,12 +211,12 @@ class EnvStrip(RowWidget[EnvRow]):
         self._places: list[tuple[int, int, int | None]] = []
 
     def show(self, cells: Sequence[EnvCell]) -> None:
-        """Draw these from now on."""
+        """Replace the cells."""
         self.cells = cells
         self.outdated()
 
     def set_focus(self, row: int | None, count: int) -> None:
-        """Mark an env; none for all of them together."""
+        """Mark an env. ``None``: the whole batch."""
         if (row, count) != (self.row, self.count):
             self.row, self.count = row, count
             self.outdated()

@@ -19,12 +19,12 @@ _MIN_IMAGE_WIDTH = 12
 
 @dataclass(frozen=True, slots=True)
 class ImageGrid:
-    """The cells that each picture has.
+    """Size of the cells of a grid.
 
     Args:
-        columns: how many stand side by side.
-        width: of each, in cells.
-        height: of each, in cells, without the line above it.
+        columns: Number of images side by side.
+        width: Width of an image in cells.
+        height: Height of an image in cells, without its title.
     """
 
     columns: int
@@ -33,12 +33,12 @@ class ImageGrid:
 
 
 def best_grid(images: Sequence[Picture], width: int, height: int) -> ImageGrid:
-    """The grid in which the smallest picture is largest.
+    """Return the grid in which the smallest image is largest.
 
     Args:
-        images: what is to be drawn; two pixels go into a cell, one above the other.
-        width: of the room, in cells.
-        height: likewise.
+        images: Images; a cell is one pixel wide and two pixels high.
+        width: Available width in cells.
+        height: Available height in cells.
     """
     count = max(1, len(images))
     grids = [_make_grid(columns, count, width, height) for columns in range(1, count + 1)]
@@ -56,7 +56,7 @@ def _smallest_scale(grid: ImageGrid, images: Sequence[Picture]) -> float:
 
 
 def image_scale(picture: Picture, width: int, height: int) -> float:
-    """How many times as large a picture would fill so many cells."""
+    """Return the factor by which an image must be scaled to fill a number of cells."""
     return min(width / picture.width, 2 * height / picture.height)
 
 
@@ -67,7 +67,7 @@ ImageRow = tuple[str | tuple[Cell, ...], ...]
 
 
 class ImagePane(RowWidget[ImageRow], can_focus=True):
-    """Draws images side by side: what the env gives, and after each stage that changes it."""
+    """Draws images side by side: the env's image, and one for each stage that changes it."""
 
     HELP = """## The pixels
 
@@ -85,13 +85,13 @@ of the chain. Where a stage is selected in the chain, the image before it and th
         self.stage: int | None = None
 
     def show(self, images: Sequence[Picture]) -> None:
-        """Draw these from now on."""
+        """Replace the images."""
         if images != self.images:
             self.images = tuple(images)
             self.outdated()
 
     def set_stage(self, stage: int | None) -> None:
-        """Draw the image before a stage and the one after it, where it writes one."""
+        """Show only the images before and after a stage, if it writes one."""
         self.stage = stage
         self.outdated()
 
@@ -105,12 +105,12 @@ of the chain. Where a stage is selected in the chain, the image before it and th
         return parts
 
     def max_image_size(self) -> tuple[int, int]:
-        """The most pixels of an image that there is room for, across and down."""
+        """Return the maximum size of an image in pixels."""
         grid = best_grid(self._displayed(), *self.size)
         return grid.width, max(0, grid.height) * 2
 
     def _displayed(self) -> Sequence[Picture]:
-        """What is drawn: all, or before and after a stage."""
+        """Return all images, or those before and after the selected stage."""
         after = [n for n, each in enumerate(self.images) if each.stage == self.stage]
         if self.stage is None or self.stage < 0 or not after:
             return self.images
@@ -143,14 +143,14 @@ of the chain. Where a stage is selected in the chain, the image before it and th
 
 
 def _image_title(picture: Picture, number: int, width: int) -> str:
-    """Who wrote it and its shape, as far as there is room."""
+    """Return the writer and the shape, as far as they fit."""
     place, shape = picture.place, "×".join(map(str, picture.shape))
     texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
     return next((text for text in texts if len(text) <= width), truncate(place, width))
 
 
 def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
-    """The rows of a picture, two pixels a cell; pixels left out or doubled to fill the room."""
+    """Yield the rows of an image, two pixels per cell, scaled to fit."""
     times = image_scale(picture, width, height)
     times = times if times < 1 else float(int(times))
     wide, tall = max(1, int(picture.width * times)), max(1, int(picture.height * times))
@@ -165,7 +165,7 @@ def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cel
 
 
 def _pixels(rgb: bytes) -> list[int]:
-    """Each pixel of a row as one number."""
+    """Return each pixel of a row as a number."""
     return [
         red << 16 | green << 8 | blue
         for red, green, blue in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True)
@@ -173,7 +173,7 @@ def _pixels(rgb: bytes) -> list[int]:
 
 
 def _segments(cells: Sequence[Cell]) -> Iterator[Segment]:
-    """Neighbours of the same colors are drawn at once."""
+    """Merge neighboring cells of the same colors."""
     begin = 0
     for at in range(1, len(cells) + 1):
         if at == len(cells) or cells[at] != cells[begin]:

@@ -21,12 +21,12 @@ _TALL_HEIGHT = 24
 
 @dataclass(frozen=True, slots=True)
 class PaneArrangement:
-    """What is shown.
+    """Panes that are displayed.
 
     Args:
-        form: ``broad`` with the values beside the others, ``middle`` with one more below them,
-            ``slim`` with one alone.
-        shown: the panes.
+        form: ``broad``: values next to the others; ``middle``: one more pane below; ``slim``: one
+            pane.
+        shown: Names of the panes.
     """
 
     form: ArrangementForm
@@ -36,14 +36,16 @@ class PaneArrangement:
 def arrange_panes(
     width: int, height: int, front: Pane, *, has_images: bool, is_manual: bool
 ) -> PaneArrangement:
-    """The panes that there is room for.
+    """Choose the panes that have room.
 
     Args:
-        width: of the tab.
-        height: likewise.
-        front: the one that the user wants to see.
+        width: Width of the tab.
+        height: Height of the tab.
+        front: Pane that is shown in any case.
         pixels: whether there are images.
         by_hand: whether actions are chosen by hand.
+        has_images: True if there are images.
+        is_manual: True if actions are set by hand.
 
     Example:
         >>> sorted(arranged(50, 20, "plots", has_images=False, is_manual=False).shown)

@@ -20,12 +20,12 @@ _MAX_CACHED_LINES = 2_000
 
 
 class LineWidget(Widget):
-    """Draws the lines of its content itself, and remembers what it has drawn.
+    """Draws its lines itself and caches them.
 
-    What a style sheet could add to a line (padding, tint, opacity, a border at its sides) is left
-    out, and each style is looked up once: that takes several times as long as the line itself.
-    A subclass says what a line depends on and what it is, and calls :meth:`forget` where something
-    else has changed; it comes after other widgets among the bases of a class.
+    It ignores padding, tint, opacity and side borders, and looks up each style once, because these
+    lookups take several times as long as drawing a line. A subclass defines what a line depends on
+    and its segments, and calls :meth:`forget` when anything else changes. It comes after other
+    widgets in the bases of a class.
     """
 
     def __init__(self, *children: Widget, **options: Any) -> None:
@@ -35,15 +35,15 @@ class LineWidget(Widget):
         self._width = 0
 
     def line_key(self, y: int) -> Hashable:
-        """All that a line depends on, besides the width and the styles."""
+        """Return everything that a line depends on, except width and styles."""
         raise NotImplementedError
 
     def line_parts(self, y: int) -> Sequence[Segment]:
-        """A line, counted from the top of what is in sight."""
+        """Return the segments of a line, counted from the top of the visible part."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Draw every line anew."""
+        """Clear the caches, so that every line is drawn again."""
         self._known.clear()
         self._drawn.clear()
 
@@ -53,13 +53,13 @@ class LineWidget(Widget):
 
     @property
     def base(self) -> Style:
-        """The style of what has none of its own."""
+        """Default style of the widget."""
         if "" not in self._known:
             self._known[""] = self.rich_style
         return self._known[""]
 
     def part(self, name: str) -> Style:
-        """The style of a component class on the widget's own background."""
+        """Return the style of a component class on the background of the widget."""
         if name not in self._known:
             own = self.get_component_rich_style(name)
             plain = Style(color=own.color, bold=own.bold, dim=own.dim, reverse=own.reverse)
@@ -67,7 +67,7 @@ class LineWidget(Widget):
         return self._known[name]
 
     def back(self, name: str) -> Style:
-        """The background of a component class alone."""
+        """Return the background of a component class."""
         known = f"on {name}"
         if known not in self._known:
             own = self.get_component_rich_style(name)
@@ -103,18 +103,18 @@ class LineWidget(Widget):
 
 
 class RowWidget(LineWidget, Generic[Row]):
-    """A widget whose lines are made at once; those that stay as they are are not drawn anew."""
+    """A widget that computes all rows at once and redraws those that have changed."""
 
     def __init__(self, *children: Widget, **options: Any) -> None:
         super().__init__(*children, **options)
         self._rows: list[Row] | None = None
 
     def all_rows(self) -> Iterable[Row]:
-        """What each line shows."""
+        """Return what each line shows."""
         raise NotImplementedError
 
     def row_parts(self, row: Row) -> Sequence[Segment]:
-        """A line that shows this."""
+        """Return the segments of a row."""
         raise NotImplementedError
 
     def line_key(self, y: int) -> Row | None:
@@ -131,7 +131,7 @@ class RowWidget(LineWidget, Generic[Row]):
         self.refresh()
 
     def outdated(self) -> None:
-        """Make the lines anew, and draw those that are others."""
+        """Compute the rows again and redraw those that have changed."""
         if self._rows is None or not self.size:
             self.on_resize()
             return
@@ -152,11 +152,11 @@ LINE_BINDINGS = (
 )
 KINDS = ("plain", "muted", "bold", "primary", "secondary", "accent", "good", "warn", "bad")
 TextLine = tuple[tuple[str, str], ...]
-"""Parts of a line: a text, and which of ``KINDS`` it is."""
+"""Parts of a line: text and one of ``KINDS``."""
 
 
 class LineList(ScrollView, LineWidget, can_focus=True):
-    """Draws lines; a subclass says what they are and what opening one does."""
+    """A scrollable list of lines with a cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*(f"line--{kind}" for kind in KINDS), "line--cursor"}
     BINDINGS = [*LINE_BINDINGS]
@@ -181,7 +181,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
     """
 
     class Opened(Message):
-        """A line was opened, by Enter or a double click."""
+        """A line was opened, with Enter or a double click."""
 
         def __init__(self, lines: LineList, at: int) -> None:
             super().__init__()
@@ -196,7 +196,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         """The first line that the cursor goes to; those above it say what the columns are."""
 
     def show(self, lines: Sequence[TextLine]) -> None:
-        """Draw these lines from now on; those that stay as they are are not drawn anew."""
+        """Replace the lines; redraw those that have changed."""
         before, self.lines = self.lines, lines
         if len(before) != len(lines):
             self._resize()
@@ -211,7 +211,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         self._resize()
 
     def _resize(self) -> None:
-        """Take note of how many lines there are; the screen is laid out only for a scroll bar."""
+        """Update the scrollable size; lay out the screen only if the scroll bar changes."""
         size = Size(self.size.width, len(self.lines))
         height = self.styles.height
         follows = height is not None and height.is_auto
@@ -227,7 +227,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         return max(0, min(max(at, self.first), len(self.lines) - 1))
 
     def _again(self, *lines: int) -> None:
-        """Draw lines anew, counted from the first of all."""
+        """Redraw lines, counted from the first line of the list."""
         top, height = int(self.scroll_offset.y), self.size.height
         seen = [at - top for at in lines if top <= at < top + height]
         if seen:
@@ -264,7 +264,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
             self.post_message(self.Opened(self, self.cursor))
 
     def move_to(self, at: int) -> None:
-        """Put the cursor on a line and bring it into sight."""
+        """Move the cursor and scroll to it."""
         before, self.cursor = self.cursor, self._inside(at)
         top, height = int(self.scroll_offset.y), self.size.height
         if self.cursor == self.first:
@@ -286,7 +286,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
 
 
 def truncate(text: str, width: int) -> str:
-    """The text, or its beginning with an ellipsis, never wider than so."""
+    """Shorten a text with an ellipsis."""
     if len(text) <= width:
         return text
     return f"{text[: max(0, width - 1)]}…" if width > 0 else ""

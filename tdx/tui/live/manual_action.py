@@ -29,7 +29,7 @@ _CHOICE_WIDTH = 4
 
 
 class ManualActionPane(LineList):
-    """Holds what is chosen; it says so whenever that changes."""
+    """Holds the manual action and posts a message when it changes."""
 
     HELP = """## The action by hand
 
@@ -39,7 +39,7 @@ drags."""
     BINDINGS = [*_BINDINGS]
 
     class Changed(Message):
-        """Something else is chosen."""
+        """The action has changed."""
 
     def __init__(self) -> None:
         super().__init__(id="live-manual")
@@ -50,14 +50,14 @@ drags."""
         self._dragging = False
 
     def set_fields(self, fields: Sequence[ActionField]) -> None:
-        """Let these be chosen; what was chosen of the same ones stays."""
+        """Set the numbers that can be changed; keep the values of the same ones."""
         if tuple(fields) != self.fields:
             self.fields = tuple(fields)
             self.numbers = [field.start for field in fields]
         self._fill()
 
     def set_target(self, row: int | None, count: int) -> None:
-        """Say who takes the action: an env of a batch, or all of them where it is none."""
+        """Show which env takes the action. ``None``: all of them."""
         target = f"for all {count} envs" if row is None else f"for env {row}, the others random"
         target = target if count > 1 else ""
         if target != self._target:
@@ -67,7 +67,7 @@ drags."""
 
     @property
     def action(self) -> tuple[tuple[str, int, float], ...]:
-        """What is chosen, by key and place."""
+        """The action, by key and place."""
         pairs = zip(self.fields, self.numbers, strict=True)
         return tuple((field.key, field.place, number) for field, number in pairs)
 
@@ -132,11 +132,11 @@ drags."""
 
     @property
     def _at(self) -> int:
-        """Which field the cursor is on."""
+        """Index of the field under the cursor."""
         return max(0, min(self.cursor - self.first, len(self.fields) - 1))
 
     def _track(self) -> tuple[int, int]:
-        """Where the sliders begin, and how wide they are."""
+        """Return start and width of the sliders."""
         name = min(_MAX_NAME_WIDTH, max((len(each.name) for each in self.fields), default=0))
         return name + 2, max(4, self.size.width - name - _NUMBER_WIDTH - 4)
 
@@ -169,7 +169,7 @@ def _is_integer(field: ActionField) -> bool:
 
 
 def _is_listed(field: ActionField) -> bool:
-    """Whether all choices are written side by side."""
+    """Return True if all choices fit side by side."""
     return field.kind == "choice" and field.high <= 9
 
 

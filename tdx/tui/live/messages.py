@@ -11,23 +11,25 @@ from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Request
 
 RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
-"""Steps a second; none for as many as there can be."""
+"""Steps per second. ``None``: as many as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSession(Request[None]):
-    """Step an env until told to leave; views are pushed on the way.
+    """Step an env until the request is cancelled; pushes views of its history.
 
-    What is pushed, by topic: ``facts`` (:class:`Facts`), ``state`` (:class:`LiveState`), ``view``,
-    ``pictures``, ``curves``, ``episodes``, ``cells`` (of :mod:`tdx.inspection.live.views`).
+    Topics: ``info`` (:class:`SessionInfo`), ``state`` (:class:`LiveState`), and ``trace``,
+    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`).
 
     Args:
-        pipeline: the env with its chain.
-        allow_code: whether Python objects that it names may be imported.
+        pipeline: Env with its chain.
+        allow_code: Allow the pipeline to import Python objects.
         runs: whether it goes on by itself at once.
-        rate: steps a second.
+        rate: Steps per second. ``None``: as many as possible.
         source: where actions come from.
         numbers: Number of each stage in the chain pane; empty: its index.
+        is_running: Step continuously from the start.
+        action_source: Where actions come from.
     """
 
     endless: ClassVar[bool] = True
@@ -41,7 +43,7 @@ class RunSession(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class CommandEnvelope:
-    """One command, with a number by which the answer tells that it was heard."""
+    """A command with a number, which :class:`LiveState` repeats when it is executed."""
 
     number: int
     command: Command
@@ -49,18 +51,18 @@ class CommandEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Begin new episodes."""
+    """Start new episodes."""
 
     seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Step at the rate that is set.
+    """Step at the current rate.
 
     Args:
-        steps: how many; any number where it is none.
-        until: when to stop, in the words of the engine.
+        steps: Number of steps. ``None``: unlimited.
+        until: Condition that ends the run. ``None``: no condition.
     """
 
     steps: int | None = None
@@ -69,44 +71,44 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop after the step that is under way."""
+    """Stop after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetRate:
-    """Step so often a second."""
+    """Set the number of steps per second. ``None``: as many as possible."""
 
     rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ShowTrace:
-    """Show a trace; the latest, whatever comes, where it is none."""
+    """Show a trace. ``None``: follow the latest one."""
 
     index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompareWith:
-    """Compare with a trace; with the one before where it is none."""
+    """Compare with a trace. ``None``: with the previous one."""
 
     index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FocusEnv:
-    """Show one env of the batch; all together where it is none."""
+    """Show one env of the batch. ``None``: the whole batch."""
 
     row: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SetActionSource:
-    """Take the actions from a policy by its name, or by hand.
+    """Take actions from a policy, or set them by hand.
 
     Args:
-        source: ``random``, ``zero``, ``hand``, or what names a policy.
-        numbers: what is chosen by hand, by the key and place of each field.
+        source: ``random``, ``zero``, ``manual``, or a policy.
+        numbers: Manual action, by key and place of each field.
     """
 
     source: str
@@ -115,16 +117,17 @@ class SetActionSource:
 
 @dataclass(frozen=True, slots=True)
 class SetPanes:
-    """What the tab has room for.
+    """What the panes have room for.
 
     Args:
         curves: the names of the curves that are drawn.
-        parts: in how many parts.
-        window: how many of the latest traces; all where it is none.
-        width: the most pixels of an image; none are sent where it is 0.
-        height: likewise.
-        episodes: the most episodes.
-        cells: the most envs; 0 where nothing of the tab is seen, and nothing but the state is sent.
+        parts: Number of points of a plot.
+        window: Number of latest traces in a plot. ``None``: all of them.
+        width: Maximum width of an image in pixels; 0: no images.
+        height: Maximum height of an image in pixels; 0: no images.
+        episodes: Maximum number of episodes.
+        cells: Maximum number of envs; 0: the tab is hidden, so that only the state is sent.
+        plots: Names of the plots.
     """
 
     plots: tuple[str, ...] = ()
@@ -138,7 +141,7 @@ class SetPanes:
 
 @dataclass(frozen=True, slots=True)
 class DumpSteps:
-    """Write the steps since the reset as a dump into a new folder."""
+    """Write the steps since the reset as a dump to a new folder."""
 
     path: str
 
@@ -159,14 +162,14 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What stays the same in a session.
+    """Facts about a session that do not change.
 
     Args:
-        env: name of the env.
-        batch: its batch size.
-        fields: what can be chosen by hand.
-        max_traces: the most traces in the history.
-        max_bytes: the most bytes.
+        env: Name of the env.
+        batch: Batch size of the env.
+        fields: Numbers of the action that can be set by hand.
+        max_traces: Maximum number of traces in the history.
+        max_bytes: Maximum size of the history in bytes.
     """
 
     env: str
@@ -177,7 +180,7 @@ class SessionInfo:
 
     @property
     def num_envs(self) -> int:
-        """How many envs there are."""
+        """Number of envs in the batch."""
         num_envs = 1
         for size in self.batch:
             num_envs *= size
@@ -186,28 +189,35 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """Where a session stands.
+    """State of a session.
 
     Args:
         doing: whether it runs; ``ended`` is what the app says of one whose worker is gone.
         heard: the number of the last command that was heard.
-        steps: how many steps were made.
-        first: the first trace that is held.
-        last: the latest.
-        shown: the trace that is shown.
+        steps: Number of steps made.
+        first: Oldest trace in the history.
+        last: Latest trace.
+        shown: Trace that is shown.
         follows: whether it is always the latest.
         against: the trace that is marked for comparison.
-        row: the env in focus; none for all together.
-        nbytes: the memory that the history holds.
-        rate: steps a second that are wanted.
-        speed: steps a second that are made.
+        row: Env in focus. ``None``: the whole batch.
+        nbytes: Size of the history in bytes.
+        rate: Requested steps per second.
+        speed: Measured steps per second.
         source: where actions come from.
         until: when a run stops.
         said: why it stopped, or what was refused.
-        problem: what was raised in the trace that ended the run.
-        problem_traces: traces in which something is wrong, the latest.
-        episode_starts: traces with which episodes begin.
-        plot_names: what can be drawn.
+        problem: Error that ended the run.
+        problem_traces: Latest traces with problems.
+        episode_starts: Traces in which episodes start.
+        plot_names: Keys and figures that can be plotted.
+        status: ``running`` or ``paused``; the app uses ``ended`` after the worker is gone.
+        last_command: Number of the last executed command.
+        follows_latest: True if the latest trace is always shown.
+        reference: Trace that is marked for comparison. ``None``: the previous one.
+        action_source: Where actions come from.
+        stop_condition: Condition that ends the run.
+        message: Why the run has stopped, or why a command was rejected.
     """
 
     status: Literal["running", "paused", "ended"]

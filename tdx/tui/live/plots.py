@@ -24,13 +24,13 @@ _Numbers = Sequence[float | None]
 
 
 def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> list[str]:
-    """A band from low to high as lines of text.
+    """Draw a band between two curves as lines of braille characters.
 
     Args:
-        lows: the smallest number of each part; none where there is none.
-        highs: the largest of each.
-        width: in cells; a part takes half of one where there are enough parts.
-        height: in cells.
+        lows: Smallest number of each point; ``None`` if there is none.
+        highs: Largest number of each point.
+        width: Width in cells; a cell is two dots wide.
+        height: Height in cells; a cell is four dots high.
 
     Example:
         >>> braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
@@ -61,7 +61,7 @@ def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> li
 
 
 def _connect(bottom: int, top: int, before: tuple[int, int] | None) -> tuple[int, int]:
-    """From where to where a column is filled, so that it meets the one before."""
+    """Extend a column of dots so that it touches the previous one."""
     if before is not None:
         if before[1] < bottom:
             bottom = before[1] + 1
@@ -71,7 +71,7 @@ def _connect(bottom: int, top: int, before: tuple[int, int] | None) -> tuple[int
 
 
 def _braille_row(columns: Sequence[int], bottom: int) -> str:
-    """A line of cells; each column is a number whose lowest bit is its lowest dot."""
+    """Return a line of cells; the lowest bit of a column is its lowest dot."""
     pairs = zip(columns[::2], columns[1::2], strict=True)
     return "".join(
         _CELLS[(left >> bottom & 15) << 4 | right >> bottom & 15] for left, right in pairs
@@ -81,11 +81,11 @@ def _braille_row(columns: Sequence[int], bottom: int) -> str:
 _COLORS = ("a", "b", "c", "d")
 _SCALE_WIDTH = 8
 PlotRow = tuple[tuple[str, str, bool], ...]
-"""Parts of a line: a text, its style, and whether the trace that is shown stands there."""
+"""Parts of a line: text, style, and whether it is at the shown trace."""
 
 
 class PlotPane(RowWidget[PlotRow], can_focus=True):
-    """Draws curves; a click shows the step that is there."""
+    """Draws plots; a click shows the step at that point."""
 
     HELP = """## The charts
 
@@ -114,7 +114,7 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
     """
 
     class Picked(Message):
-        """A place on a curve was clicked."""
+        """A point of a plot was clicked."""
 
         def __init__(self, index: int) -> None:
             super().__init__()
@@ -127,19 +127,19 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
         self.cursor: int | None = None
 
     def show(self, curves: Sequence[Curve]) -> None:
-        """Draw these from now on."""
+        """Replace the plots."""
         self.curves = tuple(curves)
         self.outdated()
 
     def set_cursor(self, index: int | None) -> None:
-        """Mark a trace; none where the latest is shown."""
+        """Mark a trace. ``None``: the latest one is shown."""
         if index != self.cursor:
             self.cursor = index
             self.outdated()
 
     @property
     def plot_width(self) -> int:
-        """The cells that a curve is wide."""
+        """Width of a plot in cells."""
         return max(1, self.size.width - _SCALE_WIDTH - 1)
 
     def row_parts(self, row: PlotRow) -> Sequence[Segment]:
@@ -179,7 +179,7 @@ values. `b` zooms in to the latest traces and out again. A click shows the step 
                 yield head, (left, color, False), (here, color, True), (right, color, False)
 
     def _column(self, curve: Curve) -> int | None:
-        """Where the trace stands that is shown."""
+        """Return the column of the shown trace."""
         if self.cursor is None or not curve.first <= self.cursor <= curve.last:
             return None
         parts, span = len(curve.low), curve.last - curve.first + 1

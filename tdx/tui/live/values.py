@@ -14,19 +14,19 @@ _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· 
 _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "muted")}
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
-"""The place of the line that says what the columns are."""
+"""Place of the line with the column titles."""
 _DTYPE_WIDTH, _COLUMNS_WIDTH = 58, 36
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLine:
-    """One line and what it stands for.
+    """A line of the table.
 
     Args:
-        line: how it is drawn.
-        key: the key; none where it is a stage's heading.
-        stage: the place in the chain; -1 for what is no stage.
-        label: what it is found by.
+        line: Parts of the line.
+        key: Key. ``None`` for headings.
+        stage: Place in the chain; -1 if the line belongs to no stage.
+        label: Text for the search.
     """
 
     line: TextLine
@@ -38,13 +38,13 @@ class ValueLine:
 def build_value_lines(
     view: TraceView, width: int, *, difference: bool = False, only_written: bool = True
 ) -> list[ValueLine]:
-    """Every line.
+    """Return all lines.
 
     Args:
-        view: what there is to see.
-        width: of the lines.
-        difference: show what the values were in the other trace beside what they are.
-        only_written: leave out what a stage hands on as it was.
+        view: Trace to show.
+        width: Width of the lines.
+        difference: Show the values of the reference trace too.
+        only_written: Hide keys that a stage passes on unchanged.
     """
     return list(_LineBuilder(view, width, difference, only_written).all())
 
@@ -77,7 +77,7 @@ class _LineBuilder:
             )
 
     def _columns(self) -> tuple[str, str]:
-        """What the columns are."""
+        """Return the column titles."""
         left = self.width - 5 - self.name
         kind = "shape and dtype".ljust(19) if left >= _DTYPE_WIDTH else ""
         numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
@@ -132,7 +132,7 @@ class _LineBuilder:
             yield (f" {flag}", "bad")
 
     def _short(self, value: ValueView, left: int, style: str) -> Iterator[tuple[str, str]]:
-        """The numbers where there is no room for columns."""
+        """Yield the numbers if the columns do not fit."""
         bars = _histogram_bars(value.histogram)
         room = left - (9 if bars else 0) - len(_nonfinite_text(value)) - 1
         text = _value_text(value)
@@ -142,7 +142,7 @@ class _LineBuilder:
         yield (bars, "secondary")
 
     def _compared(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
-        """What it was, what it is, and how far they are apart."""
+        """Yield the previous value, the value, and their difference."""
         delta = "" if value.delta is None else _format_number(value.delta)
         room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
         if value.change == "same":
@@ -196,7 +196,7 @@ def _format_time(nanoseconds: int) -> str:
 
 
 class ValueTable(LineList):
-    """Draws a view of a trace."""
+    """Shows the values of a trace."""
 
     HELP = """## The values
 
@@ -216,17 +216,17 @@ to the step before, or to the one that is marked with `m`."""
         self._found: list[ValueLine] = []
 
     def show_view(self, view: TraceView) -> None:
-        """Draw this from now on."""
+        """Show a trace."""
         self.view = view
         self._fill()
 
     def set_difference(self, on: bool) -> None:
-        """Show what values were beside what they are, or no longer."""
+        """Show the values of the reference trace, or hide them."""
         self.difference = on
         self._fill()
 
     def set_only_written(self, on: bool) -> None:
-        """Leave out what a stage hands on as it was, or no longer."""
+        """Hide keys that a stage passes on unchanged, or show them."""
         self.only_written = on
         self._fill()
 
@@ -241,11 +241,11 @@ to the step before, or to the one that is marked with `m`."""
 
     @property
     def labels(self) -> list[str]:
-        """What each line is found by: a stage, a version of a key, or nothing."""
+        """Search text of each line: stage, version of a key, or nothing."""
         return [each.label for each in self._found]
 
     def go_to_stage(self, stage: int) -> None:
-        """Bring the heading of a stage to the top; -1 is the env."""
+        """Scroll to the heading of a stage; -1 is the env."""
         at = next((n for n, each in enumerate(self._found) if _is_heading(each, stage)), None)
         if at is not None:
             self.cursor = at

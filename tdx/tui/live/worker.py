@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 VIEW_INTERVAL = 1 / 15
 PLOT_INTERVAL = 1 / 8
 VIEW_COST_FACTOR = 6
-"""How many times as long as views took to be made there are none: steps go first."""
+"""Minimum time between two views, as a multiple of the time a view takes."""
 MAX_RATE_PER_STEP_VIEWS = 30
-"""The most steps a second of which each is shown."""
+"""Maximum rate in steps per second at which each step is shown."""
 IDLE_SECONDS = 0.02
 _MAX_MARKS = 400
 Push = Callable[[str, Any], None]
@@ -70,13 +70,13 @@ def run_session(request: RunSession, job: Job) -> None:
 
 
 class LivePlayer:
-    """Makes one trace after the other, at a rate, and pushes views of them now and then.
+    """Steps an env at a rate, and pushes views of its history from time to time.
 
     Args:
-        env: the env with its chain.
-        request: how to begin.
-        push: sends something to the app, by topic.
-        clock: gives nanoseconds.
+        env: Env with its chain.
+        request: Initial settings.
+        push: Sends a value to the app, by topic.
+        clock: Returns nanoseconds.
     """
 
     def __init__(
@@ -115,13 +115,14 @@ class LivePlayer:
         self._try(self.session.reset)
 
     def run_once(self, envelopes: list[CommandEnvelope]) -> float:
-        """Do what there is to do now.
+        """Execute commands, make a step if one is due, and push what has changed.
 
         Args:
             told: the commands that have come since the last turn.
+            envelopes: Commands since the last call.
 
         Returns:
-            for how many seconds there is nothing to do.
+            Number of seconds in which there is nothing to do.
         """
         for each in envelopes:
             self._last_command = each.number
@@ -215,7 +216,7 @@ class LivePlayer:
     # What it does
 
     def _advance(self, now: float) -> None:
-        """Make a trace; resets are made at once, and only steps take their time."""
+        """Make a trace; a reset does not count against the rate."""
         try:
             # A tensor that is given twice would not be seen as written anew.
             manual = self._manual_action
@@ -249,7 +250,7 @@ class LivePlayer:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Say it and stay as it is; the history is kept."""
+        """Pause and report an error; the history remains."""
         self.is_running = False
         self._stale = True
         self._message = ""
@@ -283,7 +284,7 @@ class LivePlayer:
         )
 
     def _push_changes(self, now: float) -> None:
-        """Send what changed; while it runs only so often."""
+        """Push what has changed, but not too often while running fast."""
         is_throttled = self.is_running and (
             self.rate is None or self.rate > MAX_RATE_PER_STEP_VIEWS
         )
@@ -318,7 +319,7 @@ class LivePlayer:
             self._push("plots", tuple(self._plots()))
 
     def _plots(self) -> Iterator[Curve]:
-        """The curves that are wanted; a key that a chain has no longer is left out."""
+        """Yield the requested plots; skip keys that the chain no longer has."""
         session, panes = self.session, self.panes
         first = None if panes.window is None else session.last - panes.window + 1
         window = None if first is None else (first, session.last)
@@ -327,7 +328,7 @@ class LivePlayer:
                 yield session.curve(name, row=self.row, parts=panes.parts, window=window)
 
     def state(self) -> LiveState:
-        """Where it stands."""
+        """Return the current state."""
         session = self.session
         shown = session.last if self.shown is None else max(self.shown, session.first)
         return LiveState(

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 
 def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
-    """A draft with the chain of a pipeline; stages that are off stay behind those before them.
+    """Replace the chain of a draft; unchanged stages keep their numbers.
+
+    Disabled stages stay after the stage that precedes them.
 
     Args:
-        draft: the draft.
-        pipeline: the chain that it is to have.
+        draft: The draft.
+        pipeline: Pipeline with the new chain.
 
     Example:
         >>> draft = Draft.of(Pipeline.of("A-v0", "B", "C", "D"))
@@ -57,14 +59,14 @@ def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
 
 
 def _find_same(left: list[DraftStage], config: StageConfig) -> DraftStage | None:
-    """The stage that one of the new chain was: with the same arguments, or of the same name."""
+    """Return the stage that was this one before: same arguments, or else same name."""
     equal = (stage for stage in left if stage.config == config)
     named = (stage for stage in left if stage.config.name == config.name)
     return next(equal, None) or next(named, None)
 
 
 def _disabled_after(draft: Draft) -> dict[int | None, list[DraftStage]]:
-    """The stages that are off, by the number of the stage before them that is on."""
+    """Return the disabled stages by the number of the enabled stage before them."""
     found: dict[int | None, list[DraftStage]] = {}
     last: int | None = None
     for stage in draft.stages:
@@ -76,7 +78,7 @@ def _disabled_after(draft: Draft) -> dict[int | None, list[DraftStage]]:
 
 
 _WIDTH = 66
-"""Columns that there are on the smallest terminal."""
+"""Available columns on the smallest terminal."""
 _VALUE_TEXT = {
     "same": "the same values",
     "close": "values within 1 %",
@@ -85,11 +87,11 @@ _VALUE_TEXT = {
 
 
 class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
-    """Returns the change that is to be made, ``again`` for another try, or none.
+    """Shows the changes; returns one to apply, ``again`` to repeat, or ``None``.
 
     Args:
-        found: what was tried.
-        is_current: whether the chain is still the one that it was tried with.
+        found: Changes that were tried.
+        is_current: True if the chain has not changed since.
     """
 
     BINDINGS = [
@@ -218,13 +220,13 @@ def _indent(text: str) -> str:
 
 
 class AdviceController:
-    """Keeps the last advice until the chain is another one.
+    """Shows the latest advice and applies changes.
 
     Args:
-        owner: shows screens and notices.
-        workspace: the state of the app.
-        measuring: whoever has the advice tried.
-        ask: has it tried anew.
+        owner: Shows screens and notices.
+        workspace: State of the app.
+        measuring: Provides the advice.
+        ask: Searches for advice again.
     """
 
     def __init__(
@@ -239,13 +241,13 @@ class AdviceController:
 
     @property
     def is_current(self) -> bool:
-        """Whether there is advice for the chain as it is."""
+        """True if there is advice for the current chain."""
         advised = self._measurement.advised
         return advised is not None and advised.draft == self._workspace.draft
 
     @property
     def summary(self) -> str:
-        """The advice in a few words."""
+        """Summary of the advice."""
         advised = self._measurement.advised
         if advised is None:
             return ""
@@ -257,7 +259,7 @@ class AdviceController:
         return f"advice: {found.effective[0].change}; v shows what that saves"
 
     def show(self) -> None:
-        """Show what was tried."""
+        """Show the changes that were tried."""
         advised = self._measurement.advised
         if advised is not None:
             screen = AdviceScreen(advised.found, self.is_current)

@@ -24,15 +24,15 @@ LANES = {"forward": "↓", "inverse": "↑", "reset": "↺", "step": " ", "specs
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A line of the table.
+    """A line of the cost table.
 
     Args:
-        name: tells it from the others.
-        place: where it stands in the chain.
-        row: what was measured.
-        delta: the difference to another run; none where there is no other.
-        most: the largest share of all lines.
-        by_mode: the part in each mode that has it, where several are side by side.
+        name: Row key.
+        place: Position in the chain.
+        row: Measurement.
+        delta: Difference to another run. ``None``: there is none.
+        most: Largest share of all lines.
+        by_mode: Measurement in each mode, if several modes are shown side by side.
     """
 
     name: str
@@ -44,17 +44,17 @@ class CostLine:
 
     @property
     def is_removed(self) -> bool:
-        """Whether only the other run has it."""
+        """True if only the other run has this part."""
         return self.delta is not None and self.delta.kind == "removed"
 
     @property
     def mode(self) -> str:
-        """Of modes side by side the last one that has the part."""
+        """The last mode that has this part, if several are shown."""
         return next(reversed([*self.by_mode]), "")
 
     @property
     def detail_row(self) -> CostRow:
-        """What is drawn below the table."""
+        """Measurement that the details below the table show."""
         return self.by_mode[self.mode] if self.by_mode else self.row
 
 
@@ -63,13 +63,13 @@ class Column:
     """A column.
 
     Args:
-        id: its id.
-        title: what stands on it.
-        width: in cells.
-        value: what lines are sorted by; those without one come last.
-        text: what is shown.
-        tone: how it is colored.
-        largest_first: whether sorting begins with the largest.
+        id: Id.
+        title: Title.
+        width: Width in cells.
+        value: Returns the sort key; lines without one come last.
+        text: Returns the text of a cell.
+        tone: Returns the style of a cell.
+        largest_first: True if sorting starts with the largest value.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Column:
 
 
 def part_column(width: int) -> Column:
-    """The column that says whose the line is; sorting by it gives the order of the chain."""
+    """Return the column with the name of the part; sorting by it gives chain order."""
     return Column(
         "part",
         "part",
@@ -184,12 +184,12 @@ def _figure_column(name: str) -> Column:
 
 
 def fit_columns(wanted: Sequence[Column], lines: Sequence[CostLine], width: int) -> list[Column]:
-    """The part, which gets what is left, and as many columns as fit; a cell on both sides of each.
+    """Return the part column, with the remaining width, and the columns that fit.
 
     Args:
-        wanted: those that matter most first.
-        lines: what is to be shown.
-        width: cells that there are.
+        wanted: Columns, the most important first.
+        lines: Lines to show.
+        width: Available width in cells.
     """
     longest = max((len(line.row.label) + 2 for line in lines), default=16)
     least = 15 if width < 60 else min(longest, 26)
@@ -204,13 +204,13 @@ def fit_columns(wanted: Sequence[Column], lines: Sequence[CostLine], width: int)
 
 
 def choose_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """The columns for one mode, as they stand from left to right."""
+    """Return the columns for one mode, from left to right."""
     found = fit_columns(_ranked_columns(lines, width), lines, width)
     return sorted(found, key=lambda column: _ORDER.index(column.id))
 
 
 def _ranked_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Those that matter most first; the GPU is right by_mode the CPU, the change before the bar."""
+    """Return the columns, the most important first."""
     rows = [line.row for line in lines]
     compares = any(line.delta is not None for line in lines)
     device = any(row.device_us is not None for row in rows)
@@ -262,7 +262,7 @@ def _syncs(row: CostRow) -> float:
 
 
 def _total_saving(row: CostRow) -> float | None:
-    """What the chain saves without the stages in it, each left out alone."""
+    """Return the sum of what the chain saves without each stage of a row."""
     known = [each.saved_us for each in row.marginals.values() if each.saved_us is not None]
     return sum(known) if known else None
 
@@ -275,16 +275,16 @@ def _saving_text(row: CostRow) -> str:
 
 
 def _is_above_noise(row: CostRow) -> bool:
-    """Whether what the chain saves without it is more than noise."""
+    """Return True if a saving is larger than its noise."""
     return any(abs(each.saved_us or 0.0) > each.noise_us for each in row.marginals.values())
 
 
 def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """The columns that fit: a time for each mode, what it saves of the first, and bars.
+    """Return the columns for several modes: times, savings relative to the first mode, bars.
 
     Args:
-        lines: what is to be shown.
-        width: cells that there are.
+        lines: Lines to show.
+        width: Available width in cells.
     """
     modes = [mode for mode in MODES if any(mode in line.by_mode for line in lines)]
     most = max((row.step_us for line in lines for row in line.by_mode.values()), default=1.0)
@@ -321,7 +321,7 @@ def _mode_time_column(mode: str) -> Column:
 
 
 def _mode_saving_column(first: str, mode: str) -> Column:
-    """How much less a part takes than in the first mode."""
+    """Return the column for the saving relative to the first mode."""
 
     def ratio(line: CostLine) -> float | None:
         before, after = _step_us(line, first), _step_us(line, mode)
@@ -345,7 +345,7 @@ def _mode_saving_column(first: str, mode: str) -> Column:
 
 
 def _mode_bar_column(mode: str, width: int, most: float) -> Column:
-    """Bars of all modes have the same measure."""
+    """Return a bar column; the bars of all modes have the same scale."""
     return Column(
         f"{mode}_bar",
         f"{mode} bar",

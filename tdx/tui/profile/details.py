@@ -16,16 +16,16 @@ from tdx.tui.profile.numbers import draw_bar, draw_histogram, format_count, form
 
 _BAR_WIDTH = 8
 _MIN_HISTOGRAM_CALLS = 12
-"""Calls below which bars say nothing that the figures do not."""
+"""Number of calls below which a histogram says no more than the figures."""
 
 
 def histogram_text(line: CostLine, width: int, height: int) -> Content:
-    """The times of a line's calls as bars, with their ends and percentiles, and what comes of them.
+    """Return the histogram of a line's calls with percentiles and notes.
 
     Args:
-        line: whose; of modes side by side the last one.
-        width: cells that there are.
-        height: lines for the bars.
+        line: Line; with several modes, its last mode.
+        width: Available width in cells.
+        height: Number of lines for the bars.
     """
     row = line.detail_row
     head, facts = _part_heading(line, row), _percentile_text(row)
@@ -64,7 +64,7 @@ def _percentile_text(row: CostRow) -> str:
 
 
 def _notes(row: CostRow) -> Iterator[Content]:
-    """Where the host waits, and what the chain saves without the stages in it."""
+    """Yield where the host waits, and what the chain saves without the stages of a row."""
     for sync in row.syncs:
         text = f"waits for the GPU {format_count(sync.calls)} × a step at {sync.where}"
         yield Content.styled(text, "$text-warning")
@@ -83,12 +83,12 @@ def _notes(row: CostRow) -> Iterator[Content]:
 
 
 def operators_text(row: CostRow, width: int, height: int) -> Content:
-    """The operators of a part, the dearest first; nothing where they were not looked at.
+    """Return the operators of a part, the most expensive first.
 
     Args:
-        row: the part.
-        width: cells that there are.
-        height: lines that there are; on one line there are no bars.
+        row: The part.
+        width: Available width in cells.
+        height: Available lines; a single line has no bars.
     """
     found = row.operators
     if found is None:
@@ -136,13 +136,13 @@ def _operators_on_one_line(found: tuple[OperatorCost, ...], width: int) -> Conte
 
 
 LOW, HIGH = 20, 30
-"""Rows of the tab below which all is short, and from which on there is room."""
+"""Heights of the tab below which the details are short, and from which they are long."""
 _SIDE_BY_SIDE_WIDTH = 84
-"""Columns from which on the operators stand beside the histogram."""
+"""Minimum width for operators next to the histogram."""
 
 
 class PartPane(Container):
-    """A histogram of the times of a part, and the operators in it."""
+    """Histogram of a part and its operators."""
 
     def __init__(self) -> None:
         super().__init__(id="profile-part")
@@ -155,8 +155,8 @@ class PartPane(Container):
         """Show a part.
 
         Args:
-            line: its line; none for no part.
-            room: of the whole tab.
+            line: Line of the part. ``None``: hide the pane.
+            room: Size of the whole tab.
         """
         self.display = line is not None
         if line is None:

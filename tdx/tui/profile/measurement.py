@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementSettings:
-    """How long is measured.
+    """How long to measure.
 
     Args:
-        steps: of each repeat.
-        repeats: how often.
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
     """
 
     steps: int
@@ -50,7 +50,7 @@ def measure_request(
     wanted: ModeSelection,
     extras: Collection[Extra],
 ) -> MeasurePipeline:
-    """Measure the chain as it is now."""
+    """Return the request that measures the current chain."""
     return MeasurePipeline(
         workspace.draft.pipeline(),
         modes_for(wanted),
@@ -65,7 +65,7 @@ def measure_request(
 def advise_request(
     workspace: Workspace, settings: MeasurementSettings, wanted: ModeSelection
 ) -> FindAdvice:
-    """Try what may make the chain cheaper in the mode that rollouts run in, or the one wanted."""
+    """Return the request that tries changes, in ``planned`` mode if it is selected."""
     modes = modes_for(wanted)
     return FindAdvice(
         workspace.draft.pipeline(),
@@ -79,27 +79,27 @@ def advise_request(
 
 WORKER = "profile"
 CANCEL_TIMEOUT = 2.0
-"""Seconds that a measurement has to end when it is cancelled, before its worker is killed."""
+"""Seconds that a cancelled measurement has to end before its worker is killed."""
 CANCELLED = "cancelled: this is what was measured until then"
 _NO_COSTS = Costs((), 1, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftAdvice:
-    """Advice, and the chain that it was given for."""
+    """Advice, and the chain it is for."""
 
     draft: Draft
     found: AdviceResult
 
 
 class MeasurementController:
-    """Makes runs and has advice tried, one at a time.
+    """Runs measurements and advice in the worker, one at a time.
 
     Args:
-        owner: gives timers.
-        workspace: the state of the app.
-        on_change: called when there is progress, or a run.
-        on_found: called with each run and each advice.
+        owner: Provides timers.
+        workspace: State of the app.
+        on_change: Called on progress and at the end.
+        on_found: Called with each run and each advice.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class MeasurementController:
 
     @property
     def is_running(self) -> bool:
-        """Whether something is being measured."""
+        """True if something is being measured."""
         return self._ticket is not None
 
     def start(self, request: MeasurePipeline | FindAdvice, draft: Draft) -> None:
-        """Measure a chain, or have advice for it tried; nothing where that is being done."""
+        """Start a measurement or a search for advice, unless one is running."""
         if self.is_running:
             return
         self._partial, self._cancelled, self.progress = _NO_COSTS, False, None
@@ -140,7 +140,7 @@ class MeasurementController:
         self._on_change()
 
     def cancel(self) -> None:
-        """End it now; a worker that does not listen is killed."""
+        """Cancel; kill a worker that does not react."""
         ticket = self._ticket
         if ticket is not None:
             self._cancelled = True
@@ -150,7 +150,7 @@ class MeasurementController:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was cancelled and has not ended yet."""
+        """True if it was cancelled and has not ended yet."""
         return self.is_running and self._cancelled
 
     def _kill(self, ticket: Ticket[Any]) -> None:
@@ -191,7 +191,7 @@ class MeasurementController:
         self._finish(self.advised)
 
     def _report(self, draft: Draft, error: RequestError) -> None:
-        """Tell the rest of the app what a measurement has met, unless the chain is another now."""
+        """Report an error to the rest of the app, unless the chain has changed."""
         if draft != self._workspace.draft:
             return
         problem = replace(error.problem, details=error.problem.details or error.details)

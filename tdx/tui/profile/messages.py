@@ -19,7 +19,7 @@ BINS = 32
 
 @dataclass(frozen=True, slots=True)
 class ProfileProgress:
-    """What is being measured, and how much of it is done."""
+    """What is being measured, and how much is done."""
 
     doing: str
     done: int
@@ -28,12 +28,12 @@ class ProfileProgress:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """One of torch's operators in a part.
+    """An operator of torch in a part.
 
     Args:
-        name: ``aten::add``.
-        calls: how often in a step.
-        time_us: its own time in a step, as the pass for operators saw it.
+        name: Name, such as ``aten::add``.
+        calls: Calls per step.
+        time_us: Own time per step, measured in the operator pass.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Sync:
 
     Args:
         where: ``file:line``.
-        calls: how often in a step.
+        calls: Calls per step.
     """
 
     where: str
@@ -56,13 +56,13 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class StageSaving:
-    """What a step takes less without a stage.
+    """Time that a step saves without a stage.
 
     Args:
-        name: class name of the stage.
-        saved_us: how much; none where that is not known.
-        noise_us: how far that may be off.
-        needed: why the chain cannot do without it; none where it can.
+        name: Class name of the stage.
+        saved_us: Saved time. ``None``: unknown.
+        noise_us: Uncertainty of the saved time.
+        needed: Why the chain needs the stage. ``None``: it does not.
     """
 
     name: str
@@ -73,31 +73,31 @@ class StageSaving:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """What one part of a rollout costs, in µs.
+    """Cost of a part of a rollout in µs.
 
     Args:
-        work: what kind of part it is.
-        index: a stage's place in the pipeline; -1 for what is none.
-        upto: the last stage's place where neighbors have become one function; -1 otherwise.
-        name: class name of a stage; what is done, otherwise.
-        lane: which of its calls.
-        n: how many were timed.
+        work: Kind of the part.
+        index: Index of the stage in the pipeline; -1 if the part is not a stage.
+        upto: Index of the last stage of a fused group; -1 if there is none.
+        name: Class name of the stage, or a description.
+        lane: Call that was timed: forward, inverse, reset, step.
+        n: Number of timed calls.
         figures: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max`` of a call.
-        step_us: of the mean step.
-        share: of all the time, from 0 to 1.
-        per_step: whether a call stands for many steps, so that the figures are of a step.
-        counts: how many calls are in each bin of the histogram.
-        error_us: how far ``step_us`` may be off, for the number of calls alone.
-        low_us: where its first bin begins.
-        high_us: where its last one ends, with all that is above.
-        allocated_bytes: what a step allocates; none where that was not measured.
-        device_us: on the accelerator, in a step; none without one.
-        kernels: how many kernels run there in a step.
-        launch_bound: whether the accelerator waits for the host.
-        syncs: where the host waits for it.
-        operators: torch's, the dearest first; none where they were not looked at.
-        marginals: by index of the stages in it; nothing where that was not measured.
-        numbers: Number of each stage of the pipeline in the chain pane; empty: its index.
+        step_us: Share of the mean step.
+        share: Share of the total time, from 0 to 1.
+        per_step: True if a call covers many steps, so that the figures are per step.
+        counts: Number of calls in each bin of the histogram.
+        error_us: Uncertainty of ``step_us`` from the number of calls.
+        low_us: Start of the first bin.
+        high_us: End of the last bin, which includes all larger values.
+        allocated_bytes: Bytes allocated per step. ``None``: not measured.
+        device_us: Time on the accelerator per step. ``None``: there is none.
+        kernels: Kernels per step.
+        launch_bound: True if the accelerator waits for the host.
+        syncs: Places where the host waits for the accelerator.
+        operators: Operators of torch, the most expensive first. ``None``: not measured.
+        marginals: Savings by index of the stage; empty: not measured.
+        numbers: Number of each stage in the chain pane; empty: its index.
     """
 
     work: str
@@ -124,16 +124,16 @@ class CostRow:
     numbers: tuple[int, ...] = ()
 
     def covers(self, index: int) -> bool:
-        """Whether a stage is in it."""
+        """Return True if a stage is part of this row."""
         return self.work == "stage" and self.index <= index <= max(self.upto, self.index)
 
     def number(self, index: int) -> int:
-        """The number that is shown for a stage of the pipeline."""
+        """Return the displayed number of a stage."""
         return self.numbers[index] if index < len(self.numbers) else index
 
     @property
     def label(self) -> str:
-        """What a person reads: ``2 CatFrames``, ``env Pendulum-v1``."""
+        """Label of the row, such as ``2 CatFrames`` or ``env Pendulum-v1``."""
         if self.work == "stage":
             first, last = self.number(self.index), self.number(max(self.upto, self.index))
             return f"{first}-{last} {self.name}" if self.upto >= 0 else f"{first} {self.name}"
@@ -142,19 +142,19 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class ModeCosts:
-    """One way of running the rollout, measured.
+    """Measurement of one execution mode.
 
     Args:
-        mode: which.
-        rows: every part, in the order of the chain.
-        step_us: the mean time of a step.
-        frames_per_second: how many frames come out in a second.
-        steps: made in all repeats.
-        noise: how far the repeats are apart, as a share.
+        mode: Name of the mode.
+        rows: All parts, in chain order.
+        step_us: Mean time of a step.
+        frames_per_second: Frames per second.
+        steps: Total number of steps.
+        noise: Relative spread of the repeats.
         judgement: ``quiet``, ``fair``, ``noisy`` or ``unknown``.
-        noise_text: the same for a person.
-        notes: what one must know.
-        error: why it ended early; none where it did not.
+        noise_text: Description of the noise.
+        notes: Remarks.
+        error: Why the measurement ended early. ``None``: it did not.
     """
 
     mode: str
@@ -171,13 +171,13 @@ class ModeCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A pipeline, measured in one mode or in several.
+    """Measurement of a pipeline.
 
     Args:
-        modes: each way of running it.
-        num_envs: how many envs make up a step.
-        device: where the tensors are.
-        machine: on what it was measured, in short.
+        modes: Results of each mode.
+        num_envs: Number of envs in a step.
+        device: Device of the tensors.
+        machine: Short description of the machine.
     """
 
     modes: tuple[ModeCosts, ...]
@@ -186,7 +186,7 @@ class Costs:
     machine: str
 
     def numbered(self, numbers: tuple[int, ...]) -> Costs:
-        """These costs with the numbers that stages have in the chain pane.
+        """Return the costs with the stage numbers of the chain pane.
 
         Args:
             numbers: Number of each stage of the pipeline.
@@ -198,27 +198,27 @@ class Costs:
         return replace(self, modes=modes)
 
     def mode(self, name: str) -> ModeCosts | None:
-        """What was measured in a mode."""
+        """Return the result of a mode."""
         return next((each for each in self.modes if each.mode == name), None)
 
     @property
     def error(self) -> str | None:
-        """Why it ended early, if it did."""
+        """Why the measurement ended early, if it did."""
         return next((each.error for each in self.modes if each.error is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurePipeline(Request[Costs]):
-    """Measure a pipeline; pushes :class:`Progress`, and the :class:`Costs` of each mode done.
+    """Measure a pipeline; pushes :class:`ProfileProgress`, and the :class:`Costs` of completed modes.
 
     Args:
-        pipeline: what is measured.
-        modes: in which ways it runs, one after the other.
-        steps: of each repeat.
-        repeats: how often.
-        warmup: steps that are not counted.
-        extras: what is measured besides time.
-        allow_code: whether Python objects that it names may be imported.
+        pipeline: Pipeline to measure.
+        modes: Modes to measure, one after the other.
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
+        warmup: Steps that do not count.
+        extras: What to measure apart from time.
+        allow_code: Allow the pipeline to import Python objects.
     """
 
     pipeline: Pipeline
@@ -232,16 +232,16 @@ class MeasurePipeline(Request[Costs]):
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """A change of the chain that was tried, side by side with the chain as it is.
+    """A change that was measured next to the current chain.
 
     Args:
-        change: what was done.
-        found: why.
-        before_us: a step before it.
-        saved_us: what it takes less.
-        noise_us: how far that may be off.
-        values: whether the ``same`` values come out, ``close`` ones, or ``other`` ones.
-        pipeline: the chain with the change; none where the change is none of the chain.
+        change: What was changed.
+        found: Why it may help.
+        before_us: Time of a step without the change.
+        saved_us: Saved time per step.
+        noise_us: Uncertainty of the saved time.
+        values: Whether the values are the ``same``, ``close`` or ``other``.
+        pipeline: Changed chain. ``None``: the change is not an edit of the chain.
     """
 
     change: str
@@ -255,14 +255,16 @@ class TriedChange:
 
 @dataclass(frozen=True, slots=True)
 class AdviceResult:
-    """All that was tried.
+    """All changes that were tried.
 
     Args:
-        mode: how the chain ran.
+        mode: Mode that was measured.
         worth: what saved time, the most first.
         vain: what saved nothing beyond the noise.
-        refused: what could not be tried, each a sentence.
-        error: why it ended early; none where it did not.
+        refused: Why other changes could not be tried.
+        error: Why the measurement ended early. ``None``: it did not.
+        effective: Changes that save time, the best first.
+        ineffective: Changes that save nothing beyond the noise.
     """
 
     mode: str
@@ -274,15 +276,15 @@ class AdviceResult:
 
 @dataclass(frozen=True, slots=True)
 class FindAdvice(Request[AdviceResult]):
-    """Try what may make a pipeline cheaper; pushes :class:`Progress`.
+    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`.
 
     Args:
-        pipeline: what is to become cheaper.
-        mode: in which way it runs.
-        steps: of each repeat.
-        repeats: how often.
-        warmup: steps that are not counted.
-        allow_code: whether Python objects that it names may be imported.
+        pipeline: Pipeline to improve.
+        mode: Execution mode.
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
+        warmup: Steps that do not count.
+        allow_code: Allow the pipeline to import Python objects.
     """
 
     pipeline: Pipeline

@@ -9,7 +9,7 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 
 
 def format_micros(value: float) -> str:
-    """A time in µs with three digits that count.
+    """Format a time in µs with three significant digits.
 
     Example:
         >>> [micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
@@ -22,7 +22,7 @@ def format_micros(value: float) -> str:
 
 
 def format_delta(value: float) -> str:
-    """A difference in µs, with its sign.
+    """Format a difference in µs with its sign.
 
     Example:
         >>> signed(-3.14159), signed(0.0)
@@ -32,7 +32,7 @@ def format_delta(value: float) -> str:
 
 
 def format_percent(value: float) -> str:
-    """A share as whole per cent, with its sign.
+    """Format a share as a whole percentage with its sign.
 
     Example:
         >>> percent(-0.123)
@@ -42,7 +42,7 @@ def format_percent(value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """A number of calls, which is often whole.
+    """Format a number of calls, which is often whole.
 
     Example:
         >>> [few(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
@@ -54,7 +54,7 @@ def format_count(value: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes, in the unit that suits them.
+    """Format a size with a suitable unit.
 
     Example:
         >>> [memory(each) for each in (0, 512, 2048, 5_000_000)]
@@ -70,7 +70,7 @@ def format_bytes(size: float) -> str:
 
 
 def draw_bar(share: float, width: int) -> str:
-    """A bar that fills a share of a width, exact to an eighth of a cell.
+    """Draw a bar that fills a share of the width, exact to an eighth of a cell.
 
     Example:
         >>> bar(0.5, 4), bar(0.3, 4)
@@ -82,12 +82,12 @@ def draw_bar(share: float, width: int) -> str:
 
 
 def draw_histogram(counts: Sequence[int], width: int, height: int) -> list[str]:
-    """A histogram as lines of text, the highest first; no bin that has something is empty.
+    """Draw a histogram as lines of text, top line first; only empty bins look empty.
 
     Args:
-        counts: how many are in each bin.
-        width: how many cells a bin is wide.
-        height: how many lines.
+        counts: Count of each bin.
+        width: Width of a bin in cells.
+        height: Number of lines.
 
     Example:
         >>> columns([1, 4, 2], 1, 2)

@@ -74,7 +74,7 @@ DEFAULT_STEPS, DEFAULT_REPEATS = 1000, 5
 
 
 class ProfileBar(Container):
-    """Buttons and fields; the tab listens to them."""
+    """Settings of the measurement."""
 
     def __init__(self) -> None:
         super().__init__(id="profile-bar")
@@ -94,24 +94,24 @@ class ProfileBar(Container):
             yield Button("advice", id="profile-advice", compact=True)
 
     def show_running(self, runs: bool) -> None:
-        """Let the first button stop what runs."""
+        """Change the first button to Stop while a measurement is running."""
         button = self.query_one("#profile-run", Button)
         button.label = "Stop" if runs else "Run"
         button.variant = "error" if runs else "primary"
 
     def show_mode(self, wanted: ModeSelection) -> None:
-        """Say which modes are wanted."""
+        """Show the selected modes."""
         self.query_one("#profile-mode", Button).label = SELECTION_TITLES.get(wanted, wanted)
 
     def show_extra(self, name: Extra, is_on: bool) -> None:
-        """Say whether something is measured besides time."""
+        """Show if something is measured apart from time."""
         button = self.query_one(f"#profile-{name}-too", Button)
         button.label = f"{'●' if is_on else '○'} {name}"
         button.set_class(is_on, "-on")
 
     @property
     def settings(self) -> MeasurementSettings:
-        """How long is measured."""
+        """How long to measure."""
         return MeasurementSettings(
             self._number("steps", DEFAULT_STEPS), self._number("repeats", DEFAULT_REPEATS)
         )
@@ -122,12 +122,12 @@ class ProfileBar(Container):
 
 
 def _number_input(name: str, otherwise: int) -> Input:
-    """A field for a number; an empty one stands for the usual number, which is seen in it."""
+    """Return a field for a number; empty stands for the default, its placeholder."""
     return Input(str(otherwise), type="integer", id=name, compact=True, placeholder=str(otherwise))
 
 
 _NARROW_WIDTH = 76
-"""Columns below which the bar takes two lines."""
+"""Width below which the bar takes two lines."""
 _EXTRA_TEXT = {
     "memory": "what each part allocates",
     "operators": "torch's operators in each part",
@@ -139,7 +139,7 @@ class ProfileTab(SearchableTab):
     """Measures the chain and keeps the runs of this session.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [*PROFILE_KEYS]
@@ -312,7 +312,7 @@ class ProfileTab(SearchableTab):
     # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
-        """Show the progress, and the run that is there now."""
+        """Show the progress or the current run."""
         measurement, progress = self.measurement, self.measurement.progress
         self.query_one(ProfileBar).show_running(measurement.is_running)
         self.query_one("#profile-progress").display = measurement.is_running
@@ -329,7 +329,7 @@ class ProfileTab(SearchableTab):
 
     @property
     def other(self) -> Run | None:
-        """The run that the one shown is compared with."""
+        """The run to compare with."""
         shown = self.measurement.shown
         if shown is None or (mode := displayed_mode(shown, self.selection)) is None:
             return None
@@ -338,7 +338,7 @@ class ProfileTab(SearchableTab):
         return self.measurement.history.previous(shown, mode.mode)
 
     def _found(self, found: Run | DraftAdvice) -> None:
-        """Show advice at once, and say what was found to someone who looks elsewhere."""
+        """Show advice at once; report a result in a notice if another tab is in front."""
         if isinstance(found, DraftAdvice):
             if self.is_in_front and self.screen.is_current:
                 self.advice.show()

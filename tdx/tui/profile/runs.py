@@ -19,20 +19,20 @@ from tdx.tui.profile.numbers import format_delta, format_micros, format_percent
 
 MAX_RUNS = 50
 NOISE_FLOOR = 0.01
-"""A difference of less than this share of the step is none."""
+"""Smaller differences, as a share of the step, count as equal."""
 RowKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement.
+    """A measurement.
 
     Args:
-        number: from 1.
-        draft: the chain that was measured.
-        costs: what was found.
-        change: what was edited since the run before.
-        ended: why it ended early; none where it did not.
+        number: Number, from 1.
+        draft: Chain that was measured.
+        costs: Result.
+        change: Edits since the previous run.
+        ended: Why it ended early. ``None``: it did not.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Run:
     ended: str | None = None
 
     def key(self, row: CostRow) -> RowKey:
-        """What a row is called in every run: a stage has its number, wherever it is moved."""
+        """Return the identity of a row across runs; a stage keeps its number when it is moved."""
         if row.work != "stage":
             return (row.work, "" if row.work == "env" else row.name, row.lane)
         positions = self.draft.positions
@@ -53,46 +53,46 @@ class Run:
 
 
 ModeSelection = Literal["planned", "eager", "compiled", "both", "all"]
-"""A mode; ``both`` are eager and planned side by side, ``all`` are all three."""
+"""A mode, ``both`` (eager and planned side by side) or ``all`` (all three)."""
 MODE_SELECTIONS: tuple[ModeSelection, ...] = ("planned", "eager", "compiled", "both", "all")
 SELECTION_TITLES = {"both": "eager+planned", "all": "all modes"}
-"""What is said of those that are no mode."""
+"""Titles of selections that are not a mode."""
 
 
 def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
-    """The modes that are to be measured."""
+    """Return the modes to measure."""
     if wanted == "both":
         return ("eager", "planned")
     return MODES if wanted == "all" else (wanted,)
 
 
 def displayed_modes(run: Run, wanted: ModeSelection) -> list[ModeCosts]:
-    """What a run has of the modes that are wanted, or the one that it has."""
+    """Return the selected modes that a run has, or the one it has."""
     found = [run.costs.mode(name) for name in modes_for(wanted)]
     there = [mode for mode in found if mode is not None]
     return there or list(run.costs.modes[:1])
 
 
 def displayed_mode(run: Run, wanted: ModeSelection) -> ModeCosts | None:
-    """Of what is shown of a run the mode that rollouts run in, or the first."""
+    """Return ``planned`` if it is displayed, else the first displayed mode."""
     there = displayed_modes(run, wanted)
     first = next(iter(there), None)
     return next((mode for mode in there if mode.mode == "planned"), first)
 
 
 def is_side_by_side(run: Run, wanted: ModeSelection) -> bool:
-    """Whether several modes can be shown beside each other, and shall be."""
+    """Return True if several modes are displayed."""
     return len(displayed_modes(run, wanted)) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """How much longer a row takes than in another run.
+    """Difference of a row to another run.
 
     Args:
-        before_us: of a step, in the other run; none where the row is new.
-        after_us: in this one; none where the row is gone.
-        floor_us: below which it is noise.
+        before_us: Time per step in the other run. ``None``: the row is new.
+        after_us: Time per step in this run. ``None``: the row was removed.
+        floor_us: Smaller differences are noise.
     """
 
     before_us: float | None
@@ -101,12 +101,12 @@ class Delta:
 
     @property
     def us(self) -> float:
-        """How much longer."""
+        """Difference in µs."""
         return (self.after_us or 0.0) - (self.before_us or 0.0)
 
     @property
     def kind(self) -> Literal["new", "removed", "same", "slower", "faster"]:
-        """What has become of it."""
+        """Kind of the difference."""
         if self.before_us is None:
             return "new"
         if self.after_us is None:
@@ -118,12 +118,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A run beside another one, in one mode.
+    """Comparison of two runs in one mode.
 
     Args:
-        step: of the whole step.
-        rows: by the row's key.
+        step: Difference of the whole step.
+        rows: Differences by row.
         gone: rows that only the other run has.
+        removed: Rows that only the other run has.
     """
 
     step: Delta
@@ -132,7 +133,7 @@ class Comparison:
 
 
 def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
-    """A run beside another one; none where one of them has nothing in this mode."""
+    """Compare two runs. ``None``: one of them was not measured in this mode."""
     after, before = run.costs.mode(mode), other.costs.mode(mode)
     if after is None or before is None or not after.steps or not before.steps:
         return None
@@ -152,7 +153,7 @@ def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
 
 
 def _row_floor(noise: float, before: ModeCosts, *rows: CostRow | None) -> float:
-    """Rows are as noisy as the step, or more where few calls differ much."""
+    """Return the noise of a row: that of the step, or more if its calls vary a lot."""
     there = [row for row in rows if row is not None]
     largest = max((row.step_us for row in there), default=0.0)
     error = sum(row.error_us**2 for row in there) ** 0.5
@@ -160,7 +161,7 @@ def _row_floor(noise: float, before: ModeCosts, *rows: CostRow | None) -> float:
 
 
 class RunHistory:
-    """The runs of this session, the last one last."""
+    """Runs of this session, the latest last."""
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -168,16 +169,16 @@ class RunHistory:
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Those that are kept."""
+        """All runs."""
         return tuple(self._runs)
 
     def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> Run:
-        """Put a run behind the others.
+        """Append a run.
 
         Args:
-            draft: the chain that was measured.
-            costs: what was found.
-            ended: why it ended early; none where it did not.
+            draft: Chain that was measured.
+            costs: Result.
+            ended: Why it ended early. ``None``: it did not.
         """
         self._count += 1
         change = change_between(self._runs[-1].draft, draft) if self._runs else "first run"
@@ -188,7 +189,7 @@ class RunHistory:
         return run
 
     def previous(self, run: Run, mode: str) -> Run | None:
-        """The last run before this one that was measured in the same mode."""
+        """Return the latest earlier run in the same mode."""
         earlier = [each for each in self._runs if each.number < run.number]
         return next((each for each in reversed(earlier) if _has_mode(each, mode)), None)
 
@@ -206,14 +207,14 @@ _DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success", "same": "di
 def run_summary(
     run: Run, wanted: ModeSelection, other: Run | None, now: Draft, low: bool
 ) -> Content:
-    """What a run says: the step, the noise, and what is different.
+    """Return the summary of a run: time per step, noise and differences.
 
     Args:
-        run: the run that is shown.
-        wanted: the mode, or both.
-        other: what it is compared with.
-        now: the chain as it is now.
-        low: whether there is little room.
+        run: Run that is shown.
+        wanted: Selected modes.
+        other: Run to compare with.
+        now: Current chain.
+        low: True if there is little room.
     """
     mode = displayed_mode(run, wanted)
     head: list[Content | str | tuple[str, str]] = [(f"#{run.number} {run.change}", "bold")]
@@ -232,7 +233,7 @@ def run_summary(
 
 
 def run_text(run: Run, wanted: ModeSelection, other: Run | None) -> str:
-    """A run on one line: ``#2 remove CatFrames: 46.5 µs/step, -7.05 µs (-13 %) to #1``."""
+    """Return a run on one line: ``#2 remove CatFrames: 46.5 µs/step, -7.05 µs (-13 %) to #1``."""
     mode = displayed_mode(run, wanted)
     parts = []
     if mode is not None and mode.steps:
@@ -278,7 +279,7 @@ def _step_text(run: Run, mode: ModeCosts, wanted: ModeSelection) -> Content:
 
 
 def _sync_notes(mode: ModeCosts) -> list[Content]:
-    """Who makes the host wait for the accelerator; nobody sees that in the times."""
+    """Return which parts make the host wait for the accelerator."""
     named = list(dict.fromkeys(row.label for row in mode.rows if row.syncs))
     if not named:
         return []
@@ -289,7 +290,7 @@ def _sync_notes(mode: ModeCosts) -> list[Content]:
 
 
 def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
-    """The difference of a step to another run: ``-12.1 µs (-9 %) to #2``."""
+    """Return the difference of a step to another run: ``-12.1 µs (-9 %) to #2``."""
     if not delta.before_us:
         return Content("")
     if delta.kind == "same":
@@ -301,7 +302,7 @@ def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
 
 
 def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str) -> Content:
-    """A run in the list of runs."""
+    """Return the line of a run in the list of runs."""
     mode = displayed_mode(run, wanted)
     step = f"{format_micros(mode.step_us):>7}" if mode is not None and mode.steps else "      –"
     parts: list[Content | str | tuple[str, str]] = [f"{marks}#{run.number:<3}", (step, "bold"), " "]
@@ -326,10 +327,10 @@ Edit the chain and measure again: the difference to the run before stands beside
 
 
 class RunList(OptionList):
-    """One line for each run; the one under the cursor is shown."""
+    """Runs, the latest first; the one under the cursor is shown."""
 
     class Chosen(Message):
-        """A run is to be shown."""
+        """A run should be shown."""
 
         def __init__(self, number: int) -> None:
             super().__init__()
@@ -341,13 +342,13 @@ class RunList(OptionList):
     def show_runs(
         self, history: RunHistory, wanted: ModeSelection, shown: Run | None, base: Run | None
     ) -> None:
-        """List the runs.
+        """Replace the runs.
 
         Args:
-            history: all of them.
-            wanted: the modes that are looked at.
-            shown: the run that is shown.
-            base: the run that others are compared with, where it is always the same.
+            history: All runs.
+            wanted: Selected modes.
+            shown: Run that is shown.
+            base: Run that all others are compared with, if one is set.
         """
         runs = list(reversed(history.runs))
         self.set_class(len(runs) < 2, "-few")

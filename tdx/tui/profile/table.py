@@ -25,12 +25,12 @@ from tdx.tui.profile.runs import (
 
 
 def build_lines(run: Run, wanted: ModeSelection, other: Run | None) -> list[CostLine]:
-    """The lines of a run, in the order of the chain.
+    """Return the lines of a run in chain order.
 
     Args:
-        run: what is shown.
-        wanted: the mode, or several.
-        other: the run that it is compared with; none for no comparison.
+        run: Run to show.
+        wanted: Selected modes.
+        other: Run to compare with. ``None``: no comparison.
     """
     mode = displayed_mode(run, wanted)
     if mode is None:
@@ -50,7 +50,7 @@ def build_lines(run: Run, wanted: ModeSelection, other: Run | None) -> list[Cost
 
 
 def _side_by_side_lines(run: Run, modes: list[ModeCosts]) -> list[CostLine]:
-    """A line for each part of any mode; stages that became one function stand with their first."""
+    """Return a line for each part of any mode; fused stages come with their first one."""
     found: dict[RowKey, dict[str, CostRow]] = {}
     for mode in modes:
         for row in mode.rows:
@@ -70,7 +70,7 @@ def _side_by_side_lines(run: Run, modes: list[ModeCosts]) -> list[CostLine]:
 
 
 def sort_lines(lines: list[CostLine], column: Column, is_inverted: bool) -> list[CostLine]:
-    """The lines by a column; those that have nothing there come last."""
+    """Sort lines by a column; lines without a value come last."""
     there = [line for line in lines if column.value(line) is not None]
     rest = [line for line in lines if column.value(line) is None]
     down = column.largest_first != is_inverted
@@ -123,7 +123,7 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
         return lines[self.cursor_row] if 0 <= self.cursor_row < len(lines) else None
 
     def show_lines(self, lines: Sequence[CostLine]) -> None:
-        """Show these lines from now on; the cursor stays with its part."""
+        """Replace the lines; the cursor stays on its part."""
         self._lines = list(lines)
         self._draw()
 
@@ -141,20 +141,20 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
         return (choose_mode_columns if by_mode else choose_columns)(self._lines, self._room)
 
     def sort_next(self) -> None:
-        """Sort by the column behind the one that is sorted by."""
+        """Sort by the next column."""
         names = [column.id for column in self._shown]
         at = names.index(self.sort_by) if self.sort_by in names else -1
         if names:
             self.sort(names[(at + 1) % len(names)])
 
     def sort(self, name: str) -> None:  # type: ignore[override]
-        """Sort by a column, or the other way round where that is done already."""
+        """Sort by a column; if it is the current one, reverse the order."""
         self.is_inverted = not self.is_inverted if name == self.sort_by else False
         self.sort_by = name
         self._draw()
 
     def invert(self) -> None:
-        """Sort the other way round."""
+        """Reverse the order."""
         self.sort(self.sort_by)
 
     @on(DataTable.HeaderSelected)
@@ -176,7 +176,7 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
 
     @property
     def lines_shown(self) -> list[CostLine]:
-        """The lines as they stand from top to bottom."""
+        """The lines from top to bottom."""
         by = next((each for each in self._shown if each.id == self.sort_by), None)
         if by is None:
             return self._lines

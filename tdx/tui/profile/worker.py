@@ -55,7 +55,7 @@ _MAX_OPERATORS = 40
 
 
 def join_costs(found: list[Costs]) -> Costs:
-    """Several modes as one; nothing where none was measured."""
+    """Join the results of several modes."""
     if not found:
         return Costs((), 1, "", "")
     modes = tuple(mode for each in found for mode in each.modes)
@@ -63,16 +63,17 @@ def join_costs(found: list[Costs]) -> Costs:
 
 
 def build_costs(profile: Profile) -> Costs:
-    """The profile, for the table."""
+    """Convert a profile to plain data."""
     modes = tuple(_mode_costs(mode) for mode in profile.modes)
     settings = profile.settings
     return Costs(modes, settings.num_envs, settings.device, _machine_text(profile.machine))
 
 
 def add_savings(costs: Costs, found: marginals.Marginal) -> Costs:
-    """The costs of a mode with what each stage costs the whole chain.
+    """Add what the chain saves without each stage.
 
-    It stands at the dearest row of a stage, or of the function that it has become a part of.
+    A saving is attached to the most expensive row of the stage, or of the group that it is fused
+    into.
     """
     (mode,) = costs.modes
     rows = list(mode.rows)
@@ -145,7 +146,7 @@ def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
 
 
 def _error_us(mode: ModeProfile, row: Row) -> float:
-    """Two standard errors of a row's part of the step, from how much its calls differ."""
+    """Return two standard errors of a row's share of the step."""
     calls, steps = len(row.times_ns), int(mode.steps.sum())
     if calls < 2 or not steps:
         return mode.step_share_us(row)
@@ -153,7 +154,7 @@ def _error_us(mode: ModeProfile, row: Row) -> float:
 
 
 def _histogram(samples: Numbers) -> tuple[tuple[int, ...], float, float]:
-    """Counts between the shortest time and the 99th percentile; the last bin has the rest too."""
+    """Return a histogram up to the 99th percentile; the last bin includes larger values."""
     low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
     high = high if high > low else low + 1e-3
     bins = int(np.clip(2 * len(samples) ** 0.5, 4, BINS))
@@ -170,7 +171,7 @@ _CANCEL_POLL = 0.1
 
 
 def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
-    """Measure one mode after the other; what was measured until it is cancelled is there."""
+    """Measure each mode; return what is complete if the job is cancelled."""
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, Told("making the env", 0, 1))
@@ -190,14 +191,14 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
 
 
 def _marginal_mode(request: MeasurePipeline) -> ModeName | None:
-    """The mode in which stages are left out: that of rollouts, where it is measured."""
+    """Return the mode in which stages are left out: ``planned`` if it is measured."""
     if "marginal" not in request.extras:
         return None
     return "planned" if "planned" in request.modes else request.modes[0]
 
 
 def _passes_for(request: MeasurePipeline) -> tuple[PassName, ...]:
-    """What is measured besides time; of an accelerator everything, where there is one."""
+    """Return what to measure apart from time; always the accelerator if there is one."""
     wanted: tuple[PassName, ...] = ("memory", "operators")
     return (*(each for each in wanted if each in request.extras), "device")
 
@@ -205,13 +206,13 @@ def _passes_for(request: MeasurePipeline) -> tuple[PassName, ...]:
 def _plan_for(
     request: MeasurePipeline | FindAdvice, env: EnvBase, job: Job, passes: tuple[PassName, ...]
 ) -> ProfilePlan:
-    """How an env is measured.
+    """Return how to measure an env.
 
     Args:
-        request: what was asked.
-        env: the env.
-        job: what is told of the progress.
-        passes: what is measured besides time.
+        request: The request.
+        env: The env.
+        job: Receives the progress.
+        passes: What to measure apart from time.
     """
     return ProfilePlan(
         steps=request.steps,
@@ -226,10 +227,10 @@ def _plan_for(
 
 
 def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
-    """What gives the actions in an env.
+    """Return the function that computes actions.
 
     Raises:
-        TdxError: the pipeline's policy does not fit.
+        TdxError: The policy of the pipeline does not fit the env.
     """
     policy = named_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
@@ -239,7 +240,7 @@ def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
 
 @contextmanager
 def interrupt_on_cancel(job: Job) -> Iterator[None]:
-    """Raise an interrupt in the main thread when the job is cancelled, wherever it is."""
+    """Raise KeyboardInterrupt in the main thread when the job is cancelled."""
     main = threading.main_thread()
     if threading.current_thread() is not main:
         yield
@@ -268,7 +269,7 @@ _INTERRUPTED = "interrupted"
 
 
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
-    """Measure a pipeline, then every change of it that may be worth something."""
+    """Measure a pipeline, then each change that may save time."""
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, Told("making the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
@@ -294,7 +295,7 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
 
 
 def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Remedy]:
-    """What the rules of ``tdx check`` would change."""
+    """Yield the fixes of ``tdx check``."""
     for each in lint(lint_context(request.pipeline, cast("TransformedEnv", env))):
         stage, fix = each.found.stage, each.found.fix
         if fix is not None:
