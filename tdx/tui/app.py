@@ -260,7 +260,7 @@ class TdxApp(App[None]):
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Exit quietly after errors that only show that the app exits or its browser page is gone."""
+        """Exit quietly if the error only shows that the app exits or its page is gone."""
         if isinstance(error, BrokenPipeError):
             self.files.autosave.keep_for_next_start()
             self.exit(return_code=1)

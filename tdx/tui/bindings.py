@@ -12,7 +12,7 @@ _HISTORY = Binding.Group("undo/redo", compact=True)
 
 APP = (
     Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
-    Binding("ctrl+p", "command_palette", "all", id="app.palette", priority=True),
+    Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
     Binding("f1", "help", "help", id="app.help"),
 )
 SCREEN = (
@@ -31,7 +31,7 @@ SCREEN = (
     Binding("k", "check", "check with steps", id="screen.check", show=False),
     Binding("h", "hints", "first steps", id="screen.hints", show=False),
     Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
-    Binding("escape", "home", "the chain", id="screen.home", show=False),
+    Binding("escape", "home", "chain", id="screen.home", show=False),
     Binding("f12", "details", "details", id="screen.details", show=False),
     *(
         Binding(str(n), f"tab({n})", f"tab {n}", id=f"screen.tab{n}", show=False)
@@ -64,6 +64,6 @@ FILES = (
     Binding("ctrl+r", "file('recent')", "recent files", id="file.recent", show=False),
     Binding("ctrl+n", "file('new')", "new pipeline", id="file.new", show=False),
     Binding("ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False),
-    Binding("R", "file('restore')", "restore a kept session", id="file.restore", show=False),
+    Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )

@@ -210,7 +210,7 @@ def _find_clashes(
         now = {name: _split_keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}
         for name in [name for name in keymap if name in now]:
             for other in now.keys() - {name}:
-                # Some commands share a key from the start, as only one of them is enabled.
+                # Some commands share a default key, because only one of them is enabled at a time.
                 for key in sorted((now[name] & now[other]) - (before[name] & before[other])):
                     yield name, other, key
 

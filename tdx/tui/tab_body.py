@@ -79,7 +79,7 @@ class TabBody(Vertical):
     def _take_focus(self) -> None:
         is_wanted = self._is_activated or self.screen.focused is None
         self._is_activated = False
-        # By now another tab may be in front: to focus a widget brings its tab back.
+        # Another tab may be in front by now; focusing a widget would bring this one back.
         if is_wanted and self.is_in_front and not self.has_focus_within:
             self.focus_default()
 
@@ -103,7 +103,7 @@ def search_bindings(area: str) -> tuple[Binding, ...]:
     """
     return (
         Binding("n", "match(1)", "next match", id=f"{area}.next_match", show=False),
-        Binding("N", "match(-1)", "match before", id=f"{area}.match_before", show=False),
+        Binding("N", "match(-1)", "previous match", id=f"{area}.previous_match", show=False),
         Binding("escape", "end_search", "end the search", id=f"{area}.end_search", show=False),
     )
 
@@ -206,7 +206,7 @@ class SearchableTab(TabBody):
         if not self.search_words:
             self._search_bar.show_note("")
         elif not found:
-            self._search_bar.show_note("nothing has that")
+            self._search_bar.show_note("no matches")
         else:
             place = f"{found.index(at) + 1} of " if at in found else ""
             self._search_bar.show_note(

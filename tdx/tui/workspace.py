@@ -1,4 +1,4 @@
-"""State that all parts of the app share: the draft, the selection, and what is known of the chain."""
+"""State that all parts of the app share: draft, selection, chain status and errors."""
 
 from __future__ import annotations
 
@@ -394,12 +394,12 @@ def _merge_overview(
 
 def _inspection_problem(error: RequestError) -> Problem:
     """Return the problem to show if the chain could not be inspected."""
-    hint = "Ctrl+K looks again, and so does the next edit"
+    hint = "press Ctrl+K to inspect the chain again, or edit it"
     if error.problem is CANCELLED:
         return replace(CANCELLED, hint=hint)
     problem = replace(error.problem, details=error.details)
     if isinstance(error, WorkerDiedError):
-        return replace(problem, hint=f"F12 shows its output; {hint}")
+        return replace(problem, hint=f"F12 shows the output; {hint}")
     return problem
 
 

@@ -24,7 +24,7 @@ from tdx.tui.backend.messages import (
 from tdx.tui.backend.process import WorkerProcess
 
 T = TypeVar("T")
-CANCELLED = Problem("TDX000", "cancelled", "another worker is started when it is needed")
+CANCELLED = Problem("TDX000", "cancelled", "the worker restarts when needed")
 """Problem of a request whose worker the user has killed."""
 
 
@@ -197,7 +197,7 @@ class ProcessBackend:
             self._forward_output(worker, handle, last=True)
             handle.process.close()
             self._report(
-                WorkerEvent(worker, "killed", f"the process of {worker_title(worker)} was ended")
+                WorkerEvent(worker, "killed", f"killed the worker for {worker_title(worker)}")
             )
             self._fail_all(handle, RequestError(CANCELLED))
 
@@ -234,7 +234,7 @@ class ProcessBackend:
         handle = _WorkerHandle(process)
         self._workers[name] = handle
         self._report(
-            WorkerEvent(name, "started", f"process {process.pid} started, for {worker_title(name)}")
+            WorkerEvent(name, "started", f"started process {process.pid} for {worker_title(name)}")
         )
         if self._trim_timer is None:
             self._trim_timer = loop.call_later(TRIM_INTERVAL, self._trim_outputs)
@@ -315,7 +315,7 @@ class ProcessBackend:
             return
         if isinstance(result, RequestError):
             ticket.future.set_exception(result)
-            ticket.future.exception()  # nobody need await a ticket
+            ticket.future.exception()  # a ticket need not be awaited
         else:
             ticket.future.set_result(result)
 
@@ -344,9 +344,9 @@ class ProcessBackend:
                 handle.process.send(message)
 
 
-_SUPERSEDED = Problem("TDX000", "a newer request took its place")
+_SUPERSEDED = Problem("TDX000", "superseded by a newer request")
 
 
 def _death_problem(reason: str) -> Problem:
     message = f"the worker process ended: {reason}" if reason else "the worker process ended"
-    return Problem("TDX000", message, "another is started when it is needed; F12 shows its output")
+    return Problem("TDX000", message, "it restarts when needed; F12 shows its output")

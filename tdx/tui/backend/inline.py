@@ -97,7 +97,7 @@ class InlineBackend:
             ticket.future.exception()
 
 
-_ENDLESS = Problem("TDX000", "this goes on until it is ended, and needs a process of its own")
+_ENDLESS = Problem("TDX000", "a request without an end needs a worker process")
 
 
 def _ignore_push(topic: str, value: Any) -> None:

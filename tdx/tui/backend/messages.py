@@ -85,7 +85,7 @@ class Push:
 
 
 _TITLES = {
-    "look": "the specs",
+    "look": "specs",
     "live": "the rollout",
     "profile": "the profile",
     "dump": "the dump",

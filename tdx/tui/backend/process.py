@@ -28,7 +28,7 @@ class Output:
     def __init__(self) -> None:
         self._position = 0
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        # Whoever writes writes at the end, also where the file was made shorter meanwhile.
+        # Append even after the file was truncated.
         flags = fcntl.fcntl(self.file, fcntl.F_GETFL)
         fcntl.fcntl(self.file, fcntl.F_SETFL, flags | os.O_APPEND)
 

@@ -60,14 +60,14 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Where a library crashes, the output says in which call.
+    # If a library crashes, print the Python traceback.
     faulthandler.enable()
-    # What an env prints is in the log at once.
+    # Show the output of an env in the log at once.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _exit_with_parent()
-    # Where processors are few, the screen goes before what is computed for it.
+    # Drawing the screen has priority if there are few cores.
     os.nice(10)
     _Worker(Connection(descriptor)).run()
 

@@ -66,7 +66,7 @@ class CatalogPane(Vertical):
 
     def start_search(self) -> None:
         """Focus the search field."""
-        # At once, for what is typed quickly after the key must not be taken for other keys.
+        # At once, so that keys typed right after this one go into the field.
         self.screen.set_focus(self.query_one("#catalog-search", Input))
 
     @on(Input.Changed, "#catalog-search")
@@ -78,7 +78,7 @@ class CatalogPane(Vertical):
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if event.value != self._words:
-            self._fill(event.value)  # a quick Enter overtakes the news of what was typed before it
+            self._fill(event.value)  # Enter may arrive before the change event
         self.action_add()
 
     @on(OptionList.OptionHighlighted, "#catalog")

@@ -92,7 +92,7 @@ def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
     if not stage.enabled:
         return "off"
     if None in status.problems or stage.number not in status.last_good:
-        return "unknown"  # without the env nobody can tell what a stage does
+        return "unknown"  # unknown without a working env
     return _worst_severity(status, stage.number)
 
 
@@ -104,7 +104,7 @@ def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
 
 def _output_row(draft: Draft, status: ChainStatus) -> ChainRow:
     keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
-    words = {"inspecting": "looking …", "failed": "unknown", "empty": ""}
+    words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
     return ChainRow("output", len(draft.stages), "output", words.get(status.phase, f"{keys} keys"))
 
 
@@ -131,11 +131,11 @@ class ChainList(ScrollView, can_focus=True):
         *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "advice", "problem")),
         "chain--cursor",
     }
-    HELP = """## The chain
+    HELP = """## Chain
 
-The env is on top; its data flow down through the stages. The cursor says what the tabs show. The
-mark of a stage is `●` where it works, `✕` where it fails, `▲` where a rule warns, `○` where it is
-switched off, and `?` where nothing is known of it, as the env cannot be made."""
+The env is at the top; its data flow down through the stages. The tabs show the row under the
+cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule warns, `○` if it is
+disabled, and `?` if its state is unknown because the env cannot be created."""
 
     class Dropped(Message):
         """A stage was dragged to another place."""

@@ -70,17 +70,17 @@ class ChainPane(Vertical):
 
     def _offer_fix(self) -> None:
         """Update the key bar if the availability of a fix has changed."""
-        there = find_fixable(self.workspace) is not None
-        if there != self._has_fix:
-            self._has_fix = there
+        has_fix = find_fixable(self.workspace) is not None
+        if has_fix != self._has_fix:
+            self._has_fix = has_fix
             self.refresh_bindings()
 
     def action_switch(self, place: int | None = None) -> None:
         place = self.workspace.place if place is None else place
         stages = self.workspace.draft.stages
         if 0 <= place < len(stages):
-            off = "off" if stages[place].enabled else "on"
-            label = f"switch {stages[place].config.name} {off}"
+            verb = "disable" if stages[place].enabled else "enable"
+            label = f"{verb} {stages[place].config.name}"
             self.workspace.edit(label, self.workspace.draft.toggled(place))
 
     def action_remove(self) -> None:

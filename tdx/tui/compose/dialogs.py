@@ -63,7 +63,7 @@ class ComposeDialogs:
     def choose_preset(self) -> None:
         """Ask for a sample pipeline."""
         choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
-        dialog = ChoiceScreen("Begin with a sample pipeline", choices)
+        dialog = ChoiceScreen("Start with a sample pipeline", choices)
         self._screen.app.push_screen(dialog, self.load_preset)
 
     def pick_keys(self, row: FormRow) -> None:
@@ -71,7 +71,7 @@ class ComposeDialogs:
         if not row.field.many:
             choices = [Choice(key, key) for key in row.keys]
             dialog_of_one = ChoiceScreen(
-                f"{row.field.name}: key at this place", choices, allow_custom=True
+                f"{row.field.name}: available keys", choices, allow_custom=True
             )
 
             def chosen(key: str | None) -> None:
@@ -81,7 +81,7 @@ class ComposeDialogs:
             self._screen.app.push_screen(dialog_of_one, chosen)
             return
         given = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = MultiChoiceScreen(f"{row.field.name}: keys at this place", row.keys, given)
+        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, given)
 
         def picked(keys: list[str] | None) -> None:
             if keys is not None:
@@ -93,7 +93,7 @@ class ComposeDialogs:
         """Apply the first fix for the selected stage."""
         lint = find_fixable(self._workspace)
         if lint is None or lint.finding.fix is None:
-            self._screen.notify("nothing here has a fix", timeout=2)
+            self._screen.notify("no fix available", timeout=2)
             return
         fix = lint.finding.fix
         target = IndexedDraft(self._workspace.draft, lint.excluded)
@@ -104,7 +104,7 @@ class ComposeDialogs:
     def copy(self) -> None:
         """Ask for a format, and copy the pipeline to the clipboard."""
         if self._workspace.draft.env is None:
-            self._screen.notify("there is no pipeline yet", timeout=2)
+            self._screen.notify("no pipeline yet; press e to choose an env", timeout=2)
             return
         forms = [
             Choice("command", "command line", "tdx inspect spec --env … --t …"),
@@ -118,12 +118,12 @@ class ComposeDialogs:
         workspace = self._workspace
         here = None if workspace.stage is None else workspace.stage.number
         errors = sorted(workspace.errors.all(), key=lambda each: each.number != here)
-        said = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
-        said += [
+        texts = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
+        texts += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
             for each in problems_at(workspace)[1]
         ]
-        self._read("What is wrong", "\n\n".join(said) or "Nothing is wrong.")
+        self._read("Problems", "\n\n".join(texts) or "No problems.")
 
     def _read(self, title: str, text: str) -> None:
         from tdx.tui.screens.dialogs import TextScreen
@@ -156,7 +156,7 @@ class ComposeDialogs:
             self._screen.notify(str(error), severity="error")
             return
         fresh = replace(Draft.of(pipeline), file=None)
-        self._workspace.edit(f"begin with {preset.name}", fresh, place=-1)
+        self._workspace.edit(f"start with {preset.name}", fresh, place=-1)
 
     def _copied(self, form: str | None) -> None:
         if form is None:

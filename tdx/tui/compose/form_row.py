@@ -155,9 +155,9 @@ class FormRow(Widget):
     def show_error(self, text: str | None) -> None:
         """Show an error instead of the help text. ``None``: show the help text."""
         self.set_class(text is not None, "-wrong")
-        said = self._help() if text is None else Content.styled(text, "$error")
-        for line in self.query(".form-help").results(Static):  # none in a row that is going away
-            line.update(said)
+        content = self._help() if text is None else Content.styled(text, "$error")
+        for line in self.query(".form-help").results(Static):  # the row may be about to be removed
+            line.update(content)
 
     def _help(self) -> Content:
         help_, type_ = plain(self.field.help), f"  {self.field.type}"
@@ -221,4 +221,4 @@ class FormRow(Widget):
 
 def _placeholder(field: FormField) -> str:
     """Return the placeholder of an empty field."""
-    return "needed" if field.default is None else field.default
+    return "required" if field.default is None else field.default

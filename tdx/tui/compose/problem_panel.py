@@ -35,7 +35,7 @@ class ProblemPanel(Static):
         self.update_problems()
 
     def update_problems(self) -> None:
-        """Show the current problems, if the tab is in front: each change lays out the whole screen."""
+        """Show the current problems if the tab is in front; a change lays out the whole screen."""
         problems, lints = problems_at(self.workspace)
         if (problems, lints) == self._shown or not self.query_ancestor(TabBody).is_in_front:
             return
@@ -54,11 +54,11 @@ def problems_at(workspace: Workspace) -> tuple[tuple[Problem, ...], tuple[LintFi
     errors = workspace.errors.at(number)
     fresh = status.checked == workspace.editor.revision
     lints = status.lints.get(number, ()) if fresh else ()
-    said = tuple(lint for lint in lints if lint.finding.title is not None or _is_from_steps(lint))
-    if said and len(said) == len(lints):
-        # A rule says better what the error says; where both are to be heard, both are found.
+    shown = tuple(lint for lint in lints if lint.finding.title is not None or _is_from_steps(lint))
+    if shown and len(shown) == len(lints):
+        # The finding of a rule explains the error better.
         errors = tuple(each for each in errors if each.source != "look")
-    return tuple(each.problem for each in errors), said
+    return tuple(each.problem for each in errors), shown
 
 
 def _is_from_steps(lint: LintFinding) -> bool:

@@ -29,13 +29,13 @@ from tdx.tui.compose.problem_panel import ProblemPanel
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import ENV, Workspace
 
-_WELCOME = """Nothing here yet.
+_WELCOME = """The pipeline is empty.
 
   [b]e[/b]  choose an env
-  [b]p[/b]  begin with a sample pipeline
+  [b]p[/b]  start with a sample pipeline
   [b]a[/b]  add transforms from the catalogue
 
-[b]F1[/b] helps with whatever has the focus, [b]Ctrl+P[/b] finds every command."""
+[b]F1[/b] shows help for the focused pane, [b]Ctrl+P[/b] lists all commands."""
 
 
 class StageTab(TabBody):
@@ -45,10 +45,10 @@ class StageTab(TabBody):
         workspace: State of the app.
     """
 
-    HELP = """## The form
+    HELP = """## Stage
 
-Every argument of the transform, with its default in gray. What is typed is checked at once; the
-chain keeps the last value that can be read. `↓` in a field of keys offers those that are there."""
+All arguments of the transform, with defaults in gray. Input is validated as you type; the chain
+keeps the last valid value. `↓` in a field for keys lists the available keys."""
 
     class PickKeys(Message):
         """The dialog for keys should open for a row."""
@@ -83,7 +83,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     async def _built(self) -> None:
         """Wait until the rows are mounted."""
         while self._building is not None and not self._building.is_finished:
-            with suppress(WorkerError):  # a newer one has taken its place
+            with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
 
     def _focus_form(self) -> None:
@@ -107,7 +107,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     async def _rebuild(self) -> None:
         form = self.query_one("#form", VerticalScroll)
         if form.has_focus_within:
-            # Textual would give the focus of a row that goes to the tab bar.
+            # Textual would move the focus of a removed row to the tab bar.
             self.screen.set_focus(None)
             self._refocus = True
         rows: list[Static | FormRow | Button] = []
@@ -161,7 +161,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         if stage is None:
             return Content.styled("output", "bold")
         info = catalogue().find(stage.config.name)
-        off = "" if stage.enabled else "  switched off"
+        off = "" if stage.enabled else "  disabled"
         about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
         summary = f"\n{plain(info.summary)}" if info is not None else ""
         name = (stage.config.name, "bold")
@@ -170,10 +170,10 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     def _nothing(self) -> Content:
         stage = self.workspace.stage
         if stage is None:
-            return Content.styled("What comes out of the chain: see Specs.", "dim")
+            return Content.styled("Output of the chain: see Specs.", "dim")
         if catalogue().find(stage.config.name) is None:
             return Content(format_stage(stage.config))
-        return Content.styled("It takes no arguments.", "dim")
+        return Content.styled("No arguments.", "dim")
 
     @on(FormRow.Edited)
     def _edited(self, event: FormRow.Edited) -> None:

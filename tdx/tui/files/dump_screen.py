@@ -16,9 +16,9 @@ from tdx.tui.workspace import Workspace
 
 _FIELDS = (
     ("path", "folder", "a new folder …"),
-    ("steps", "steps", "of each env"),
+    ("steps", "steps", "per env"),
     ("episodes", "or episodes", "instead of steps"),
-    ("seed", "seed", "a fresh one"),
+    ("seed", "seed", "random"),
     ("policy", "policy", "random, zero, sequence:FILE, mlp:FILE, module:FILE"),
 )
 
@@ -50,7 +50,7 @@ class DumpScreen(ModalScreen[None]):
         }
         with Vertical(classes="dialog -small") as dialog:
             dialog.border_title = "Dump a rollout"
-            dialog.border_subtitle = "Esc goes back"
+            dialog.border_subtitle = "Esc closes"
             with Vertical(id="dump-form"):
                 for name, title, hint in _FIELDS:
                     with Horizontal(classes="dump-line"):
@@ -87,7 +87,7 @@ class DumpScreen(ModalScreen[None]):
         self.query_one(ProgressBar).update(progress=progress.share if progress else 0.0)
         note = ""
         if runs:
-            note = f"{self._job.path}\n{progress.text if progress else 'making the env …'}"
+            note = f"{self._job.path}\n{progress.text if progress else 'creating the env …'}"
         self._note(Content(note))
 
     @on(Input.Submitted)
@@ -96,9 +96,9 @@ class DumpScreen(ModalScreen[None]):
         event.stop()
         path = self._text("path")
         steps, episodes = self._number("steps"), self._number("episodes")
-        wrong = self._wrong(path, steps, episodes)
-        if wrong:
-            self._note(Content.styled(wrong, "$text-error"))
+        error = self._validate(path, steps, episodes)
+        if error:
+            self._note(Content.styled(error, "$text-error"))
             return
         self._job.start(
             DumpRollout(
@@ -123,11 +123,11 @@ class DumpScreen(ModalScreen[None]):
         said.update(text)
         said.display = bool(text.plain)
 
-    def _wrong(self, path: str, steps: int | None, episodes: int | None) -> str:
+    def _validate(self, path: str, steps: int | None, episodes: int | None) -> str:
         if not path:
-            return "name a folder"
+            return "enter a folder"
         if not (steps or episodes):
-            return "say how many steps or episodes"
+            return "enter a number of steps or episodes"
         return ""
 
     def _text(self, name: str) -> str:

@@ -131,7 +131,7 @@ class DumpJob:
 
     def _pushed(self, topic: str, value: Any) -> None:
         self.progress = value
-        # What is pushed comes from a thread, in which no app is the active one.
+        # Pushed values arrive outside of the context of the app.
         self._app.call_later(self._changed)
 
     async def _wait(self, ticket: Ticket[DumpResult]) -> None:
@@ -139,11 +139,11 @@ class DumpJob:
             done = await ticket
         except RequestError as error:
             hint = f" ({error.problem.hint})" if error.problem.hint else ""
-            kept = f"; {self.progress.text} are in it" if self.progress else ""
+            kept = f"; the dump contains {self.progress.text}" if self.progress else ""
             text = f"{error.problem.message}{hint}{kept}"
             self._app.notify(text, title="Not dumped", severity="error", timeout=10)
         else:
-            title = "Dumped" if done.complete else "Dump cancelled: what was finished is there"
+            title = "Dumped" if done.complete else "Dump cancelled, finished shards kept"
             text = f"{done.path}: {done.progress.text}, seed {done.seed}"
             self._app.notify(text, title=title, timeout=8)
         finally:
@@ -166,26 +166,26 @@ def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
 
     def on_chunk(progress: Progress) -> None:
         goal = progress.goal
-        told = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
-        job.push(PROGRESS, told)
+        update = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
+        job.push(PROGRESS, update)
         if job.cancelled:
             raise _CancelledError
 
     goal = None
     if request.steps is not None or request.episodes is not None:
         goal = Goal(request.steps, request.episodes)
-    asked = DumpRequest(
+    dump_request = DumpRequest(
         request.pipeline,
         goal,
         seed=request.seed,
-        # What the form offers is the name that the pipeline file has, not one that the user typed.
+        # The default of the form is the policy of the pipeline file, not one that the user typed.
         policy=None if request.policy == request.pipeline.policy else request.policy,
         chunk_steps=None,
         allow_code=request.allow_code,
     )
     folder = Path(request.path)
     with suppress(_CancelledError):
-        roll_out(asked, folder, force=request.force, on_chunk=on_chunk)
+        roll_out(dump_request, folder, force=request.force, on_chunk=on_chunk)
     return _load_result(folder)
 
 

@@ -50,7 +50,7 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
     if not typed:
         there = [path for path in recent if path.exists()]
         found = [PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in there[:10]]
-    head, _, begun = typed.rpartition("/")
+    head, _, prefix = typed.rpartition("/")
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""
     try:
@@ -58,7 +58,7 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
     except OSError:
         return found
     for each in inside:
-        if not each.name.startswith(begun) or (each.name.startswith(".") and not begun):
+        if not each.name.startswith(prefix) or (each.name.startswith(".") and not prefix):
             continue
         if each.is_dir():
             found.append(PathEntry(f"{lead}{each.name}/", f"{each.name}/", is_folder=True))
@@ -95,8 +95,8 @@ class PathScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
-            dialog.border_subtitle = "Tab completes · Enter takes · Esc goes back"
-            yield Input(self._text, placeholder="a path …", id="path-input", compact=True)
+            dialog.border_subtitle = "Tab completes · Enter accepts · Esc cancels"
+            yield Input(self._text, placeholder="path …", id="path-input", compact=True)
             yield OptionList(id="path-list", compact=True)
             yield Static("", id="path-note")
 
@@ -126,8 +126,8 @@ class PathScreen(ModalScreen[str | None]):
             return os.path.abspath(".") if os.path.isdir(".") else ""
         path = Path(typed).expanduser()
         if self._purpose == "save" and not typed.endswith("/"):
-            return f"writes {path.absolute()}" + (", which is there" if path.exists() else "")
-        return "" if self._entries or path.exists() else "there is nothing of that name"
+            return f"writes {path.absolute()}" + (", which already exists" if path.exists() else "")
+        return "" if self._entries or path.exists() else "no such file or folder"
 
     def action_walk(self, by: int) -> None:
         options = self.query_one("#path-list", OptionList)

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 _STEP_COUNTS = (1, 10, 50, 100, 200, 500, 1000, 5000)
 _STOP_CONDITIONS = (
     ("done", "an episode ends"),
-    ("truncated", "an episode is cut off"),
-    ("terminated", "an episode ends by itself"),
-    ("nan", "a nan or an infinity arises"),
-    ("spec", "a value is not what its spec says"),
-    ("nan or spec", "anything is wrong; and, or and brackets join conditions"),
+    ("truncated", "an episode is truncated"),
+    ("terminated", "an episode terminates"),
+    ("nan", "a value is nan or infinite"),
+    ("spec", "a value violates its spec"),
+    ("nan or spec", "either; combine conditions with and, or and parentheses"),
 )
 _SOURCES = (
     ("random", "from the action spec"),
-    ("zero", "the action that is nothing"),
-    ("hand", "sliders and choices from the action spec"),
+    ("zero", "an action of zeros"),
+    ("manual", "set by hand, with sliders"),
 )
 _SEQUENCE_SUFFIXES = (".npy", ".json")
 
@@ -39,10 +39,10 @@ def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
         if plain.isdecimal() and int(plain) > 0:
             then(int(plain))
         else:
-            app.notify(f"{text} is no number of steps", severity="warning")
+            app.notify(f"{text!r} is not a number of steps", severity="warning")
 
     choices = [Choice(str(count), str(count)) for count in _STEP_COUNTS]
-    title = "How many steps? Any number can be typed"
+    title = "Number of steps: choose one or type a number"
     app.push_screen(
         ChoiceScreen(title, choices, allow_custom=True, is_verbatim=str.isdecimal), chosen
     )
@@ -53,13 +53,17 @@ def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | Non
     choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
     if now is not None:
         known = [each for each in choices if each.id != now]
-        choices = [Choice("", "no condition", "run until paused"), Choice(now, now, "now"), *known]
+        choices = [
+            Choice("", "no condition", "run until paused"),
+            Choice(now, now, "current"),
+            *known,
+        ]
 
     def chosen(text: str | None) -> None:
         if text is not None:
             then(text or None)
 
-    title = "Run until? Or type: reward > 0.5 and step_count >= 10"
+    title = "Run until: choose one or type reward > 0.5 and step_count >= 10"
     screen = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_comparison)
     app.push_screen(screen, chosen)
 
@@ -73,13 +77,13 @@ def ask_action_source(app: App[Any], now: str, then: Callable[[str], None]) -> N
     """Ask where actions come from."""
     choices = [Choice(name, name, note) for name, note in _SOURCES]
     if now not in [each.id for each in choices]:
-        choices.append(Choice(now, now, "now"))
+        choices.append(Choice(now, now, "current"))
 
     def chosen(text: str | None) -> None:
         if text is not None:
             then(_parse_source(text, [each.id for each in choices]))
 
-    title = "Which action? Or type sequence:FILE, module:FILE"
+    title = "Action source: choose one or type sequence:FILE, module:FILE"
     app.push_screen(ChoiceScreen(title, choices, allow_custom=True), chosen)
 
 
@@ -101,8 +105,8 @@ def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> Non
             then(str(Path(path).expanduser().absolute()))
 
     name = f"{env.rpartition('/')[2].partition('-v')[0].lower()}-live"
-    known = [Choice(name, name, "a new folder here")]
-    title = "Dump the steps since the reset into which folder? Any name can be typed"
+    known = [Choice(name, name, "new folder")]
+    title = "Dump the steps since the reset: choose a folder or type one"
     app.push_screen(ChoiceScreen(title, known, allow_custom=True), chosen)
 
 
@@ -110,10 +114,10 @@ def ask_plot(
     app: App[Any], names: Sequence[str], shown: Sequence[str], then: Callable[[str], None]
 ) -> None:
     """Ask which curve to draw, or to draw no longer."""
-    choices = [Choice(name, name, "drawn" if name in shown else "") for name in names]
+    choices = [Choice(name, name, "plotted" if name in shown else "") for name in names]
 
     def chosen(text: str | None) -> None:
         if text is not None:
             then(text)
 
-    app.push_screen(ChoiceScreen("Draw which? Again takes it away", choices), chosen)
+    app.push_screen(ChoiceScreen("Plot a key (again removes it)", choices), chosen)

@@ -53,7 +53,7 @@ _MEGA = 2**20
 def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> Content:
     """Return the figures of a session, as many as fit."""
     if state.status == "running":
-        sign = Content.assemble(("▶ ", "bold $text-success"), f"{state.speed:.0f}/s")
+        sign = Content.assemble(("▶ ", "bold $text-success"), f"{state.speed:.0f} steps/s")
     elif state.status == "ended":
         sign = Content.assemble(("■ ", "bold $text-error"), "ended")
     else:

@@ -133,10 +133,10 @@ _END_STYLES = {"terminated": "warn", "truncated": "secondary", "done": "warn", "
 class EpisodeList(LineList):
     """Episodes, the newest first; Enter shows the start of an episode."""
 
-    HELP = """## The episodes
+    HELP = """## Episodes
 
-The newest is on top. `Enter` or a double click shows its first step; `[` and `]` go from episode to
-episode."""
+The newest episode is at the top. `Enter` or a double click shows its first step; `[` and `]` go
+from episode to episode."""
 
     def __init__(self) -> None:
         super().__init__(id="live-episodes")

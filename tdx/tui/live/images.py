@@ -69,10 +69,10 @@ ImageRow = tuple[str | tuple[Cell, ...], ...]
 class ImagePane(RowWidget[ImageRow], can_focus=True):
     """Draws images side by side: the env's image, and one for each stage that changes it."""
 
-    HELP = """## The pixels
+    HELP = """## Images
 
-Each image as the env gives it and after each stage that writes it, from left to right, in the order
-of the chain. Where a stage is selected in the chain, the image before it and the one after it."""
+The image of the env, and the image after each stage that writes one, in chain order. If such a
+stage is selected, only the images before and after it."""
 
     DEFAULT_CSS = """
     ImagePane { height: 1fr; }
@@ -123,8 +123,8 @@ of the chain. Where a stage is selected in the chain, the image before it and th
             return
         shown = self._displayed()
         if not shown:
-            yield ("no key holds an image",)
-            yield ("from_pixels of the env draws it",)
+            yield ("no key contains an image",)
+            yield ("set from_pixels of the env to render images",)
             return
         grid = best_grid(shown, *self.size)
         for begin in range(0, len(shown), grid.columns):

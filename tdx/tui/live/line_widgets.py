@@ -246,7 +246,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         if at != self.cursor:
             return parts
         if self.app.native_ansi_color:
-            # The colors of the terminal may be those of the text on it.
+            # The ANSI background may have the color of the text.
             text = "".join(part for part, _ in line)
             return [Segment(text.ljust(width)[:width], Style(reverse=self.has_focus))]
         room = max(0, width - sum(part.cell_length for part in parts))

@@ -94,8 +94,8 @@ class LiveTab(SearchableTab):
     HELP = """## Live
 
 Steps the env with its chain in a worker process. `Space` runs and pauses, `s` makes one step, `n` a
-number of steps. `w` runs until a condition: `done`, `truncated`, `nan`, `spec`, or a comparison such
-as `reward > 0.5`. `i` chooses where actions come from.
+number of steps. `w` runs until a condition: `done`, `truncated`, `nan`, `spec`, or a comparison
+such as `reward > 0.5`. `i` chooses where actions come from.
 
 The history holds the latest steps: `←` and `→` browse it, `[` and `]` go from episode to episode,
 `!` goes to the next problem, and `End` follows the latest step. `m` marks a step for comparison,

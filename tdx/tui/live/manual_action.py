@@ -12,15 +12,15 @@ from tdx.inspection.live.acting import ActionField
 from tdx.tui.live.line_widgets import LineList, TextLine, truncate
 
 _BINDINGS = (
-    Binding("up", "walk(-1)", "field before", id="manual.up", show=False),
-    Binding("down", "walk(1)", "field after", id="manual.down", show=False),
+    Binding("up", "walk(-1)", "previous field", id="manual.up", show=False),
+    Binding("down", "walk(1)", "next field", id="manual.down", show=False),
     Binding("left", "push(-1)", "less", id="manual.less"),
     Binding("right", "push(1)", "more", id="manual.more"),
     Binding("shift+left", "push(-5)", "much less", id="manual.much_less", show=False),
     Binding("shift+right", "push(5)", "much more", id="manual.much_more", show=False),
-    Binding("home", "least", "least", id="manual.least", show=False),
-    Binding("end", "most", "most", id="manual.most", show=False),
-    Binding("backspace", "start", "as at first", id="manual.start", show=False),
+    Binding("home", "least", "minimum", id="manual.least", show=False),
+    Binding("end", "most", "maximum", id="manual.most", show=False),
+    Binding("backspace", "start", "reset", id="manual.start", show=False),
 )
 _NUMBER_WIDTH = 8
 _SLIDER_STEPS = 20
@@ -31,11 +31,10 @@ _CHOICE_WIDTH = 4
 class ManualActionPane(LineList):
     """Holds the manual action and posts a message when it changes."""
 
-    HELP = """## The action by hand
+    HELP = """## Manual action
 
-What each step does from now on. Up and down choose a number of the action, left and right change
-it (with Shift by more), `Home` and `End` are the ends, `Backspace` is where it began. The mouse
-drags."""
+The action of each following step. `↑` and `↓` select a number, `←` and `→` change it (with Shift:
+faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can be dragged."""
     BINDINGS = [*_BINDINGS]
 
     class Changed(Message):
@@ -142,11 +141,11 @@ drags."""
 
     def _fill(self) -> None:
         if not self.fields:
-            self.show([((" this action cannot be chosen by hand", "muted"),)])
+            self.show([((" this action cannot be set by hand", "muted"),)])
             return
         pairs = zip(self.fields, self.numbers, strict=True)
-        said: list[TextLine] = [((f" {self._target}", "muted"),)] if self._target else []
-        self.show([*said, *(self._line(field, number) for field, number in pairs)])
+        heading: list[TextLine] = [((f" {self._target}", "muted"),)] if self._target else []
+        self.show([*heading, *(self._line(field, number) for field, number in pairs)])
 
     def _line(self, field: ActionField, number: float) -> TextLine:
         begin, width = self._track()

@@ -87,10 +87,10 @@ PlotRow = tuple[tuple[str, str, bool], ...]
 class PlotPane(RowWidget[PlotRow], can_focus=True):
     """Draws plots; a click shows the step at that point."""
 
-    HELP = """## The charts
+    HELP = """## Plots
 
-Reward, return of the episode so far, and any key: `c` chooses them, or `Enter` on a key among the
-values. `b` zooms in to the latest traces and out again. A click shows the step that is there."""
+Reward, return of the current episode, and other keys: choose them with `c`, or with `Enter` on a
+key in the values. `b` zooms to the latest traces. A click shows the step at that point."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"plot--{name}" for name in _COLORS),
         *(f"plot--{name}-name" for name in _COLORS),

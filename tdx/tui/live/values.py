@@ -69,7 +69,7 @@ class _LineBuilder:
             for at in shown:
                 yield from self._value(view.values[at], place, at in place.written)
             for key in place.dropped:
-                line = (("  - ", "bad"), (key, "muted"), ("  ends", "muted"))
+                line = (("  - ", "bad"), (key, "muted"), ("  removed", "muted"))
                 yield ValueLine(line, key, -1, key)
         if view.error is not None:
             yield ValueLine(
@@ -106,7 +106,7 @@ class _LineBuilder:
         yield ValueLine((*head, *body), value.key, place.index, value.version)
         notes = [*value.lies] if written else []
         if undeclared:
-            notes.append("written without being named in its out_keys")
+            notes.append("written, but missing in out_keys")
         for note in notes:
             text = truncate(note, self.width - 6)
             yield ValueLine((("    └ ", "bad"), (text, "bad")), value.key, place.index)
@@ -147,9 +147,9 @@ class _LineBuilder:
         room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
         if value.change == "same":
             yield (truncate(_value_text(value), room).ljust(room), "muted")
-            yield ("   as it was", "muted")
+            yield ("   unchanged", "muted")
             return
-        yield (truncate(value.before or "not there", room).ljust(room), "muted")
+        yield (truncate(value.before or "missing", room).ljust(room), "muted")
         yield (" → ", "accent")
         yield (truncate(_value_text(value), room).ljust(room), "plain")
         if delta:
@@ -198,14 +198,14 @@ def _format_time(nanoseconds: int) -> str:
 class ValueTable(LineList):
     """Shows the values of a trace."""
 
-    HELP = """## The values
+    HELP = """## Values
 
-What each stage wrote in this step, the env first. The first sign is what the stage did: `+` is a
-new key, `●` another value, `·` the value that it was given. The second is what happened since the
-step before: `+` was not there, `~` has another value, and `✕` is nan or not what its spec says.
+What each stage wrote in this step, starting with the env. The first sign compares with the input of
+the stage: `+` is a new key, `●` a changed value, `·` the same value. The second sign compares with
+the previous step: `+` is a new key, `~` a changed value; `✕` marks nan and spec violations.
 
-`Enter` draws the key as a chart, `o` shows all that is there after each stage, `d` the differences
-to the step before, or to the one that is marked with `m`."""
+`Enter` plots a key, `o` shows all keys after each stage, and `d` shows the differences to the
+previous step, or to the step marked with `m`."""
 
     def __init__(self) -> None:
         super().__init__(id="live-values")

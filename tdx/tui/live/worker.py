@@ -176,7 +176,7 @@ class LivePlayer:
             self._steps_left if self.is_running and command.until == self._stop_condition else None
         )
         steps = command.steps
-        # Presses that queued up while the env was slow: each is worth its steps.
+        # Commands that queued up while the env was slow each add their steps.
         self._steps_left = steps if steps is None or pending is None else pending + steps
         self._stop_condition = command.until
         self._problem, self._message = None, ""
@@ -193,8 +193,8 @@ class LivePlayer:
             numbers = {(key, place): number for key, place, number in command.numbers}
             self._manual_action = action_of(self.env, numbers)
         else:
-            typed = None if command.source == self._pipeline.policy else command.source
-            request = PolicyRequest.of(self._pipeline, typed, self._allow_code)
+            source = None if command.source == self._pipeline.policy else command.source
+            request = PolicyRequest.of(self._pipeline, source, self._allow_code)
             policy = named_policy(request, self.env)
             check_policy(policy, self.env)
             self.session.tracer.follow(policy.after(0))
@@ -211,14 +211,14 @@ class LivePlayer:
             self._message = error.message
         else:
             shortest = min(command.path, os.path.relpath(command.path), key=len)
-            self._message = f"{kept.steps:,} steps are in {shortest}"
+            self._message = f"dumped {kept.steps:,} steps to {shortest}"
 
     # What it does
 
     def _advance(self, now: float) -> None:
         """Make a trace; a reset does not count against the rate."""
         try:
-            # A tensor that is given twice would not be seen as written anew.
+            # Copy the action: the tracer detects writes by tensor identity.
             manual = self._manual_action
             action = None if manual is None else aimed(self.env, manual, self.row)
             trace = self.session.advance(action)
@@ -230,7 +230,7 @@ class LivePlayer:
         if trace.phase == "step":
             self._step_times.append(now)
             pause = 0.0 if self.rate is None else 1 / self.rate
-            # A step that took too long is not made up for by a rush of others.
+            # Do not catch up after a slow step.
             self._due_time = max(self._due_time + pause, now - 0.1)
             if self._steps_left is not None:
                 self._steps_left -= 1

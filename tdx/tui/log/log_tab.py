@@ -82,15 +82,14 @@ class LogView(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", "page down", show=False),
         Binding("home", "end(0)", "first", show=False),
         Binding("end", "end(-1)", "last", show=False),
-        Binding("enter", "open", "read", id="log.read"),
+        Binding("enter", "open", "open", id="log.open"),
     ]
-    HELP = """## The log
+    HELP = """## Log
 
-What the app has said, what happened to its workers and what these have printed, as it came. `▲` is
-a warning, `✕` an error, `»` a line that an env or a worker has written to its output. `Enter` reads
-an entry with all that is known of it, such as a traceback. `f` shows warnings and errors alone,
-or what was printed alone; `/` searches, `n` and `N` go from match to match. `y` copies all that is
-shown, `x` forgets it. `End` follows what comes."""
+Notices, events of the workers and their output. `▲` is a warning, `✕` an error, and `»` a line of
+output. `Enter` opens an entry with its details, such as a traceback. `f` shows only warnings and
+errors, or only output; `/` searches, `n` and `N` go from match to match. `y` copies the shown
+entries, `x` clears the log. `End` follows new entries."""
 
     class CursorMoved(Message):
         """The cursor is on another entry."""
@@ -226,9 +225,9 @@ FILTERS = {
     "output": ("output",),
 }
 _EMPTY_TEXT = {
-    "all": "Nothing has happened yet.",
+    "all": "The log is empty.",
     "warnings": "No warnings and no errors.",
-    "output": "No env and no worker has printed anything.",
+    "output": "No output yet.",
 }
 _TONES = {"warning": "$text-warning", "error": "$text-error"}
 _NARROW_WIDTH = 44
@@ -264,7 +263,7 @@ class LogTab(SearchableTab):
                 yield Button(name, id=f"log-{name}", compact=True)
             yield Button("copy", id="log-copy", compact=True)
             yield Button("clear", id="log-clear", compact=True)
-        yield SearchBar("the log")
+        yield SearchBar("log")
         yield Static("", id="log-none")
         yield LogView()
         yield Static("", id="log-details")

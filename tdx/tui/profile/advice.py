@@ -82,7 +82,7 @@ _WIDTH = 66
 _VALUE_TEXT = {
     "same": "the same values",
     "close": "values within 1 %",
-    "other": "other values",
+    "other": "different values",
 }
 
 
@@ -96,7 +96,7 @@ class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
 
     BINDINGS = [
         Binding("escape,q", "dismiss(None)", "back", id="advice.back", key_display="esc"),
-        Binding("r", "again", "try again", id="advice.again"),
+        Binding("r", "again", "repeat", id="advice.again"),
     ]
 
     def __init__(self, found: AdviceResult, is_current: bool) -> None:
@@ -106,12 +106,12 @@ class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="advice") as dialog:
             dialog.border_title = f"advice, {self._found.mode}" if self._found.mode else "advice"
-            dialog.border_subtitle = "Enter makes the edit, r tries again, Esc closes"
+            dialog.border_subtitle = "Enter applies the change · r repeats · Esc closes"
             yield Static(_advice_heading(self._found, self._is_current), id="advice-head")
             yield OptionList(*self._options(), id="advice-list")
             with Horizontal(id="advice-buttons"):
-                yield Button("Make the edit", "primary", id="advice-apply", compact=True)
-                yield Button("Try again", id="advice-again", compact=True)
+                yield Button("Apply", "primary", id="advice-apply", compact=True)
+                yield Button("Repeat", id="advice-again", compact=True)
                 yield Button("Close", id="advice-close", compact=True)
 
     def on_mount(self) -> None:
@@ -168,9 +168,11 @@ class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
         if not 0 <= at < len(tried):
             return
         if not self._is_current:
-            self.notify("the chain is another one by now; r tries again", timeout=4)
+            self.notify("the chain has changed; press r to repeat", timeout=4)
         elif tried[at].pipeline is None:
-            self.notify("that is no edit of the chain: it is done where it is run", timeout=4)
+            self.notify(
+                "this is not an edit of the chain; make it where the chain is run", timeout=4
+            )
         else:
             self.dismiss(tried[at])
 
@@ -181,16 +183,14 @@ def _advice_heading(found: AdviceResult, is_current: bool) -> Content:
     if found.error is not None:
         lines.append(Content.styled(f"✕ {found.error}", "$text-error"))
     elif not tried and not found.refused:
-        lines.append(Content("Nothing was found that would be worth a try."))
+        lines.append(Content("No changes to try."))
     else:
         word = "change" if tried == 1 else "changes"
         lines.append(
-            Content(
-                f"{tried} {word} tried beside the chain as it is, {len(found.effective)} worth it."
-            )
+            Content(f"{tried} {word} tried, {len(found.effective)} faster than the current chain.")
         )
     if not is_current:
-        lines.append(Content.styled("The chain was edited since.", "$text-warning"))
+        lines.append(Content.styled("The chain has changed since.", "$text-warning"))
     return Content("\n").join(lines)
 
 
@@ -204,12 +204,12 @@ def _change_text(tried: TriedChange, is_worth: bool) -> Content:
         (tried.change, "bold" if is_worth else ""),
     )
     after = tried.before_us - tried.saved_us
-    measured = f"{format_micros(tried.before_us)} → {format_micros(after)} µs a step ± {format_micros(tried.noise_us)}"
+    measured = f"{format_micros(tried.before_us)} → {format_micros(after)} µs per step ± {format_micros(tried.noise_us)}"
     rest = [f"{measured}, {_VALUE_TEXT[tried.values]}"]
     if is_worth:
         rest.insert(0, f"because {tried.found}")
     if tried.pipeline is None:
-        rest.append("it is done where the chain is run: no edit")
+        rest.append("not an edit of the chain; make it where the chain is run")
     notes = (Content.styled(_indent(each), "dim") for each in rest)
     return Content("\n").join([head, *notes])
 
@@ -255,8 +255,8 @@ class AdviceController:
         if found.error is not None:
             return f"advice: {found.error}"
         if not found.effective:
-            return f"advice: nothing saves time; tried {len(found.ineffective)}"
-        return f"advice: {found.effective[0].change}; v shows what that saves"
+            return f"advice: none of {len(found.ineffective)} changes saves time"
+        return f"advice: {found.effective[0].change}; press v for details"
 
     def show(self) -> None:
         """Show the changes that were tried."""
@@ -271,5 +271,5 @@ class AdviceController:
         elif chosen is not None and chosen.pipeline is not None:
             draft = replace_chain(self._workspace.draft, chosen.pipeline)
             self._workspace.edit(f"advice: {chosen.change}", draft)
-            text = f"{chosen.change}; u takes it back, r measures"
+            text = f"{chosen.change}; u undoes this, r measures"
             self._owner.notify(text, title="Advice", timeout=5, markup=False)

@@ -50,7 +50,7 @@ def _part_heading(line: CostLine, row: CostRow) -> Content:
     per = "step" if row.per_step else "call"
     mode = f" {line.mode}" if line.mode else ""
     return Content.assemble(
-        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs a {per}, n {row.n:,}", "dim")
+        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per {per}, n {row.n:,}", "dim")
     )
 
 
@@ -66,20 +66,20 @@ def _percentile_text(row: CostRow) -> str:
 def _notes(row: CostRow) -> Iterator[Content]:
     """Yield where the host waits, and what the chain saves without the stages of a row."""
     for sync in row.syncs:
-        text = f"waits for the GPU {format_count(sync.calls)} × a step at {sync.where}"
+        text = f"waits for the GPU {format_count(sync.calls)} × per step at {sync.where}"
         yield Content.styled(text, "$text-warning")
     for index, each in sorted(row.marginals.items()):
         name = f"without {row.number(index)} {each.name}"
         if each.saved_us is not None:
             clear = abs(each.saved_us) > each.noise_us
             verb = "saves" if each.saved_us >= 0 else "costs"
-            told = (
-                f"{format_micros(abs(each.saved_us))} µs a step, ± {format_micros(each.noise_us)}"
+            amount = (
+                f"{format_micros(abs(each.saved_us))} µs per step ± {format_micros(each.noise_us)}"
             )
             within = "" if clear else ", within the noise"
-            yield Content.assemble((f"{name} the chain {verb} ", "dim"), told, (within, "dim"))
+            yield Content.assemble((f"{name} the chain {verb} ", "dim"), amount, (within, "dim"))
         elif each.needed is not None:
-            yield Content.styled(f"{name} nothing works: {each.needed}", "dim")
+            yield Content.styled(f"{name} the chain fails: {each.needed}", "dim")
 
 
 def operators_text(row: CostRow, width: int, height: int) -> Content:
@@ -94,7 +94,7 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
     if found is None:
         return Content("")
     if not found:
-        return Content.styled("no operator of torch", "dim")
+        return Content.styled("no torch operators", "dim")
     if height == 1:
         return _operators_on_one_line(found, width)
     shown = found if len(found) < height else found[: height - 2]
@@ -109,7 +109,7 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
 
 def _operators_heading(found: tuple[OperatorCost, ...], width: int) -> Content:
     calls = sum(each.calls for each in found)
-    note = f"  µs and calls of a step, {format_count(calls)} in all; that pass is slower than the table"
+    note = f"  µs and calls per step, {format_count(calls)} in all; this pass is slower"
     note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
     return Content.assemble(("operators", "bold"), (note, "dim"))
 
@@ -172,5 +172,5 @@ class PartPane(Container):
         operators.display = has_operators
         height = bars + 3 if beside else 1 if bars == 1 else 5
         operators.update(operators_text(row, width, height))
-        # The table does not jump as the cursor goes from part to part.
+        # Keep the height, so that the table does not move with the cursor.
         self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)

@@ -80,7 +80,7 @@ def advise_request(
 WORKER = "profile"
 CANCEL_TIMEOUT = 2.0
 """Seconds that a cancelled measurement has to end before its worker is killed."""
-CANCELLED = "cancelled: this is what was measured until then"
+CANCELLED = "cancelled: partial results"
 _NO_COSTS = Costs((), 1, "", "")
 
 
@@ -162,7 +162,7 @@ class MeasurementController:
             self.progress = value
         else:
             self._partial = value
-        # What is pushed comes from a thread, in which no app is the active one.
+        # Pushed values arrive outside of the context of the app.
         self._owner.call_later(self._on_change)
 
     async def _wait_for_run(self, ticket: Ticket[Costs], draft: Draft) -> None:

@@ -209,7 +209,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class MeasurePipeline(Request[Costs]):
-    """Measure a pipeline; pushes :class:`ProfileProgress`, and the :class:`Costs` of completed modes.
+    """Measure a pipeline; pushes :class:`ProfileProgress` and partial :class:`Costs`.
 
     Args:
         pipeline: Pipeline to measure.

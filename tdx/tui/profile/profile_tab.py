@@ -48,7 +48,7 @@ PROFILE_KEYS = (
     Binding("n", "settings", "settings", id="profile.settings", show=False),
     Binding("o", "extra('operators')", "operators", id="profile.operators"),
     Binding("v", "advise", "advice", id="profile.advice"),
-    Binding("w", "extra('marginal')", "without each", id="profile.marginal", show=False),
+    Binding("w", "extra('marginal')", "savings", id="profile.marginal", show=False),
     Binding("M", "extra('memory')", "memory", id="profile.memory", show=False),
     Binding("b", "base", "compare with this", id="profile.base", show=False),
     Binding("left_square_bracket", "run(-1)", "earlier", id="profile.earlier", key_display="["),
@@ -56,18 +56,18 @@ PROFILE_KEYS = (
 )
 HELP = """## Profile
 
-`r` measures the chain in a process of its own, while everything else goes on; `c` cancels it, and
-what was measured until then is there. `m` chooses how the chain runs: `planned` as rollouts do by
-default, `eager` step by step, `compiled` with neighboring stages compiled, or some side by side.
-`s` sorts by the next column, `i` the other way round; `/` goes to a part by its name.
+`r` measures the chain in a worker process; `c` cancels and keeps partial results. `m` chooses how
+the chain runs: `planned` as in rollouts, `eager` step by step, `compiled` with neighboring stages
+compiled, or several side by side. `s` sorts by the next column, `i` reverses the order, `/` finds a
+part by its name.
 
-More is measured, in passes of its own, where it is switched on: `o` which of torch's operators run
-in each part, `M` what it allocates, `w` what the chain takes without each of its stages. `v` tries
-what may make the chain cheaper, and makes the edit that you choose.
+Extra passes are off by default: `o` shows torch operators, `M` allocated memory, and `w` what the
+chain saves without each stage. `v` tries changes that may make the chain faster and applies the one
+that you choose.
 
-Edit the chain and measure again: the column `change` says what each part takes more or less
-than in the run before; `≈` is within the noise. `[` and `]` go through the runs, `b` lets others be
-compared with the one that is shown."""
+Edit the chain and measure again: the column `change` shows the difference of each part to the
+previous run; `≈` is within the noise. `[` and `]` browse the runs, `b` compares all other runs with
+the current one."""
 
 
 DEFAULT_STEPS, DEFAULT_REPEATS = 1000, 5
@@ -130,8 +130,8 @@ _NARROW_WIDTH = 76
 """Width below which the bar takes two lines."""
 _EXTRA_TEXT = {
     "memory": "what each part allocates",
-    "operators": "torch's operators in each part",
-    "marginal": "the chain without each of its stages",
+    "operators": "torch operators in each part",
+    "marginal": "what the chain saves without each stage",
 }
 
 
@@ -160,7 +160,7 @@ class ProfileTab(SearchableTab):
             yield ProgressBar(show_eta=False, id="profile-meter")
             yield Static("", id="profile-doing", markup=False)
         yield Static("", id="profile-summary")
-        yield SearchBar("the parts")
+        yield SearchBar("parts")
         yield CostTable()
         yield PartPane()
         yield RunList()
@@ -204,9 +204,9 @@ class ProfileTab(SearchableTab):
 
     def _can_start(self) -> bool:
         if self.workspace.draft.env is None:
-            self.notify("choose an env first", timeout=2)
+            self.notify("choose an env first: press e", timeout=2)
         elif self.measurement.is_running:
-            self.notify("something is being measured already; c cancels", timeout=2)
+            self.notify("a measurement is running; press c to cancel", timeout=2)
         else:
             return True
         return False
@@ -231,9 +231,7 @@ class ProfileTab(SearchableTab):
         self.extras ^= {name}
         is_on = name in self.extras
         self.query_one(ProfileBar).show_extra(name, is_on)
-        self.notify(
-            f"r measures {_EXTRA_TEXT[name]} too" if is_on else f"without {name}", timeout=3
-        )
+        self.notify(f"r also measures {_EXTRA_TEXT[name]}" if is_on else f"{name} off", timeout=3)
 
     def action_settings(self) -> None:
         self.query_one("#profile-steps").focus()
@@ -241,8 +239,8 @@ class ProfileTab(SearchableTab):
     def action_base(self) -> None:
         shown = self.measurement.shown
         self.base = None if shown is self.base else shown
-        text = f"compared with #{self.base.number} from now on" if self.base else ""
-        self.notify(text or "each run is compared with the one before", timeout=3)
+        text = f"comparing all runs with #{self.base.number}" if self.base else ""
+        self.notify(text or "comparing each run with the previous one", timeout=3)
         self._show_run()
 
     def action_run(self, by: int) -> None:
@@ -256,7 +254,7 @@ class ProfileTab(SearchableTab):
     def start_search(self) -> bool:
         if self.query_one(CostTable).display:
             return super().start_search()
-        self.notify("nothing is measured yet; r measures", timeout=2)
+        self.notify("no measurement yet; press r", timeout=2)
         return True
 
     def search_lines(self) -> Sequence[str]:

@@ -183,7 +183,7 @@ class RunHistory:
         self._count += 1
         change = change_between(self._runs[-1].draft, draft) if self._runs else "first run"
         costs = costs.numbered(draft.positions)
-        run = Run(self._count, draft, costs, "as before" if change == "nothing" else change, ended)
+        run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
         self._runs.append(run)
         del self._runs[:-MAX_RUNS]
         return run
@@ -295,7 +295,7 @@ def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
         return Content("")
     if delta.kind == "same":
         within = "" if low else ", within the noise"
-        return Content.styled(f"≈ as in #{other.number}{within}", "dim")
+        return Content.styled(f"≈ same as #{other.number}{within}", "dim")
     share = format_percent(delta.us / delta.before_us)
     text = f"{format_delta(delta.us)} µs ({share}) to #{other.number}"
     return Content.styled(text, f"bold {_DELTA_STYLES[delta.kind]}")
@@ -321,9 +321,9 @@ def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str
     return Content.assemble(*parts)
 
 
-WELCOME = """What does each part of a rollout cost? [b]r[/b] measures the chain in the background.
+WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
-Edit the chain and measure again: the difference to the run before stands beside each row."""
+Then edit the chain and measure again: each row shows the difference to the previous run."""
 
 
 class RunList(OptionList):

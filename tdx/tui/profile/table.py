@@ -91,10 +91,10 @@ class CostTable(DataTable[Text]):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"cost--{tone}" for tone in ("dim", "bar", "slower", "faster", "new", "warning", "sorted")
     }
-    HELP = """## What each part costs
+    HELP = """## Costs
 
-`µs/step` is what a part adds to a mean step; all rows add up to the whole step. The figures behind
-the bar are of a single call. A click on a header sorts by it; `s` and `i` do so by key."""
+`µs/step` is the share of a part in the mean step; all rows add up to the whole step. The figures
+after the bar are per call. Click a header or press `s` to sort, and `i` to reverse the order."""
 
     class CursorMoved(Message):
         """The cursor is on another line."""
@@ -128,7 +128,7 @@ the bar are of a single call. A click on a header sorts by it; `s` and `i` do so
         self._draw()
 
     def on_mount(self) -> None:
-        # Cells have the colors of the theme in which they were made.
+        # Cells keep the colors of the theme in which they were created.
         self.app.theme_changed_signal.subscribe(self, lambda _: self.call_later(self._draw))
 
     def on_resize(self) -> None:

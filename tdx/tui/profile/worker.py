@@ -81,8 +81,8 @@ def add_savings(costs: Costs, found: marginals.Marginal) -> Costs:
         mine = [row for row in rows if row.covers(stage.index)]
         if mine:
             at = rows.index(max(mine, key=lambda row: row.step_us))
-            told = {**rows[at].marginals, stage.index: _stage_saving(stage)}
-            rows[at] = replace(rows[at], marginals=told)
+            savings = {**rows[at].marginals, stage.index: _stage_saving(stage)}
+            rows[at] = replace(rows[at], marginals=savings)
     notes = (*mode.notes, f"without each stage: {found.error}") if found.error else mode.notes
     error = found.error if found.error == "interrupted" else mode.error
     return replace(costs, modes=(replace(mode, rows=tuple(rows), notes=notes, error=error),))
@@ -108,7 +108,7 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(note for note in mode.notes if note != SLOWED),  # the face says so itself
+        notes=tuple(note for note in mode.notes if note != SLOWED),  # the table shows this itself
         error=mode.error,
     )
 
@@ -174,7 +174,7 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
     """Measure each mode; return what is complete if the job is cancelled."""
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
-        job.push(PROGRESS, Told("making the env", 0, 1))
+        job.push(PROGRESS, Told("creating the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
         try:
             for mode in request.modes:
@@ -251,7 +251,7 @@ def interrupt_on_cancel(job: Job) -> Iterator[None]:
         while not over.is_set():
             if job.wait(_CANCEL_POLL):
                 if not over.is_set():
-                    # To that thread itself, so that an env that sleeps wakes up.
+                    # Signal the thread itself, so that a sleeping env wakes up.
                     signal.pthread_kill(main.ident or 0, signal.SIGINT)
                 return
 
@@ -271,7 +271,7 @@ _INTERRUPTED = "interrupted"
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
-        job.push(PROGRESS, Told("making the env", 0, 1))
+        job.push(PROGRESS, Told("creating the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
         try:
             plan = _plan_for(request, env, job, ("device",))

@@ -51,7 +51,7 @@ class StatusBar(Static):
     def _long(self) -> str:
         """Return for how long the worker has been busy, if that is unusually long."""
         seconds = 0.0 if self._since is None else time.monotonic() - self._since
-        return f" for {seconds:.0f} s · Ctrl+K ends it" if seconds > SLOW_SECONDS else ""
+        return f" for {seconds:.0f} s · Ctrl+K kills the worker" if seconds > SLOW_SECONDS else ""
 
     def render(self) -> Content:
         left, right = self._left(), self._right()
@@ -72,9 +72,9 @@ class StatusBar(Static):
             if part.plain
         ]
         state = {
-            "inspecting": Content.styled(f"⟳ looking{self._long()}", "$accent"),
+            "inspecting": Content.styled(f"⟳ inspecting{self._long()}", "$accent"),
             "checking": Content.styled(f"⟳ checking{self._long()}", "$accent"),
-            "failed": Content.styled("✕ worker", "$error"),
+            "failed": Content.styled("✕ worker failed", "$error"),
         }.get(status.phase)
         shown = [*parts, *([state] if state else [])]
         return Content.assemble(Content.styled(" · ", "dim").join(shown), " ")
@@ -119,13 +119,13 @@ class Hint:
 
 
 HINTS = (
-    Hint("env", "screen.env", "choose an env; p begins with a sample pipeline"),
+    Hint("env", "screen.env", "choose an env; p starts with a sample pipeline"),
     Hint("stages", "screen.catalog", "add a transform from the catalogue"),
-    Hint("specs", "screen.tab2", "see the specs after each stage, and what it changes"),
-    Hint("live", "screen.tab3", "step through it and watch every value"),
+    Hint("specs", "screen.tab2", "inspect the specs after each stage"),
+    Hint("live", "screen.tab3", "step the env and watch every value"),
     Hint("profile", "screen.tab4", "measure what each stage costs"),
 )
-_ALL_DONE = "That is all. Ctrl+P finds every command, F1 helps with what has the focus."
+_ALL_DONE = "Done. Ctrl+P lists all commands, F1 shows help for the focused pane."
 
 
 class HintState:

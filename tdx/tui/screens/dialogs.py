@@ -130,7 +130,7 @@ class ChoiceScreen(ModalScreen[str | None]):
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if event.value != self._words:
-            self._fill()  # a quick Enter overtakes the news of what was typed before it
+            self._fill()  # Enter may arrive before the change event
         options = self.query_one("#choose-list", OptionList)
         at = options.highlighted
         if at is not None:
@@ -160,8 +160,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         self.set_class(0 < len(self._choices) <= _MAX_COMPACT_CHOICES, "-few")
         note = f"{len(found)} of {len(self._choices)}"
         if not found and self._allow_custom and words:
-            note = f"Enter takes {words} as it is"
-        self.query_one("#choose-note", Static).update(note if self._choices else "looking …")
+            note = f"press Enter to use {words}"
+        self.query_one("#choose-note", Static).update(note if self._choices else "loading …")
 
 
 def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:
@@ -185,7 +185,7 @@ class MultiChoiceScreen(ModalScreen[list[str] | None]):
 
     BINDINGS = [
         Binding("escape", "dismiss(None)", "back", id="pick.back"),
-        Binding("enter", "accept", "take", id="pick.accept", priority=True),
+        Binding("enter", "accept", "accept", id="pick.accept", priority=True),
     ]
 
     def __init__(self, title: str, options: Sequence[str], chosen: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ class MultiChoiceScreen(ModalScreen[list[str] | None]):
                 *((option, option, option in self._chosen) for option in self._options),
                 compact=True,
             )
-            yield Static("Space ticks, Enter takes, Escape leaves", id="choose-note")
+            yield Static("Space selects · Enter accepts · Esc cancels", id="choose-note")
 
     def on_mount(self) -> None:
         self.query_one(SelectionList).focus()
@@ -243,8 +243,8 @@ class QuestionScreen(ModalScreen[str | None]):
 
     BINDINGS = [
         Binding("escape", "dismiss(None)", "back", id="ask.back"),
-        Binding("left,up", "app.focus_previous", "before", show=False),
-        Binding("right,down", "app.focus_next", "after", show=False),
+        Binding("left,up", "app.focus_previous", "previous", show=False),
+        Binding("right,down", "app.focus_next", "next", show=False),
     ]
 
     def __init__(self, title: str, text: str, replies: Sequence[Reply]) -> None:
@@ -255,7 +255,7 @@ class QuestionScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -small") as dialog:
             dialog.border_title = Content(self._title)
-            dialog.border_subtitle = "Esc goes back"
+            dialog.border_subtitle = "Esc cancels"
             yield Static(Content(self._text), classes="ask-text")
             with Horizontal(classes="ask-replies"):
                 for reply in self._replies:

@@ -81,7 +81,7 @@ class MainScreen(FocusGuard):
             for tab in TABS[1:]:
                 pane = self.query_one(f"#{tab.id}", TabPane)
                 if not pane.is_attached:
-                    return  # left while it was starting
+                    return  # the app exits already
                 await pane.mount(tab.load()(self.workspace))
             self.is_filled = True
         finally:
@@ -169,7 +169,7 @@ class MainScreen(FocusGuard):
 
     def action_redo(self) -> None:
         change = self.workspace.redo()
-        self.notify(f"done again: {change.label}" if change else "nothing to redo", timeout=2)
+        self.notify(f"redone: {change.label}" if change else "nothing to redo", timeout=2)
 
     def add_transform(self, info: TransformInfo) -> None:
         """Insert a transform after the selected stage, or at the end."""
@@ -193,7 +193,7 @@ class MainScreen(FocusGuard):
     @on(ChainPane.Edit)
     async def _edit(self) -> None:
         self.show_tab("stage")
-        # Keys that are typed meanwhile wait for the end of this handler.
+        # Keys typed meanwhile wait until this handler returns.
         await self.query_one(StageTab).open_form()
 
     @on(ChainPane.Fix)
@@ -232,10 +232,10 @@ class MainScreen(FocusGuard):
 
     def action_cancel(self) -> None:
         if self.workspace.cancel():
-            self.notify("cancelled; the same key starts the worker anew", timeout=4)
+            self.notify("cancelled; press Ctrl+K again to restart the worker", timeout=4)
         else:
             self.workspace.refresh()
-            self.notify("the worker was started anew", timeout=3)
+            self.notify("worker restarted", timeout=3)
 
     def action_details(self) -> None:
         self.dialogs.details()

@@ -13,7 +13,7 @@ from aiohttp import web
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PARAMETER = "token"
 _NO_TOKEN = "The token is missing or wrong: open the address that tdx serve printed."
-_CROSS_SITE = "This request was sent by another site, or for another host name."
+_CROSS_SITE = "This request comes from another site or names another host."
 
 
 def is_loopback(host: str) -> bool:
@@ -79,6 +79,6 @@ class Access:
         return origin is None or urlsplit(origin).netloc == request.host
 
     def _is_token(self, given: str | None) -> bool:
-        # A header can hold bytes that are not UTF-8.
+        # A header may contain bytes that are not UTF-8.
         found = (given or "").encode(errors="surrogateescape")
         return hmac.compare_digest(found, self._token.encode())

@@ -82,7 +82,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "that is no address"
+        return "invalid address"
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
     return (reason or str(error)).lower()
 
@@ -90,27 +90,27 @@ def _reason(error: OSError | UnicodeError) -> str:
 def _hint(error: OSError | UnicodeError) -> str:
     is_host = isinstance(error, UnicodeError | socket.gaierror)
     if is_host or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
-        return "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+        return "use an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them"
     if getattr(error, "errno", None) == errno.EACCES:
-        return "ports below 1024 are not for everyone: --port 8000"
-    return "another port: --port N, or --port 0 for any that is free"
+        return "ports below 1024 need privileges; use --port 8000"
+    return "use another port: --port N, or --port 0 for any free port"
 
 
 async def _serve_until_signal(server: AppServer, listening: socket.socket) -> None:
     """Serve until Ctrl-C, SIGTERM, or the end of the terminal."""
     from aiohttp import web
 
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
     runner = web.AppRunner(
         await server._make_app(), shutdown_timeout=_SHUTDOWN_TIMEOUT, access_log=None
     )
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
-        await told.wait()
+        await stop.wait()
     finally:
         await runner.cleanup()
 

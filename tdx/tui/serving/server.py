@@ -54,7 +54,7 @@ class AppSession(AppService):
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         environment = self._build_environment(width=width, height=height)
-        # NO_COLOR speaks of the terminal in which the server runs.
+        # NO_COLOR is meant for the terminal that runs the server.
         environment.pop("NO_COLOR", None)
         environment["TEXTUAL_DRIVER"] = NAME
         self._process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ _SLOT_TIMEOUT = 2.0
 MAX_PAGES = 8
 """Maximum number of open pages; each has its own app and worker processes."""
 _HEADERS = {
-    # Whatever the page or a library of it would load, it is not loaded from elsewhere.
+    # The page and its libraries must not load anything from other sites.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -103,7 +103,7 @@ _HEADERS = {
 
 
 class AppServer(Server):
-    """Serves the app on a page of its own, because textual-serve's page loads a font from a third party.
+    """Serves the app on its own page; textual-serve's page loads a font from a third party.
 
     Args:
         command: Command line of the app.
@@ -133,7 +133,7 @@ class AppServer(Server):
         return app
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        # A page that is loaded anew comes before the line of the old one has ended.
+        # A reloaded page connects before the websocket of the old one is closed.
         end = asyncio.get_running_loop().time() + _SLOT_TIMEOUT
         while self._is_full and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
@@ -160,7 +160,9 @@ class AppServer(Server):
             HTTPServiceUnavailable: The maximum number of pages is open.
         """
         if self._is_full:
-            raise web.HTTPServiceUnavailable(text=f"{self._most} pages are open, which is the most")
+            raise web.HTTPServiceUnavailable(
+                text=f"all {self._most} pages are in use; close one first"
+            )
         page = web.WebSocketResponse(heartbeat=15)
         self._pages.add(page)
         try:

@@ -29,22 +29,24 @@ class SpecsTab(TabBody):
     """
 
     BINDINGS = [
-        Binding("left_square_bracket", "place(-1)", "before", id="specs.before", key_display="["),
-        Binding("right_square_bracket", "place(1)", "after", id="specs.after", key_display="]"),
+        Binding(
+            "left_square_bracket", "place(-1)", "previous", id="specs.previous", key_display="["
+        ),
+        Binding("right_square_bracket", "place(1)", "next", id="specs.next", key_display="]"),
         Binding("o", "only_changed", "only changes", id="specs.only_changed"),
         Binding("w", "whole", "whole chain", id="specs.whole"),
         Binding("minus", "fold_all(True)", "fold all", id="specs.fold_all", show=False),
         Binding("plus", "fold_all(False)", "unfold all", id="specs.unfold_all", show=False),
         Binding("n", "match(1)", "next match", id="specs.next_match", show=False),
-        Binding("N", "match(-1)", "match before", id="specs.match_before", show=False),
+        Binding("N", "match(-1)", "previous match", id="specs.previous_match", show=False),
         Binding("escape", "end_search", "end the search", id="specs.end_search", show=False),
     ]
-    HELP = """## The specs
+    HELP = """## Specs
 
-What comes out of the selected stage, and what goes into it on the way to the env. `+` is a key
-that is new, `-` one that is gone, `~` one whose spec is another. `[` and `]` go along the chain,
-`w` shows the whole of it. `Enter`, `←` and `→` fold and unfold, `-` and `+` all at once. `/`
-searches the keys; `n` and `N` go from match to match."""
+The specs after the selected stage, in both directions: forward from the env, and inverse towards
+the env. `+` is a new key, `-` a removed key, `~` a key whose spec has changed. `[` and `]` move
+along the chain, `w` shows the whole chain. `Enter`, `←` and `→` fold and unfold, `-` and `+` fold
+and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
@@ -55,7 +57,7 @@ searches the keys; `n` and `N` go from match to match."""
 
     def compose(self) -> ComposeResult:
         yield Static("", id="spec-title")
-        yield Input(placeholder="search the keys …", id="spec-search", compact=True)
+        yield Input(placeholder="search keys …", id="spec-search", compact=True)
         yield ProblemPanel(self.workspace)
         yield SpecList()
         yield Static("", id="lineage")
@@ -198,12 +200,12 @@ searches the keys; `n` and `N` go from match to match."""
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {
             "old": "as it was last status",
-            "none": "nothing is known yet",
-            "fresh": "only what changed" if self.only_changed else "",
+            "none": "unknown",
+            "fresh": "only changes" if self.only_changed else "",
         }
         note = notes[specs.freshness]
         if specs.freshness == "none" and self.workspace.status.phase == "inspecting":
-            note = "looking …"
+            note = "inspecting …"
         search = self._search.note(self.query_one(SpecList).wanted)
         if search:
             return Content.styled(search, "bold")

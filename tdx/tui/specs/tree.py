@@ -14,7 +14,7 @@ from tdx.keys import format_key, key_parts
 from tdx.tui.workspace import ENV, ChainStatus, Workspace
 
 Freshness = Literal["fresh", "old", "none"]
-DIRECTIONS = {"forward": "from the env to the outside", "inverse": "from the outside into the env"}
+DIRECTIONS = {"forward": "from the env", "inverse": "towards the env"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
     current = status.revision == workspace.editor.revision
     if place == ENV:
         own = ", ".join(status.overview.env_stages)
-        title = f"the env with its own {own}" if own else "the env alone"
+        title = f"env with its own {own}" if own else "env"
         return PlaceSpecs(
             title, _unchanged(status.overview.base), _freshness(current, status, None)
         )
@@ -63,7 +63,9 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
     stage = stages[place] if 0 <= place < len(stages) else None
     if stage is None:
         return PlaceSpecs(
-            "output, beside the env", status.overview.changes, _freshness(current, status, None)
+            "output, compared with the env",
+            status.overview.changes,
+            _freshness(current, status, None),
         )
     known = status.last_good.get(stage.number)
     title = f"after {place} {stage.config.name}"
@@ -182,7 +184,7 @@ def _key_lines(
             hidden = hidden or is_folded(path)
         above = tuple(groups)
         if not hidden:
-            # A group and a key may have the same name: the key's path has one more part.
+            # A group and a key may have the same name, so the path of a key has one more part.
             yield SpecLine((*lane, *groups, name, ""), "key", depth + len(groups), name, change)
 
 

@@ -124,7 +124,7 @@ _ARROWS = {"forward": "↓ ", "inverse": "↑ "}
 def heading(line: SpecLine) -> Content:
     """Return the label of a foldable line; a folded one shows counts."""
     if line.kind == "nothing":
-        return Content.styled("  nothing", "dim")
+        return Content.styled("  none", "dim")
     sign = "▸ " if line.is_folded else "▾ "
     arrow = _ARROWS[line.text] if line.kind == "lane" else ""
     name = (f"{arrow}{line.text}", _STYLES[line.kind])
@@ -160,7 +160,7 @@ def lineage_text(
     known = lineage.only([key]).versions if key in lineage.keys() else ()
     versions = [version for version in known if version.lane == lane]
     if not versions:
-        return Content.assemble((f"{key} ", "bold"), ("comes from the step before", "dim"))
+        return Content.assemble((f"{key} ", "bold"), ("comes from the previous step", "dim"))
     return Content("\n").join(_version_line(version, places) for version in versions)
 
 
@@ -179,7 +179,7 @@ def _version_parts(version: KeyVersion, places: Sequence[int | None]) -> Iterato
         yield ("  → ", "dim")
         yield (", ".join(_place_name(reader, places) for reader in version.readers), "")
     if version.ended is not None:
-        yield ("  ends in ", "dim")
+        yield ("  removed by ", "dim")
         yield (_place_name(version.ended, places), "")
 
 
@@ -215,7 +215,7 @@ class SpecSearch:
         self.opened = frozenset(path[:n] for path in self.matches for n in range(1, len(path)))
 
     def next(self, path: LinePath | None, by: int) -> LinePath | None:
-        """Return the next or previous match after a line, with wrap-around; ``None`` without matches."""
+        """Return the next or previous match after a line; wrap around at the end."""
         if not self.matches:
             return None
         if path not in self.matches:
@@ -227,7 +227,7 @@ class SpecSearch:
         if not self.words.strip():
             return ""
         if not self.matches:
-            return f"no key has {self.words}"
+            return f"no key matches {self.words}"
         at = f"{self.matches.index(path) + 1} of " if path in self.matches else ""
         return f"{at}{len(self.matches)} match{'' if len(self.matches) == 1 else 'es'}"
 
@@ -240,8 +240,8 @@ class SpecList(OptionList):
 
     BINDINGS = [
         Binding("enter,space", "select", "fold", id="spec_tree.fold", key_display="⏎"),
-        Binding("left", "close", "close", id="spec_tree.close", show=False),
-        Binding("right", "open", "open", id="spec_tree.open", show=False),
+        Binding("left", "close", "fold", id="spec_tree.close", show=False),
+        Binding("right", "open", "unfold", id="spec_tree.open", show=False),
     ]
 
     class Folded(Message):
@@ -328,7 +328,7 @@ class SpecList(OptionList):
         if self.wanted in paths:
             return paths.index(self.wanted)
         keys = [n for n, line in enumerate(self.lines) if line.kind == "key"]
-        # At another place of the chain it is the same key that is looked at.
+        # At another place of the chain, stay on the same key.
         tail = None if self.wanted is None else self.wanted[1:]
         again = (n for n in keys if paths[n][1:] == tail)
         return next(again, keys[0] if keys else (0 if paths else None))
