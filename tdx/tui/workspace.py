@@ -107,12 +107,10 @@ class ChainStatus:
     """What is known of the chain.
 
     Args:
-        status: whether it is what the chain is now.
         revision: Revision of the draft that was inspected.
         overview: Last overview with a working env. ``None``: there was none yet.
         numbers: Numbers of the stages in the overview.
         problems: Current problems by stage number; those of the env under ``None``.
-        good: the last good look at every stage, by its number.
         lints: Findings of the rules by stage number; those without a stage under ``None``.
         checked: Revision that the lints belong to.
         phase: What is being done, or how it ended.

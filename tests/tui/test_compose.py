@@ -188,7 +188,7 @@ async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
         await app.press("down", "enter", "tab", "end", "backspace")
         await app.press("text:7", "escape", "2")
         assert "✕" in app.text("#chain")
-        assert "as it was last seen" in app.text("#spec-title")
+        assert "from the last inspection" in app.text("#spec-title")
         assert "[12]" in app.text("#spec-tree")
 
 

@@ -101,7 +101,7 @@ async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any
         entries = app.app.workspace.journal.entries
         assert entries[-1].text == "env arm_step:Arm works again"
         await app.press("f12")
-        assert "Nothing is wrong" in app.text(".dialog")
+        assert "No problems" in app.text(".dialog")
 
 
 async def test_edit_that_begins_a_new_session_takes_the_error_of_the_old_one_away(arm: Any) -> None:

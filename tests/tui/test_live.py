@@ -65,9 +65,9 @@ async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     async with playing() as app:
         await app.press("D")
-        assert "step first" in app.note
+        assert "make a step first" in app.note
         await app.press("s", "s", "D", "enter")
-        assert "2 steps are in pendulum-live" in app.note
+        assert "2 steps to pendulum-live" in app.note
         assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 
@@ -414,7 +414,7 @@ async def test_chain_that_cannot_be_made_is_said() -> None:
         app.app.workspace.edit("remove", draft.removed(0))
         await app.pilot.pause(0.5)
         await app.settle()
-        assert app.note == "■ the chain was edited: it began anew"
+        assert app.note == "■ restarted after an edit"
         await app.press("s")
         assert app.player.session.tracer.steps == 1
 
@@ -429,7 +429,7 @@ async def test_env_that_is_not_there_is_said() -> None:
 async def test_without_an_env_it_says_what_to_do() -> None:
     async with playing(env=None) as app:
         await app.press("space")
-        assert app.note == "■ choose an env first: e"
+        assert app.note == "■ choose an env first: press e"
 
 
 async def test_worker_is_ended_by_key_and_begins_anew() -> None:
@@ -437,7 +437,7 @@ async def test_worker_is_ended_by_key_and_begins_anew() -> None:
         await steps(app, 3)
         await app.press("ctrl+k")
         assert app.backend.restarts == ["live"]
-        assert app.note.startswith("■ the worker was ended · ← → go through what was seen")
+        assert app.note.startswith("■ worker killed · ← → browse the history")
         assert app.text("#live-head").startswith("■ ended · step 3")
         assert "step_count@1 3" in app.text("#live-values")
         await app.press("left", "left", "d", "m", "c", "escape", "D", "comma")
@@ -459,7 +459,7 @@ async def test_worker_that_dies_is_said() -> None:
         app.backend.end("the worker process ended")
         await app.pilot.pause(0.05)
         assert app.note.startswith("✕ the worker process ended")
-        assert "begin anew" in app.note
+        assert "restart" in app.note
         assert "ended" in app.text("#live-head")
         await app.press("s")
         assert len(app.backend.players) == 2

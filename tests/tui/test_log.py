@@ -48,7 +48,9 @@ def test_the_journal_is_bounded_and_errors_outlive_what_is_printed() -> None:
     journal = Journal()
     journal.record("it broke", severity="error", details="x" * 100_000)
     for n in range(50):
-        journal.record_output("live", "".join(f"step {n} {m}\n" for m in range(MAX_LINES_PER_WRITE + 5)))
+        journal.record_output(
+            "live", "".join(f"step {n} {m}\n" for m in range(MAX_LINES_PER_WRITE + 5))
+        )
     assert "it broke" in texts(journal)
     assert len(journal.entries) == MAX_OUTPUT_ENTRIES + 1
     assert "… 5 lines left out …" in texts(journal)
@@ -117,7 +119,7 @@ async def test_workers_tell_what_they_do_and_print() -> None:
     assert failed.text == "ValueError: unforeseen"
     assert "asked.py" in failed.details
     assert found.index("careful, nearly the last words") < found.index("last words")
-    assert found[-1] == "the process of the rollout was ended"
+    assert found[-1] == "killed the worker for the rollout"
 
 
 async def filled(app: Driver) -> None:
@@ -176,7 +178,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         assert "output      live     step 1 (×2)\n" in app.app.clipboard
         assert "    Traceback\n      line 3" in app.app.clipboard
         await app.press("x")
-        assert "Nothing has happened yet." in app.text("LogTab")
+        assert "The log is empty." in app.text("LogTab")
 
 
 async def test_problems_of_the_chain_are_kept_once_each() -> None:

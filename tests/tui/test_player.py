@@ -151,7 +151,7 @@ def test_steps_since_the_reset_are_kept_as_a_dump(tmp_path: Path) -> None:
     watched.send(Reset())
     watched.send(Run(steps=60), turns=90)  # an episode has 50
     folder = tmp_path / "live"
-    assert watched.send(DumpSteps(str(folder))).message == f"60 steps are in {folder}"
+    assert watched.send(DumpSteps(str(folder))).message == f"60 steps to {folder}"
     assert "already has a dump" in watched.send(DumpSteps(str(folder))).message
     dump = open_dump(folder)
     assert verify(folder).problems == ()

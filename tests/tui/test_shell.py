@@ -55,7 +55,7 @@ async def test_env_and_sample_are_chosen_in_the_palette() -> None:
         await app.press("text:env cartpole-v1", "enter")
         assert app.app.workspace.draft.env is not None
         assert app.app.workspace.draft.env.id == "CartPole-v1"
-        await app.press("ctrl+p", "text:begin with pendulum", "enter")
+        await app.press("ctrl+p", "text:start with pendulum", "enter")
         assert len(app.stages) == 6
         await app.press("u", "u")
         await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
@@ -144,7 +144,7 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
             "unknown key 'ctr+b' for chain.remove; "
             "unknown command 'screen.undoo' (did you mean screen.undo?); "
             "'x' for chain.duplicate is the key of chain.fix",
-            "unknown theme 'no-such-theme'; tdx-dark is used",
+            "unknown theme 'no-such-theme'; tdx-dark using",
         ]
         await app.press("down", "d")
         assert app.stages == []

@@ -17,11 +17,11 @@ async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
             titles.append(app.text("#spec-title"))
             await app.press("down")
         assert titles == [
-            "the env alone",
+            "env",
             "after 0 RewardScaling",
             "after 1 RewardSum",
             "after 2 CatFrames",
-            "output, beside the env",
+            "output, compared with the env",
         ]
 
 
@@ -136,7 +136,7 @@ async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
         shown = app.text("#spec-tree")
         assert "▸ after 0 RewardScaling 6 keys" in shown
         assert "▾ after 1 RewardSum 8 keys +2" in shown
-        assert "▸ output, beside the env" in shown
+        assert "▸ output, compared with the env" in shown
         await app.press("plus", "o")
         shown = app.text("#spec-tree")
         assert shown.count("+ episode_reward") == 4
@@ -157,7 +157,7 @@ async def test_search_goes_from_match_to_match_and_opens_what_is_folded() -> Non
         await app.press("n", "N", "N")
         assert "lineage of episode_reward" in app.text("MainScreen")
         await app.press("slash", "text:x")
-        assert "no key has rewx" in app.text("#spec-title")
+        assert "no key matches rewx" in app.text("#spec-title")
         await app.press("escape")
         assert app.app.focused is app.find("#spec-tree")
         assert "matches" not in app.text("#spec-title")

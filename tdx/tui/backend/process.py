@@ -36,7 +36,6 @@ class Output:
         """Return the end of the output.
 
         Args:
-            most: how many bytes of it.
             max_bytes: Maximum number of bytes.
 
         Example:
@@ -118,8 +117,6 @@ class WorkerProcess:
     gone.
 
     Args:
-        received: called, in a thread of its own, with each message.
-        ended: called, in that thread, when the process has ended.
         on_message: Called with each message, in a separate thread.
         on_exit: Called when the process has exited, in the same thread.
     """

@@ -84,7 +84,7 @@ def _exit_with_parent() -> None:
 
 
 def _exit_group() -> NoReturn:
-    """Exit this process and all that it has started, because the app is gone."""
+    """Exit this process and its child processes, because the app is gone."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

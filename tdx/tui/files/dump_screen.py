@@ -119,9 +119,9 @@ class DumpScreen(ModalScreen[None]):
         self._job.cancel()
 
     def _note(self, text: Content) -> None:
-        said = self.query_one("#dump-note", Static)
-        said.update(text)
-        said.display = bool(text.plain)
+        note = self.query_one("#dump-note", Static)
+        note.update(text)
+        note.display = bool(text.plain)
 
     def _validate(self, path: str, steps: int | None, episodes: int | None) -> str:
         if not path:

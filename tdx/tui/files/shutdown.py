@@ -72,7 +72,7 @@ def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None])
     def hang_up() -> None:
         autosave.keep_for_next_start()
         close()
-        # There is no terminal left to restore.
+        # The terminal is gone, so nothing can be restored.
         os._exit(128 + signal.SIGHUP)
 
     for number in (signal.SIGTERM, signal.SIGINT):

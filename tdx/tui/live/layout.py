@@ -42,8 +42,6 @@ def arrange_panes(
         width: Width of the tab.
         height: Height of the tab.
         front: Pane that is shown in any case.
-        pixels: whether there are images.
-        by_hand: whether actions are chosen by hand.
         has_images: True if there are images.
         is_manual: True if actions are set by hand.
 

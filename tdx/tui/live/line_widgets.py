@@ -103,7 +103,7 @@ class LineWidget(Widget):
 
 
 class RowWidget(LineWidget, Generic[Row]):
-    """A widget that computes all rows at once and redraws those that have changed."""
+    """A widget that computes all rows at once and redraws the changed ones."""
 
     def __init__(self, *children: Widget, **options: Any) -> None:
         super().__init__(*children, **options)
@@ -131,7 +131,7 @@ class RowWidget(LineWidget, Generic[Row]):
         self.refresh()
 
     def outdated(self) -> None:
-        """Compute the rows again and redraw those that have changed."""
+        """Compute the rows again and redraw the changed ones."""
         if self._rows is None or not self.size:
             self.on_resize()
             return
@@ -196,7 +196,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         """The first line that the cursor goes to; those above it say what the columns are."""
 
     def show(self, lines: Sequence[TextLine]) -> None:
-        """Replace the lines; redraw those that have changed."""
+        """Replace the lines; redraw the changed ones."""
         before, self.lines = self.lines, lines
         if len(before) != len(lines):
             self._resize()

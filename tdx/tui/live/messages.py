@@ -24,9 +24,7 @@ class RunSession(Request[None]):
     Args:
         pipeline: Env with its chain.
         allow_code: Allow the pipeline to import Python objects.
-        runs: whether it goes on by itself at once.
         rate: Steps per second. ``None``: as many as possible.
-        source: where actions come from.
         numbers: Number of each stage in the chain pane; empty: its index.
         is_running: Step continuously from the start.
         action_source: Where actions come from.
@@ -120,7 +118,6 @@ class SetPanes:
     """What the panes have room for.
 
     Args:
-        curves: the names of the curves that are drawn.
         parts: Number of points of a plot.
         window: Number of latest traces in a plot. ``None``: all of them.
         width: Maximum width of an image in pixels; 0: no images.
@@ -192,21 +189,14 @@ class LiveState:
     """State of a session.
 
     Args:
-        doing: whether it runs; ``ended`` is what the app says of one whose worker is gone.
-        heard: the number of the last command that was heard.
         steps: Number of steps made.
         first: Oldest trace in the history.
         last: Latest trace.
         shown: Trace that is shown.
-        follows: whether it is always the latest.
-        against: the trace that is marked for comparison.
         row: Env in focus. ``None``: the whole batch.
         nbytes: Size of the history in bytes.
         rate: Requested steps per second.
         speed: Measured steps per second.
-        source: where actions come from.
-        until: when a run stops.
-        said: why it stopped, or what was refused.
         problem: Error that ended the run.
         problem_traces: Latest traces with problems.
         episode_starts: Traces in which episodes start.

@@ -63,8 +63,10 @@ class _LineBuilder:
         for number, place in enumerate(view.places):
             last = number == len(view.places) - 1
             yield self._heading(place, failed=last and view.error is not None)
-            for lie in place.lies:
-                yield ValueLine((("  ✕ ", "bad"), (truncate(lie, self.width - 4), "bad")), None, -1)
+            for violation in place.lies:
+                yield ValueLine(
+                    (("  ✕ ", "bad"), (truncate(violation, self.width - 4), "bad")), None, -1
+                )
             shown = place.written if self.only_written else place.present
             for at in shown:
                 yield from self._value(view.values[at], place, at in place.written)
@@ -93,12 +95,12 @@ class _LineBuilder:
         return ValueLine(line, None, place.index, place.title)
 
     def _value(self, value: ValueView, place: PlaceView, written: bool) -> Iterator[ValueLine]:
-        troubled = bool(value.lies or value.nans or value.infinities)
-        name_style = "bad" if troubled else "bold" if written else "muted"
+        has_problem = bool(value.lies or value.nans or value.infinities)
+        name_style = "bad" if has_problem else "bold" if written else "muted"
         undeclared = value.key in place.undeclared and written
         head: list[tuple[str, str]] = [
             _BY_STAGE[value.by_writer] if written and place.kind == "stage" else ("  ", "plain"),
-            ("✕ ", "bad") if troubled else _SINCE[value.change],
+            ("✕ ", "bad") if has_problem else _SINCE[value.change],
             (truncate(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name

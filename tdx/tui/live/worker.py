@@ -118,7 +118,6 @@ class LivePlayer:
         """Execute commands, make a step if one is due, and push what has changed.
 
         Args:
-            told: the commands that have come since the last turn.
             envelopes: Commands since the last call.
 
         Returns:
@@ -137,7 +136,7 @@ class LivePlayer:
             return IDLE_SECONDS
         return max(0.0, min(self._due_time - self._clock(), IDLE_SECONDS))
 
-    # What it is told
+    # Commands
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, Reset):
@@ -213,7 +212,7 @@ class LivePlayer:
             shortest = min(command.path, os.path.relpath(command.path), key=len)
             self._message = f"dumped {kept.steps:,} steps to {shortest}"
 
-    # What it does
+    # Stepping
 
     def _advance(self, now: float) -> None:
         """Make a trace; a reset does not count against the rate."""
@@ -268,7 +267,7 @@ class LivePlayer:
             problem = replace(problem, where=where)
         self._problem = with_app_hint(problem)
 
-    # What it sends
+    # Updates
 
     def _push_info(self, name: str) -> None:
         history = self.session.history

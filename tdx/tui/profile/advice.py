@@ -39,7 +39,7 @@ def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
 
     Example:
         >>> draft = Draft.of(Pipeline.of("A-v0", "B", "C", "D"))
-        >>> [each.number for each in mended(draft, Pipeline.of("A-v0", "D", "B")).stages]
+        >>> [each.number for each in replace_chain(draft, Pipeline.of("A-v0", "D", "B")).stages]
         [2, 0]
     """
     left = [stage for stage in draft.stages if stage.enabled]
@@ -204,8 +204,8 @@ def _change_text(tried: TriedChange, is_worth: bool) -> Content:
         (tried.change, "bold" if is_worth else ""),
     )
     after = tried.before_us - tried.saved_us
-    measured = f"{format_micros(tried.before_us)} → {format_micros(after)} µs per step ± {format_micros(tried.noise_us)}"
-    rest = [f"{measured}, {_VALUE_TEXT[tried.values]}"]
+    times = f"{format_micros(tried.before_us)} → {format_micros(after)} µs per step"
+    rest = [f"{times} ± {format_micros(tried.noise_us)}, {_VALUE_TEXT[tried.values]}"]
     if is_worth:
         rest.insert(0, f"because {tried.found}")
     if tried.pipeline is None:

@@ -164,13 +164,13 @@ class PartPane(Container):
         row = line.detail_row
         has_operators = row.operators is not None
         bars = 1 if room.height < LOW else 6 if room.height >= HIGH and not has_operators else 3
-        beside = has_operators and room.width >= _SIDE_BY_SIDE_WIDTH and bars > 1
-        self.set_class(beside, "-beside")
-        width = max(10, room.width // 2 - 2 if beside else room.width)
+        is_side_by_side = has_operators and room.width >= _SIDE_BY_SIDE_WIDTH and bars > 1
+        self.set_class(is_side_by_side, "-side-by-side")
+        width = max(10, room.width // 2 - 2 if is_side_by_side else room.width)
         self.query_one("#profile-histogram", Static).update(histogram_text(line, width, bars))
         operators = self.query_one("#profile-operators", Static)
         operators.display = has_operators
-        height = bars + 3 if beside else 1 if bars == 1 else 5
+        height = bars + 3 if is_side_by_side else 1 if bars == 1 else 5
         operators.update(operators_text(row, width, height))
         # Keep the height, so that the table does not move with the cursor.
         self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)

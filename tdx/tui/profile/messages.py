@@ -259,8 +259,6 @@ class AdviceResult:
 
     Args:
         mode: Mode that was measured.
-        worth: what saved time, the most first.
-        vain: what saved nothing beyond the noise.
         refused: Why other changes could not be tried.
         error: Why the measurement ended early. ``None``: it did not.
         effective: Changes that save time, the best first.

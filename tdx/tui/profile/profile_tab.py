@@ -368,14 +368,14 @@ class ProfileTab(SearchableTab):
         self.query_one(RunList).show_runs(self.measurement.history, self.selection, run, self.base)
 
     def _say(self) -> None:
-        run, said = self.measurement.shown, self.query_one("#profile-summary", Static)
+        run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
-            said.update(WELCOME)
-            said.add_class("-welcome")
+            line.update(WELCOME)
+            line.add_class("-welcome")
         else:
-            said.remove_class("-welcome")
+            line.remove_class("-welcome")
             low = self.has_class("-low")
-            said.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
+            line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
 
     def _point(self) -> None:
         table = self.query_one(CostTable)

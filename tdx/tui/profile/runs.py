@@ -123,7 +123,6 @@ class Comparison:
     Args:
         step: Difference of the whole step.
         rows: Differences by row.
-        gone: rows that only the other run has.
         removed: Rows that only the other run has.
     """
 

@@ -42,12 +42,10 @@ from tdx.tui.profile.messages import (
     ModeCosts,
     ModeName,
     OperatorCost,
+    ProfileProgress,
     StageSaving,
     Sync,
     TriedChange,
-)
-from tdx.tui.profile.messages import (
-    ProfileProgress as Told,
 )
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -174,7 +172,7 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
     """Measure each mode; return what is complete if the job is cancelled."""
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
-        job.push(PROGRESS, Told("creating the env", 0, 1))
+        job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
         try:
             for mode in request.modes:
@@ -222,7 +220,7 @@ def _plan_for(
         policy_name=request.pipeline.policy or "random",
         seed=request.pipeline.env.seed,
         passes=passes,
-        on_progress=lambda doing, done, of: job.push(PROGRESS, Told(doing, done, of)),
+        on_progress=lambda doing, done, of: job.push(PROGRESS, ProfileProgress(doing, done, of)),
     )
 
 
@@ -271,7 +269,7 @@ _INTERRUPTED = "interrupted"
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
-        job.push(PROGRESS, Told("creating the env", 0, 1))
+        job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         env = build_env(request.pipeline, request.allow_code)
         try:
             plan = _plan_for(request, env, job, ("device",))

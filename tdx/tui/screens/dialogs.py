@@ -218,7 +218,6 @@ class Reply:
     Args:
         id: Returned by the dialog.
         text: Label; its first letter is the key.
-        harms: whether something is lost by it.
         is_destructive: True if the choice loses data.
     """
 

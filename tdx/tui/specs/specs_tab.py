@@ -199,7 +199,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {
-            "old": "as it was last status",
+            "old": "from the last inspection",
             "none": "unknown",
             "fresh": "only changes" if self.only_changed else "",
         }

@@ -52,20 +52,20 @@ async def test_a_dump_is_asked_for_made_and_not_overwritten(file: Path, tmp_path
 async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D", "ctrl+u", "enter")
-        assert "name a folder" in app.text("#dump-note")
+        assert "enter a folder" in app.text("#dump-note")
         await app.press("text:x", "tab", "ctrl+u", "enter")
         assert "how many steps or episodes" in app.text("#dump-note")
         assert not app.app.files.dump_job.is_running
     async with filing(tmp_path) as app:
         await app.press("D")
-        assert "choose an env first" in app.notices
+        assert "choose an env first: press e" in app.notices
 
 
 async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         app.app.files.dump_job._ticket = Ticket(0, asyncio.get_running_loop().create_future())
         await app.press("ctrl+q")
-        assert "A dump is being made" in app.text()
+        assert "A dump is running" in app.text()
         await app.press("s")
         assert app.app.is_running
         await app.press("ctrl+q", "l")

@@ -116,7 +116,9 @@ def test_advice_is_tried_with_few_steps() -> None:
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
     found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
     assert found.error is None
-    (tried,) = [each for each in (*found.effective, *found.ineffective) if "StepCounter" in each.change]
+    (tried,) = [
+        each for each in (*found.effective, *found.ineffective) if "StepCounter" in each.change
+    ]
     assert tried.change == "remove StepCounter and ExcludeTransform"
     assert tried.values == "same"
     assert tried.before_us > 0

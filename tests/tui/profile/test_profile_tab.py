@@ -67,7 +67,7 @@ async def test_the_row_under_the_cursor_is_drawn_and_stays_under_it() -> None:
         await app.press("r")
         app.app.query_one(CostTable).focus()
         await app.press("down")
-        assert "env Pendulum-v1 step µs a call, n 5,000" in app.text("#profile-histogram")
+        assert "env Pendulum-v1 step µs per call, n 5,000" in app.text("#profile-histogram")
         assert "p99 50.0" in app.text("#profile-histogram")
         assert "GPU" not in app.text("#profile-histogram")
         assert "█" in app.text("#profile-histogram")
@@ -112,7 +112,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         assert "cancelling …" in app.text("#profile-progress")
         app.backend.end(costs(app.workspace.draft.pipeline()))
         await app.settle()
-        assert "cancelled: this is what was measured until then" in app.text("#profile-summary")
+        assert "cancelled: partial results" in app.text("#profile-summary")
         assert len(app.rows) == 9
 
 
@@ -176,7 +176,7 @@ async def test_an_accelerator_has_its_own_column_and_says_what_it_waits_for() ->
             "#profile-summary"
         )
         text = app.text("#profile-histogram")
-        assert "waits for the GPU 2 × a step at to_host.py:12" in text
+        assert "waits for the GPU 2 × per step at to_host.py:12" in text
         assert "GPU 1.50 in 3.0 kernels, waits for the host" in text
 
 
@@ -184,7 +184,7 @@ async def test_nothing_to_measure_is_said() -> None:
     async with profiling(env=False) as app:
         await app.press("r")
         assert app.backend.asked == []
-        assert "choose an env first" in app.messages
+        assert "choose an env first: press e" in app.messages
 
 
 async def test_the_tab_looks_as_it_did(tmp_path: Path) -> None:
