@@ -1,4 +1,14 @@
-"""Partial redraws: render only the widgets and lines that change."""
+"""Partial redraws: render only the widgets and lines that change.
+
+Textual renders all lines of every widget between the first and the last changed line, and then
+discards what is not needed. If small things change at the top and at the bottom of the screen, that
+is the whole screen each time.
+
+This module overrides ``Compositor.render_partial_update`` and uses ``_dirty_regions``, ``cuts``,
+``visible_widgets`` and ``_regions_to_spans``, which are private to Textual. Tested with Textual
+8.2.8; ``tests/tui/test_private_api.py`` fails if they change. If they are missing, Textual draws as
+usual.
+"""
 
 from __future__ import annotations
 

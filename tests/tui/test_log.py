@@ -25,7 +25,7 @@ from tdx.tui.log.journal import MAX_LINE_LENGTH as MOST_LENGTH
 from tests.tui.asked import Fail
 from tests.tui.driving import Driver, driven
 from tests.tui.printing import Print
-from tests.tui.test_snapshots import all_the_same
+from tests.tui.snapshots import check_snapshots
 
 NASTY = "\x1b[31mred\x1b[0m [bold]b[/bold] \x07\x9b2J\u202egnp.\x1b]0;title\x07\x00 end\r"
 
@@ -197,11 +197,11 @@ async def test_problems_of_the_chain_are_kept_once_each() -> None:
         assert "stage 1 StepCounter works again" in texts(journal)
 
 
-async def test_the_log_looks_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_matches_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals.LogEntry, "time", property(lambda entry: "12:34:56"))
     root = Path(__file__).parents[2]
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
     async with driven(draft=draft) as app:
         await filled(app)
         await app.press("5", "slash", "text:step", "enter", "N")
-        assert await all_the_same(app, "log", tmp_path) == []
+        await check_snapshots(app, "log", tmp_path)

@@ -1,4 +1,10 @@
-"""HTTP server and app sessions, built on textual-serve."""
+"""HTTP server and app sessions, built on textual-serve.
+
+This module overrides ``Server._make_app``, ``Server._process_messages`` and
+``AppService._open_app_process``, and uses ``AppService._build_environment``, ``_process`` and
+``_stdin``, which are private to textual-serve. Tested with textual-serve 1.1.3;
+``tests/tui/test_private_api.py`` fails if they change.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tdx.tui.profile import measurement
 from tdx.tui.profile.table import CostTable
 from tests.tui.driving import driven
 from tests.tui.profile.measured import Profiler, StandIn, costs, profiling
-from tests.tui.test_snapshots import all_the_same
+from tests.tui.snapshots import check_snapshots
 
 CHAIN = ("RewardSum", "StepCounter", "InitTracker")
 
@@ -187,7 +187,7 @@ async def test_nothing_to_measure_is_said() -> None:
         assert "choose an env first: press e" in app.messages
 
 
-async def test_the_tab_looks_as_it_did(tmp_path: Path) -> None:
+async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
     backend = StandIn(looks=True)
@@ -201,7 +201,7 @@ async def test_the_tab_looks_as_it_did(tmp_path: Path) -> None:
         app.find("CostTable").focus()
         await app.press("r", "s", "down", "down")
         app.app.clear_notifications()
-        assert await all_the_same(app, "profile", tmp_path) == []
+        await check_snapshots(app, "profile", tmp_path)
         await app.press("f1")
         assert "adds to a mean step" in app.text()
 
