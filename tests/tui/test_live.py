@@ -346,7 +346,7 @@ async def test_every_action_is_in_the_palette_and_has_help() -> None:
             assert f"live: {binding.description}" in commands
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
-        assert "The values" in app.text(".dialog")
+        assert "Values" in app.text(".dialog")
 
 
 # ---------------------------------------------------------------------- bad input

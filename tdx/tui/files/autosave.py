@@ -167,7 +167,7 @@ class Autosave:
                 self._ask(same[0])
                 return
         if left:
-            count = f"{len(left)} more unsaved session{'' if len(left) == 1 else 's'}"
+            count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
             self._app.notify(f"{count}; press R to restore", timeout=6)
 
     def _ask(self, left: LeftSession) -> None:

@@ -54,11 +54,11 @@ async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
         await app.press("D", "ctrl+u", "enter")
         assert "enter a folder" in app.text("#dump-note")
         await app.press("text:x", "tab", "ctrl+u", "enter")
-        assert "how many steps or episodes" in app.text("#dump-note")
+        assert "number of steps or episodes" in app.text("#dump-note")
         assert not app.app.files.dump_job.is_running
     async with filing(tmp_path) as app:
         await app.press("D")
-        assert "choose an env first: press e" in app.notices
+        assert "no pipeline yet; press e to choose an env" in app.notices
 
 
 async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> 
         assert "A dump is running" in app.text()
         await app.press("s")
         assert app.app.is_running
-        await app.press("ctrl+q", "l")
+        await app.press("ctrl+q", "q")
         assert not app.app.is_running
 
 

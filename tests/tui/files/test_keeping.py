@@ -93,7 +93,7 @@ async def test_the_same_file_asks_about_the_session(
 async def test_another_file_says_that_something_was_left(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, None)
     async with filing(tmp_path, file) as app:
-        assert "1 session left behind; press R to restore" in app.notices
+        assert "1 unsaved session; press R to restore" in app.notices
         await app.press("R")
         assert "CartPole-v1" in app.text("#choose-list")
         await app.press("enter")
@@ -158,7 +158,7 @@ async def test_state_that_cannot_be_written_is_said_once_and_stops_nothing(
         await app.edit("StepCounter")
         await kept(app)
         await app.settle()
-        assert app.notices.count("the edits are not kept") == 1
+        assert app.notices.count("autosave failed") == 1
         await app.press("ctrl+q")
         assert "Keep for next time" not in app.text()
         await app.press("s")

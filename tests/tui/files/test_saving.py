@@ -59,7 +59,7 @@ async def test_save_as_takes_a_new_name_and_the_comments_along(file: Path, tmp_p
 async def test_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path) as app:
         await app.press("ctrl+s")
-        assert "choose an env first: press e" in app.notices
+        assert "no pipeline yet; press e to choose an env" in app.notices
         app.workspace.edit("env", app.workspace.draft.with_env(EnvConfig("Pendulum-v1")))
         await app.press("ctrl+s")
         assert app.text("#path-input") == "pendulum.yaml"
@@ -72,12 +72,12 @@ async def test_save_as_over_another_file_asks(file: Path, tmp_path: Path) -> Non
     other.write_text("version: 1\nenv: CartPole-v1\n")
     async with filing(tmp_path, file) as app:
         await app.press("S", "ctrl+u", "text:b.yaml", "enter")
-        assert "save under another name" in app.text()
+        assert "Overwrite the file?" in app.text()
         await app.press("s")
         assert "-env: CartPole-v1" in app.text()
         await app.press("escape", "a", "escape")
         assert other.read_text() == "version: 1\nenv: CartPole-v1\n"
-        await app.press("S", "ctrl+u", "text:b.yaml", "enter", "w")
+        await app.press("S", "ctrl+u", "text:b.yaml", "enter", "o")
         assert other.read_text() == TEXT
 
 
@@ -146,7 +146,7 @@ async def test_quitting_asks_where_something_is_not_saved(file: Path, tmp_path: 
     async with filing(tmp_path, file) as app:
         await app.edit()
         await app.press("ctrl+q")
-        assert "1 edit, the last one: edit to 0" in app.text(".ask-text")
+        assert "1 unsaved edit; the last one: edit to 0" in app.text(".ask-text")
         assert [each.id for each in app.app.screen.query(Button)] == [
             "ask-save",
             "ask-keep",
@@ -219,7 +219,7 @@ async def test_saving_asks_where_the_change_was_not_noticed_yet(file: Path, tmp_
         await app.press("ctrl+s")
         assert "Overwrite the file?" in app.text()
         assert file.read_text() == "["
-        await app.press("w")
+        await app.press("o")
         assert file.read_text() == f"{TEXT}  - InitTracker\n"
 
 
@@ -229,7 +229,7 @@ async def test_a_file_that_was_removed_is_said_and_written_anew(file: Path, tmp_
         app.app.files.watch.check()
         app.app.files.watch.check()
         await app.settle()
-        assert app.notices.count("was removed") == 1
+        assert app.notices.count("was deleted") == 1
         await app.press("ctrl+l")
         assert "Not reloaded" in app.notices
         await app.press("ctrl+s")
