@@ -33,7 +33,7 @@ class CatalogPane(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="catalog-pane", classes="pane")
-        self.border_title = "Catalogue"
+        self.border_title = "Catalog"
         self._words = ""
 
     def compose(self) -> ComposeResult:

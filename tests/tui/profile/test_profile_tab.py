@@ -203,7 +203,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
         app.app.clear_notifications()
         await check_snapshots(app, "profile", tmp_path)
         await app.press("f1")
-        assert "adds to a mean step" in app.text()
+        assert "share of a part in the mean step" in app.text()
 
 
 async def test_a_run_is_told_to_someone_who_looks_elsewhere() -> None:
