@@ -52,8 +52,8 @@ CHAIN = (
     Binding("x", "fix", "fix", id="chain.fix"),
 )
 CATALOG = (
-    Binding("enter", "add", "add", id="catalogue.add"),
-    Binding("escape", "leave", "back", id="catalogue.leave"),
+    Binding("enter", "add", "add", id="catalog.add"),
+    Binding("escape", "leave", "back", id="catalog.leave"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Drive the app in a test as a user would, and read what is on its screen."""
+"""Drive the app in tests: press keys and read the screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tdx.tui.tab_body import TabBody
 
 
 class Driver:
-    """Presses keys and waits until the app has done what they ask for."""
+    """Presses keys and waits until the app has handled them."""
 
     def __init__(self, app: TdxApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -73,7 +73,7 @@ class Driver:
         await turned
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until the app is idle."""
         if self.app.is_running:
             await self.delivered()
         await self.pilot.pause()
@@ -89,22 +89,22 @@ class Driver:
 
     @property
     def stages(self) -> list[str]:
-        """The stages as text; those that are switched off in brackets."""
+        """Stages as text; disabled ones in parentheses."""
         stages = self.app.workspace.draft.stages
         texts = ((format_stage(stage.config), stage.enabled) for stage in stages)
         return [text if on else f"({text})" for text, on in texts]
 
     @property
     def place(self) -> int:
-        """What is selected."""
+        """Selected place."""
         return self.app.workspace.place
 
     def text(self, selector: str = "MainScreen", *, lines: bool = False) -> str:
-        """What is on a part of the screen, words with one space between.
+        """Return the text of a part of the screen, with single spaces.
 
         Args:
-            selector: which part.
-            lines: whether lines and spaces stay as they are.
+            selector: Widget.
+            lines: Keep lines and spaces.
         """
         region = self.find(selector).region if selector != "MainScreen" else None
         strips = self.app.screen._compositor.render_strips()
@@ -115,13 +115,13 @@ class Driver:
         return text if lines else " ".join(text.split())
 
     def picture(self) -> str:
-        """The screen as SVG, with a cursor that does not blink."""
+        """Return the screen as SVG, without a blinking cursor."""
         for box in self.app.screen.query(Input):
             box.cursor_blink = False
         return self.app.export_screenshot(simplify=True)
 
     def row(self, name: str) -> FormRow:
-        """The row of the form that asks for an argument."""
+        """Return the form row of an argument."""
         return next(each for each in self.app.screen.query(FormRow) if each.field.name == name)
 
     def find(self, selector: str | type[Widget]) -> Any:
@@ -140,7 +140,7 @@ async def driven(
     hints: HintState | None = None,
     allow_code: bool = False,
 ) -> AsyncIterator[Driver]:
-    """The app with a chain, ready and settled."""
+    """Run the app with a chain until it is idle."""
     if draft is None and env is not None:
         draft = Draft.of(Pipeline.of(env, *stages))
     backend = backend or InlineBackend()

@@ -36,7 +36,7 @@ class PlayingBackend(InlineBackend):
     """Turns a player between two turns of the loop, as a worker would.
 
     Args:
-        make: makes the env, in the place of :func:`~tdx.pipeline.build_env`.
+        make: Creates the env. ``None``: :func:`~tdx.pipeline.build_env`.
     """
 
     def __init__(self, make: Make | None = None) -> None:
@@ -118,7 +118,7 @@ class Live(Driver):
         return self.backend.players[-1]
 
     async def settle(self) -> None:
-        """Wait until the session has heard all and nothing runs, or it is ended."""
+        """Wait until all commands are executed and nothing is running."""
         await self.delivered()
         await self.drawn()
         for _ in range(10_000):
@@ -130,7 +130,7 @@ class Live(Driver):
         await self.drawn()
 
     async def drawn(self) -> None:
-        """Wait until all that was asked for is on the screen."""
+        """Wait until the screen is up to date."""
         for _ in range(3):
             drawn = asyncio.get_running_loop().create_future()
             self.app.screen.call_after_refresh(drawn.set_result, None)
@@ -138,7 +138,7 @@ class Live(Driver):
 
     @property
     def note(self) -> str:
-        """What is said on top."""
+        """Message in the header."""
         note = self.tab.query_one("#live-note")
         return self.text("#live-note") if note.display else ""
 

@@ -32,7 +32,7 @@ async def backend() -> AsyncIterator[ProcessBackend]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, and is no zombie."""
+    """Return True if a process is running."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] != "Z"
@@ -82,19 +82,19 @@ async def test_of_a_topic_only_the_latest_arrives() -> None:
         assert len(numbers) < 400
 
 
-async def test_job_hears_what_it_is_told_and_that_it_is_cancelled() -> None:
+async def test_job_receives_values_and_cancellation() -> None:
     async with backend() as workers:
-        told = asyncio.Event()
+        received = asyncio.Event()
 
         def push(topic: str, value: Any) -> None:
-            if topic == "heard" and value:
-                told.set()
+            if topic == "received" and value:
+                received.set()
 
         ticket = workers.ask(Busy(), on_push=push)
         workers.send(ticket, "faster")
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(received.wait(), 20)
         workers.cancel(ticket)
-        assert await ticket == "cancelled, heard ['faster']"
+        assert await ticket == "cancelled, received ['faster']"
 
 
 async def test_newer_request_in_a_line_drops_the_older() -> None:

@@ -68,7 +68,7 @@ def unwrapped(text: str) -> str:
 
 
 async def logged(app: Driver) -> str:
-    """All that the log holds of errors."""
+    """Return all errors in the log."""
     entries = app.app.workspace.journal.entries
     return "\n".join(each.full_text for each in entries if each.severity == "error")
 

@@ -105,7 +105,7 @@ async def test_rate_is_changed() -> None:
         assert "full speed" in app.text("#live-top")
 
 
-async def test_action_is_zero_or_by_hand() -> None:
+async def test_action_is_zero_or_manual() -> None:
     async with playing() as app:
         await app.press("i", "text:zero", "enter", "s")
         assert app.player.session.tracer.last is not None
@@ -219,7 +219,7 @@ async def test_selected_stage_is_brought_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
-async def test_charts_of_keys() -> None:
+async def test_plots_of_keys() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 4)
         await app.press("c", "text:observation[1]", "enter")
@@ -293,7 +293,7 @@ async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.Monkey
         assert await taken() == [2, 2, 2]
 
 
-async def test_pixels_are_drawn_before_and_after_a_stage() -> None:
+async def test_images_are_drawn_before_and_after_a_stage() -> None:
     from tdx import ToTensorImage
 
     def make(pipeline: Pipeline) -> TransformedEnv:
@@ -352,7 +352,7 @@ async def test_every_action_is_in_the_palette_and_has_help() -> None:
 # ---------------------------------------------------------------------- bad input
 
 
-async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
+async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
     def make(pipeline: Pipeline) -> TransformedEnv:
         return pendulum(StepCounter(50), At(7, raises))
 
@@ -372,7 +372,7 @@ async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
         assert app.player.session.tracer.steps == 8
 
 
-async def test_nan_and_lies_are_flagged_where_they_arise() -> None:
+async def test_nan_and_spec_violations_are_flagged() -> None:
     def make(pipeline: Pipeline) -> object:
         return pendulum(At(3, writes_too_much), At(5, writes_nan))
 
@@ -389,7 +389,7 @@ async def test_nan_and_lies_are_flagged_where_they_arise() -> None:
         assert "99" in app.text("#live-values")
 
 
-async def test_edited_chain_begins_anew_and_goes_on() -> None:
+async def test_session_restarts_after_an_edit_and_continues() -> None:
     async with playing(COUNTED) as app:
         await app.pilot.press("space")
         await app.pilot.pause(0.05)
@@ -405,7 +405,7 @@ async def test_edited_chain_begins_anew_and_goes_on() -> None:
         assert "step_count" not in app.text("#live-values")
 
 
-async def test_chain_that_cannot_be_made_is_said() -> None:
+async def test_chain_that_cannot_be_built_is_reported() -> None:
     async with playing("Resize(84, 84)") as app:
         assert app.note.startswith("✕")
         assert "Resize" in app.note
@@ -419,20 +419,20 @@ async def test_chain_that_cannot_be_made_is_said() -> None:
         assert app.player.session.tracer.steps == 1
 
 
-async def test_env_that_is_not_there_is_said() -> None:
+async def test_missing_env_is_reported() -> None:
     async with playing(env="Nowhere-v9") as app:
         assert "Nowhere-v9" in app.note
         await app.press("s", "left", "d", "m", "c", "escape")
         assert "Nowhere-v9" in app.note
 
 
-async def test_without_an_env_it_says_what_to_do() -> None:
+async def test_without_an_env_a_hint_is_shown() -> None:
     async with playing(env=None) as app:
         await app.press("space")
         assert app.note == "■ choose an env first: press e"
 
 
-async def test_worker_is_ended_by_key_and_begins_anew() -> None:
+async def test_worker_is_killed_by_key_and_restarts() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 3)
         await app.press("ctrl+k")
@@ -454,7 +454,7 @@ async def test_worker_is_ended_by_key_and_begins_anew() -> None:
         assert app.player.session.tracer.steps == 1
 
 
-async def test_worker_that_dies_is_said() -> None:
+async def test_dead_worker_is_reported() -> None:
     async with playing(COUNTED) as app:
         app.backend.end("the worker process ended")
         await app.pilot.pause(0.05)

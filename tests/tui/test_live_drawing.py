@@ -1,4 +1,4 @@
-"""A part of the screen that is drawn anew is what it would be if all of it were."""
+"""A partial redraw equals a full redraw."""
 
 from __future__ import annotations
 

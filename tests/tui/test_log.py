@@ -192,7 +192,7 @@ async def test_problems_of_the_chain_are_kept_once_each() -> None:
         await app.settle()
         (entry,) = [each for each in journal.entries if each.severity == "error"]
         assert entry.text.startswith("stage 1 CatFrames: ")
-        workspace.edit("mend it", before)
+        workspace.edit("fix it", before)
         await app.settle()
         assert "stage 1 StepCounter works again" in texts(journal)
 

@@ -90,13 +90,13 @@ def test_rate_is_kept_by_the_clock() -> None:
     watched = Watched()
     watched.send(SetRate(20), Run(), turns=300)
     clock = watched.player._clock
-    begun, steps = clock(), watched.player.session.tracer.steps
+    start, steps = clock(), watched.player.session.tracer.steps
     watched.send(turns=500)
-    rate = (watched.player.session.tracer.steps - steps) / (clock() - begun)
+    rate = (watched.player.session.tracer.steps - steps) / (clock() - start)
     assert rate == pytest.approx(20, rel=0.1)
 
 
-def test_what_is_told_is_heard() -> None:
+def test_commands_are_executed() -> None:
     watched = Watched()
     state = watched.send(Reset(seed=3), Run(steps=2), turns=10)
     assert (state.last_command, state.steps, state.status) == (2, 2, "paused")

@@ -33,7 +33,7 @@ _WELCOME = """The pipeline is empty.
 
   [b]e[/b]  choose an env
   [b]p[/b]  start with a sample pipeline
-  [b]a[/b]  add transforms from the catalogue
+  [b]a[/b]  add transforms from the catalog
 
 [b]F1[/b] shows help for the focused pane, [b]Ctrl+P[/b] lists all commands."""
 

@@ -120,7 +120,7 @@ class Hint:
 
 HINTS = (
     Hint("env", "screen.env", "choose an env; p starts with a sample pipeline"),
-    Hint("stages", "screen.catalog", "add a transform from the catalogue"),
+    Hint("stages", "screen.catalog", "add a transform from the catalog"),
     Hint("specs", "screen.tab2", "inspect the specs after each stage"),
     Hint("live", "screen.tab3", "step the env and watch every value"),
     Hint("profile", "screen.tab4", "measure what each stage costs"),

@@ -55,10 +55,10 @@ class FilesApp(App[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*FILES, ("ctrl+q", "quit", "quit")]
 
-    def __init__(self, draft: Draft | None, kept: Storage | None) -> None:
+    def __init__(self, draft: Draft | None, storage: Storage | None) -> None:
         super().__init__()
         self.workspace = Workspace(self, Editor(draft), StillBackend())
-        self.files = Files(self, self.workspace, kept)
+        self.files = Files(self, self.workspace, storage)
 
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
@@ -92,12 +92,12 @@ class Filer:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until all messages are dealt with."""
+        """Wait until all messages are handled."""
         await self.pilot.pause()
         await self.pilot.pause()
 
     async def edit(self, *stages: str) -> None:
-        """Have these stages, by one edit."""
+        """Replace the stages with one edit."""
         from tdx.pipeline import parse_stage
 
         draft = self.workspace.draft
@@ -114,7 +114,7 @@ class Filer:
 
     @property
     def notices(self) -> str:
-        """All that was said."""
+        """All notices."""
         return "\n".join(f"{each.title}: {each.message}" for each in self.app._notifications)
 
     def text(self, selector: str = "") -> str:
@@ -125,8 +125,8 @@ class Filer:
         return " ".join(" ".join(rows[region.y : region.bottom]).split())
 
 
-def kept_in(folder: Path) -> Storage:
-    """What outlives an app, in a folder."""
+def storage_in(folder: Path) -> Storage:
+    """Return storage in a folder."""
     return Storage(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
 
 
@@ -134,7 +134,7 @@ def kept_in(folder: Path) -> Storage:
 async def filing(state: Path, file: Path | None = None) -> AsyncIterator[Filer]:
     """The app with a file, or with nothing."""
     draft = None if file is None else Draft.of(PipelineFile.load(file).pipeline)
-    app = FilesApp(draft, kept_in(state))
+    app = FilesApp(draft, storage_in(state))
     async with app.run_test(size=(90, 26), notifications=True) as pilot:
         filer = Filer(app, pilot)
         await filer.settle()

@@ -73,19 +73,19 @@ async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> 
 
 
 def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
-    told: list[DumpProgress] = []
+    updates: list[DumpProgress] = []
     pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
 
-    def heard(topic: str, value: DumpProgress) -> None:
-        told.append(value)
+    def receive(topic: str, value: DumpProgress) -> None:
+        updates.append(value)
         job.cancel()
 
-    job = Job(heard, {})
+    job = Job(receive, {})
     done = dump_rollout(DumpRollout(pipeline, str(tmp_path / "d"), steps=100_000, seed=0), job)
     assert not done.complete
     assert 0 < done.progress.steps < 100_000
     assert done.progress.share < 1
-    assert told[0].text.endswith("episodes")
+    assert updates[0].text.endswith("episodes")
     assert open_dump(tmp_path / "d").manifest.steps == done.progress.steps
     with pytest.raises(ArgumentError, match="force"):
         dump_rollout(

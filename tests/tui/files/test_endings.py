@@ -148,7 +148,7 @@ def _starts_again(folder: Path) -> None:
     assert not list((folder / "state" / "sessions").glob("*.json"))
 
 
-def test_a_fault_of_the_app_is_told_shortly_and_loses_nothing(
+def test_internal_error_is_reported_briefly_and_edits_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TDX_TEST_FAULT", "1")

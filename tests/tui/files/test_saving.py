@@ -12,7 +12,7 @@ from textual.widgets import Button
 from tdx.pipeline import PipelineFile, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import EnvConfig
-from tests.tui.files.filing import TEXT, Filer, FilesApp, filing, kept_in
+from tests.tui.files.filing import TEXT, Filer, FilesApp, filing, storage_in
 
 
 async def test_save_keeps_the_comments(file: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_quitting_asks_nothing_where_all_is_saved(file: Path, tmp_path: Pa
         assert not app.app.is_running
 
 
-async def test_a_new_pipeline_is_begun_once_the_old_one_is_safe(file: Path, tmp_path: Path) -> None:
+async def test_new_pipeline_starts_after_the_old_one_is_saved(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit()
         await app.press("ctrl+n")
@@ -223,7 +223,7 @@ async def test_saving_asks_where_the_change_was_not_noticed_yet(file: Path, tmp_
         assert file.read_text() == f"{TEXT}  - InitTracker\n"
 
 
-async def test_a_file_that_was_removed_is_said_and_written_anew(file: Path, tmp_path: Path) -> None:
+async def test_deleted_file_is_reported_and_created_again(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         file.unlink()
         app.app.files.watch.check()
@@ -236,10 +236,10 @@ async def test_a_file_that_was_removed_is_said_and_written_anew(file: Path, tmp_
         assert "- RewardSum" in file.read_text()
 
 
-async def test_options_beside_a_file_count_as_edits(file: Path, tmp_path: Path) -> None:
+async def test_options_count_as_edits_of_a_file(file: Path, tmp_path: Path) -> None:
     pipeline = PipelineFile.load(file).pipeline
     more = replace(pipeline, transforms=(*pipeline.transforms, parse_stage("InitTracker")))
-    app = FilesApp(Draft.of(more), kept_in(tmp_path))
+    app = FilesApp(Draft.of(more), storage_in(tmp_path))
     async with app.run_test() as pilot:
         await Filer(app, pilot).settle()
         assert app.workspace.editor.is_modified

@@ -77,7 +77,7 @@ def _extras(index: int, name: str) -> dict[str, Any]:
 
 
 def mode_costs(
-    pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **told: Any
+    pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **options: Any
 ) -> ModeCosts:
     """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
     times = {"eager": 5.0, "compiled": 0.5}.get(mode, 1.0)
@@ -96,7 +96,7 @@ def mode_costs(
         "judgement": "quiet",
         "noise_text": "the repeats are within ±2.0% of each other",
     }
-    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **told})
+    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **options})
 
 
 def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
@@ -148,9 +148,9 @@ class StandIn(InlineBackend):
             return Ticket(0, asyncio.get_running_loop().create_future())
         if isinstance(request, FindAdvice):
             self.advised += 1
-            told: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
-            told.future.set_result(advice(request.pipeline, self.advice_error))
-            return told
+            answered: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
+            answered.future.set_result(advice(request.pipeline, self.advice_error))
+            return answered
         if not isinstance(request, MeasurePipeline):
             return super().ask(request, worker=worker, slot=slot, on_push=on_push)
         self.asked.append(request)

@@ -56,12 +56,12 @@ def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile
         "the env broke",
     )
     costs = add_savings(build_costs(profile), found)
-    told = [each for row in costs.modes[0].rows for each in row.marginals.values()]
-    assert [(each.name, each.saved_us, each.noise_us) for each in told] == [
+    savings = [each for row in costs.modes[0].rows for each in row.marginals.values()]
+    assert [(each.name, each.saved_us, each.noise_us) for each in savings] == [
         ("RewardSum", 10.0, 50.0),
         ("StepCounter", None, 0.0),
     ]
-    assert told[1].needed == "stage 2 needs its key"
+    assert savings[1].needed == "stage 2 needs its key"
     assert costs.modes[0].notes[-1] == "without each stage: the env broke"
     assert costs.error is None
     assert add_savings(build_costs(profile), replace(found, error="interrupted")).error

@@ -71,33 +71,33 @@ def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
 
 async def test_a_measurement_can_be_cancelled_in_the_middle_and_its_worker_killed() -> None:
     backend = ProcessBackend()
-    told = asyncio.Event()
+    received = asyncio.Event()
     interrupts = signal.getsignal(signal.SIGINT)
 
-    def heard(topic: str, value: object) -> None:
+    def on_push(topic: str, value: object) -> None:
         if isinstance(value, ProfileProgress) and value.doing.endswith("time") and value.done:
-            told.set()
+            received.set()
 
     endless = MeasurePipeline(PENDULUM, ("planned",), steps=300, repeats=1_000_000, warmup=1)
     try:
-        ticket = backend.ask(endless, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        ticket = backend.ask(endless, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         backend.cancel(ticket)
         found: Costs = await asyncio.wait_for(_answer(ticket), 20)
         assert found.error == "interrupted"
         assert found.modes[0].steps >= 300
-        told.clear()
+        received.clear()
         env = EnvConfig("tests.tui.profile.failing_env:make", kwargs={"hangs": True})
         hanging = MeasurePipeline(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
-        sleeping = backend.ask(hanging, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        sleeping = backend.ask(hanging, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         await asyncio.sleep(0.2)
         backend.cancel(sleeping)
         found = await asyncio.wait_for(_answer(sleeping), 20)
         assert found.modes[0].steps >= 30
-        told.clear()
-        second = backend.ask(endless, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        received.clear()
+        second = backend.ask(endless, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         os.kill(backend.pids()["profile"], signal.SIGKILL)
         with pytest.raises(RequestError, match="the worker process ended"):
             await asyncio.wait_for(_answer(second), 20)
@@ -111,8 +111,8 @@ async def _answer(ticket: Any) -> Any:
 
 
 def test_advice_is_tried_with_few_steps() -> None:
-    told: list[str] = []
-    job = Job(lambda topic, value: told.append(value.doing), {})
+    received: list[str] = []
+    job = Job(lambda topic, value: received.append(value.doing), {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
     found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
     assert found.error is None
@@ -124,7 +124,7 @@ def test_advice_is_tried_with_few_steps() -> None:
     assert tried.before_us > 0
     assert tried.pipeline is not None
     assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
-    assert "in turns" in told
+    assert "in turns" in received
     failing = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
     broken = find_advice(FindAdvice(failing, "planned", 70, 2, 2, allow_code=True), job)
     assert broken.error is not None

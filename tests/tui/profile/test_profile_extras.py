@@ -1,4 +1,4 @@
-"""What the profile tab has besides times: search, operators, modes side by side, advice."""
+"""Profile tab apart from times: search, operators, modes side by side, advice."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_advice_is_shown_and_makes_an_edit_that_can_be_undone() -> None:
         app.workspace.undo()
         await app.settle()
         await app.press("v")
-        assert "1 worth it" in app.text("#advice")
+        assert "1 faster" in app.text("#advice")
         assert app.backend.advised == 1
         await app.press("r")
         assert app.backend.advised == 2

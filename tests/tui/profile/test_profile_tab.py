@@ -27,7 +27,7 @@ async def cut(app: Profiler, place: int = 0) -> None:
 
 async def test_measure_edit_measure_shows_what_was_saved() -> None:
     async with profiling(*CHAIN) as app:
-        assert "What does each part" in app.text("#profile-summary")
+        assert "what each part of a rollout costs" in app.text("#profile-summary")
         await app.press("r")
         assert "#1 first run" in app.text("#profile-summary")
         assert "±2.0% quiet" in app.text("#profile-summary")
@@ -117,7 +117,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
 
 
 async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "PATIENCE", 0.05)
+    monkeypatch.setattr(measurement, "CANCEL_TIMEOUT", 0.05)
     async with profiling(*CHAIN) as app:
         app.backend.waits = True
         app.backend.partly = costs(app.workspace.draft.pipeline())
@@ -206,7 +206,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
         assert "share of a part in the mean step" in app.text()
 
 
-async def test_a_run_is_told_to_someone_who_looks_elsewhere() -> None:
+async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
         app.find("ProfileTab").action_measure()
         await app.settle()

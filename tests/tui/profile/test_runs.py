@@ -1,4 +1,4 @@
-"""Runs beside each other: rows are matched by stage, and noise is no difference."""
+"""Comparing runs: rows are matched by stage, and noise does not count."""
 
 from __future__ import annotations
 
@@ -108,18 +108,18 @@ def test_columns_follow_the_width_and_what_was_measured() -> None:
     first = run_of(history, DRAFT)
     draft = DRAFT.removed(0)
     second = history.add(draft, costs(draft.pipeline(), "planned", gpu=True))
-    alone, beside = build_lines(first, "planned", None), build_lines(second, "planned", first)
+    alone, compared = build_lines(first, "planned", None), build_lines(second, "planned", first)
 
     def ids(lines: list[object], width: int) -> list[str]:
         return [column.id for column in choose_columns(lines, width)]  # type: ignore[arg-type]
 
     assert ids([*alone], 40) == ["part", "step", "share"]
-    assert ids([*beside], 48) == ["part", "step", "device", "delta"]
-    wide = ids([*beside], 200)
+    assert ids([*compared], 48) == ["part", "step", "device", "delta"]
+    wide = ids([*compared], 200)
     assert wide[:6] == ["part", "step", "device", "kernels", "syncs", "delta"]
     assert {"share", "n", "mean", "p50", "p90", "p95", "p99", "max"} <= set(wide)
     for width in range(30, 200, 7):
-        total = sum(column.width + 2 for column in choose_columns(beside, width))
+        total = sum(column.width + 2 for column in choose_columns(compared, width))
         assert total <= max(width, 44)
 
 
