@@ -178,7 +178,7 @@ def check_keymap(
         known: All bindings, grouped by widget.
 
     Example:
-        >>> checked_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
+        >>> check_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
         "keymap: unknown command 'chain.remov' (did you mean chain.remove?)"
     """
     groups = [[each for each in group if each.id] for group in known]

@@ -60,7 +60,7 @@ async def test_only_what_changed_on_a_key() -> None:
         app.find("#spec-tree").focus()
         await app.press("o")
         assert "truncated" not in app.text("#spec-tree")
-        assert "only what changed" in app.text("#spec-title")
+        assert "only changes" in app.text("#spec-title")
 
 
 async def test_lineage_of_the_key_under_the_cursor() -> None:

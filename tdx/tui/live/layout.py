@@ -46,9 +46,9 @@ def arrange_panes(
         is_manual: True if actions are set by hand.
 
     Example:
-        >>> sorted(arranged(50, 20, "plots", has_images=False, is_manual=False).shown)
+        >>> sorted(arrange_panes(50, 20, "plots", has_images=False, is_manual=False).shown)
         ['plots']
-        >>> sorted(arranged(50, 40, "plots", has_images=False, is_manual=False).shown)
+        >>> sorted(arrange_panes(50, 40, "plots", has_images=False, is_manual=False).shown)
         ['plots', 'values']
     """
     if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:

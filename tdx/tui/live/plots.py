@@ -33,7 +33,7 @@ def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> li
         height: Height in cells; a cell is four dots high.
 
     Example:
-        >>> braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
+        >>> draw_braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
         ['⡠⠊']
     """
     known = [each for each in (*lows, *highs) if each is not None]

@@ -33,7 +33,7 @@ def clean_lines(text: str) -> list[str]:
         text: Output of a process.
 
     Example:
-        >>> plain_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
+        >>> clean_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
         ['red', '100 %', '^Gbell']
     """
     lines = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")).split("\n")

@@ -12,7 +12,7 @@ def format_micros(value: float) -> str:
     """Format a time in µs with three significant digits.
 
     Example:
-        >>> [micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
+        >>> [format_micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
         ['0.012', '1.50', '12.3', '123', '12,346']
     """
     size = abs(value)
@@ -25,7 +25,7 @@ def format_delta(value: float) -> str:
     """Format a difference in µs with its sign.
 
     Example:
-        >>> signed(-3.14159), signed(0.0)
+        >>> format_delta(-3.14159), format_delta(0.0)
         ('-3.14', '+0.000')
     """
     return f"{'-' if value < 0 else '+'}{format_micros(abs(value))}"
@@ -35,7 +35,7 @@ def format_percent(value: float) -> str:
     """Format a share as a whole percentage with its sign.
 
     Example:
-        >>> percent(-0.123)
+        >>> format_percent(-0.123)
         '-12 %'
     """
     return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
@@ -45,7 +45,7 @@ def format_count(value: float) -> str:
     """Format a number of calls, which is often whole.
 
     Example:
-        >>> [few(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
+        >>> [format_count(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
         ['2', '0.25', '0.001', '1,234']
     """
     if 0 < value < 0.1:
@@ -57,7 +57,7 @@ def format_bytes(size: float) -> str:
     """Format a size with a suitable unit.
 
     Example:
-        >>> [memory(each) for each in (0, 512, 2048, 5_000_000)]
+        >>> [format_bytes(each) for each in (0, 512, 2048, 5_000_000)]
         ['0', '512 B', '2.0 kB', '4.8 MB']
     """
     if abs(size) < 0.5:
@@ -73,7 +73,7 @@ def draw_bar(share: float, width: int) -> str:
     """Draw a bar that fills a share of the width, exact to an eighth of a cell.
 
     Example:
-        >>> bar(0.5, 4), bar(0.3, 4)
+        >>> draw_bar(0.5, 4), draw_bar(0.3, 4)
         ('██  ', '█▎  ')
     """
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -90,7 +90,7 @@ def draw_histogram(counts: Sequence[int], width: int, height: int) -> list[str]:
         height: Number of lines.
 
     Example:
-        >>> columns([1, 4, 2], 1, 2)
+        >>> draw_histogram([1, 4, 2], 1, 2)
         [' █ ', '▄██']
     """
     most = max(counts, default=0) or 1

@@ -34,7 +34,7 @@ async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
         await app.press("o")
         await app.pilot.click("#profile-marginal-too")
-        assert "r measures torch's operators in each part too" in app.messages
+        assert "r also measures torch operators in each part" in app.messages
         app.app.clear_notifications()
         await app.press("r")
         app.app.query_one(CostTable).focus()

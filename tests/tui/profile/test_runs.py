@@ -77,7 +77,7 @@ def test_runs_are_compared_with_the_last_one_in_the_same_mode() -> None:
     assert compare_runs(third, second, "planned") is None
     assert (first.change, second.change, third.change) == (
         "first run",
-        "as before",
+        "no changes",
         "remove StepCounter",
     )
 
